@@ -4,8 +4,8 @@ use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::retention::TenantId;
 use kvpool::{
-    BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
-    StepOutcome, SwapId, Ticket,
+    Admission, BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId,
+    RequestRef, StepOutcome, SwapId, TableChange, Ticket,
 };
 use kvpool_record::{
     ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, RangeRecord, Rehashed,
@@ -40,6 +40,16 @@ fn told<T: std::fmt::Debug>(result: &Result<T, ManagerError>) -> String {
         Ok(answer) => format!("{answer:?}"),
         Err(error) => format!("refused: {error}"),
     }
+}
+
+/// The blocks that an admission took, in all groups.
+fn admitted(admission: &Admission) -> Vec<BlockId> {
+    [&admission.block_ids].into_iter().chain(&admission.other_tables).flatten().copied().collect()
+}
+
+/// The blocks that came into tables.
+fn changed(changes: &[TableChange]) -> Vec<BlockId> {
+    changes.iter().map(|change| change.block).collect()
 }
 
 fn answered<T: Outcome + ToValue + std::fmt::Debug>(
@@ -231,8 +241,8 @@ impl ManagerSubject {
         }
         Ok(answered(&result, |outcomes| {
             let blocks = outcomes.iter().flat_map(|outcome| match outcome {
-                StepOutcome::Admitted(admission) => admission.block_ids.clone(),
-                StepOutcome::Appended(changes) => changes.iter().map(|change| change.block).collect(),
+                StepOutcome::Admitted(admission) => admitted(admission),
+                StepOutcome::Appended(changes) => changed(changes),
                 _ => Vec::new(),
             });
             blocks.collect()
@@ -270,13 +280,13 @@ impl Subject for ManagerSubject {
                     self.enter(request);
                 }
                 let result = result.map_err(|refused| refused.error);
-                answered(&result, |admission| admission.block_ids.clone())
+                answered(&result, admitted)
             }
             O::Resume { request, part, rehashed } => {
                 let id = self.id(request)?;
                 self.rehash(&id, rehashed.as_ref());
                 let resume = op::Resume { request: id.as_ref(), part: part.part() };
-                answered(&self.manager.apply(resume), |admission| admission.block_ids.clone())
+                answered(&self.manager.apply(resume), admitted)
             }
             // The slot of one that is gone, now or later, is named no more until a new request has it.
             O::Release { request, until } => {
@@ -303,9 +313,12 @@ impl Subject for ManagerSubject {
             O::Extend { request, tokens } => {
                 let id = self.id(request)?;
                 let extend = op::Extend { request: id.as_ref(), num_tokens: *tokens };
-                answered(&self.manager.apply(extend), |changes| {
-                    changes.iter().map(|change| change.block).collect()
-                })
+                answered(&self.manager.apply(extend), |changes| changed(changes))
+            }
+            O::ExtendEncoder { request, tokens } => {
+                let id = self.id(request)?;
+                let extend = op::ExtendEncoder { request: id.as_ref(), num_tokens: *tokens };
+                answered(&self.manager.apply(extend), |changes| changed(changes))
             }
             O::ExternalDone { request, loaded } => {
                 let id = self.id(request)?;
@@ -334,7 +347,7 @@ impl Subject for ManagerSubject {
                     multimodal: &[],
                     lookahead,
                 });
-                answered(&result, |changes| changes.iter().map(|change| change.block).collect())
+                answered(&result, |changes| changed(changes))
             }
             O::Commit { request, computed_tokens } => {
                 let id = self.id(request)?;
@@ -479,6 +492,7 @@ impl Subject for ManagerSubject {
             | O::Truncate { request, .. }
             | O::TrimWindow { request, .. }
             | O::Extend { request, .. }
+            | O::ExtendEncoder { request, .. }
             | O::ExternalDone { request, .. }
             | O::Retain { request, .. }
             | O::SetTenant { request, .. } => alone(self, request)?,

@@ -113,6 +113,9 @@ impl Simpler for ManagerOperation {
             Self::Commit { request, computed_tokens } => {
                 Self::Commit { request, computed_tokens: less(computed_tokens, which)? }
             }
+            Self::ExtendEncoder { request, tokens } => {
+                Self::ExtendEncoder { request, tokens: less(tokens, which)? }
+            }
             Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
             Self::BeginSwapOut { requests } => Self::BeginSwapOut { requests: without(&requests, which)? },
             Self::BeginSwapIn { requests } => Self::BeginSwapIn { requests: without(&requests, which)? },

@@ -25,6 +25,8 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// Several, in order.
     List(Vec<Self>),
+    /// A change of a table, and the number of its group: of interest with several.
+    Change(Vec<u64>, u16),
 }
 
 /// What has such a value.
@@ -135,17 +137,13 @@ impl ToValue for Admission {
 
 impl ToValue for NewBlock {
     fn value(&self) -> Value {
-        let mut values = vec![self.row.value(), self.index.value(), self.block.value()];
-        values.extend((self.group > 0).then(|| usize::from(self.group).value()));
-        Value::List(values)
+        Value::Change(vec![self.row as u64, self.index as u64, self.block.get().into()], self.group)
     }
 }
 
 impl ToValue for TableChange {
     fn value(&self) -> Value {
-        let mut values = vec![self.index.value(), self.block.value()];
-        values.extend((self.group > 0).then(|| usize::from(self.group).value()));
-        Value::List(values)
+        Value::Change(vec![self.index as u64, self.block.get().into()], self.group)
     }
 }
 

@@ -221,6 +221,7 @@ impl Words for ManagerOperation {
             Self::TakeEvents => "take_events",
             Self::TruncateBatch { .. } => "truncate_batch",
             Self::Extend { .. } => "extend",
+            Self::ExtendEncoder { .. } => "extend_encoder",
             Self::ExternalDone { .. } => "external_done",
             Self::Fence => "fence",
             Self::EndFence { .. } => "end_fence",
@@ -280,7 +281,7 @@ impl Words for ManagerOperation {
             Self::TruncateBatch { rows: batch, tokens, until: end } => {
                 format!("{} to tokens: {}{}", rows(batch), list(tokens.iter()), until(*end))
             }
-            Self::Extend { request, tokens } => {
+            Self::Extend { request, tokens } | Self::ExtendEncoder { request, tokens } => {
                 format!("{} to {}", name(request), counted(*tokens, "token"))
             }
             Self::ExternalDone { request, loaded } => {

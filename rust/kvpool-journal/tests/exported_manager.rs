@@ -48,19 +48,19 @@ fn same(answer: impl Outcome + std::fmt::Debug, check: u32) {
 }
 
 fn part_0(manager: &mut CacheManager) {
-    // 0: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #2, #3] }
+    // 0: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #2, #3], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(90i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x915b4580);
     manager.check_invariants().unwrap();
-    // 1: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#4, #5, #6] }
+    // 1: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#4, #5, #6], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(91i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x3f2dafd9);
     manager.check_invariants().unwrap();
-    // 2: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#7, #8, #9] }
+    // 2: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#7, #8, #9], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(92i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb17be99b);
     manager.check_invariants().unwrap();
-    // 3: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#10, #11, #12] }
+    // 3: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#10, #11, #12], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(93i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default()).map_err(|refused| refused.error), 0x141e6389);
     manager.check_invariants().unwrap();
-    // 4: [TableChange { index: 3, block: #13 }, TableChange { index: 4, block: #14 }]
+    // 4: [TableChange { index: 3, block: #13, group: 0 }, TableChange { index: 4, block: #14, group: 0 }]
     same(manager.append_tokens(90i64, &[3, 0, 4], 2), 0x389a52d4);
     manager.check_invariants().unwrap();
     // 5: 6
@@ -93,7 +93,7 @@ fn part_0(manager: &mut CacheManager) {
     // 14: ()
     same(manager.fork(93i64, "fork"), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
-    // 15: [Admitted(Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#1, #2, #7] }), Admitted(Admission { cached_tokens: 4, cached_bloc
+    // 15: [Admitted(Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#1, #2, #7], other_tables: [], full_tokens: 4 }), Admitted(Admissi
     let mut plan = manager.plan_step();
     let _ = manager.plan_admit_with(&mut plan, 95i64, prompt(manager, &[1, 2], 1, 0), &AdmitOptions::default());
     let _ = manager.plan_resume_with(&mut plan, 92i64, Part::WHOLE);
@@ -114,13 +114,13 @@ fn part_0(manager: &mut CacheManager) {
     // 19: 1
     same(manager.bump_epoch(), 0xcc9804cd);
     manager.check_invariants().unwrap();
-    // 20: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #13, #4] }
+    // 20: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #13, #4], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("again", prompt(manager, &[1, 2], 1, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0xadaefee3);
     manager.check_invariants().unwrap();
     // 21: 2
     same(manager.commit("again", 5), 0xe88aa583);
     manager.check_invariants().unwrap();
-    // 22: Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#3, #13, #5] }
+    // 22: Admission { cached_tokens: 4, cached_blocks: 2, external_tokens: 0, block_ids: [#3, #13, #5], other_tables: [], full_tokens: 4 }
     same(manager.resume_with(92i64, Part::WHOLE), 0xfa5b2244);
     manager.check_invariants().unwrap();
     // 23: ()
@@ -150,7 +150,7 @@ fn part_0(manager: &mut CacheManager) {
     // 31: []
     same(manager.evict(1), 0x50caa327);
     manager.check_invariants().unwrap();
-    // 32: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #13, #4, #10, #11] }
+    // 32: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #13, #4, #10, #11], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(5i64, prompt(manager, &[9, 10, 11, 12], 1, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0x2f0efe2a);
     manager.check_invariants().unwrap();
     // 33: refused: ttl is a time to live: must be a clock: call advance_time(now) first
@@ -159,25 +159,25 @@ fn part_0(manager: &mut CacheManager) {
     // 34: refused: request 5 is known already: release it before admitting it again
     same(manager.admit_with(5i64, prompt(manager, &[16, 17, 18], 0, 1), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: true, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Pinned, ttl: None, then: Then::Normal } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 35: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#12, #1, #2] }
+    // 35: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#12, #1, #2], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(3i64, prompt(manager, &[16, 17, 18, 19, 20, 21, 22], 1, 1), &AdmitOptions { part: Part { allocate_tokens: Some(6), external_tokens: 0 }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x8f7aa479);
     manager.check_invariants().unwrap();
-    // 36: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 3, block_ids: [#7, #5, #6, #9] }
+    // 36: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 3, block_ids: [#7, #5, #6, #9], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(0i64, prompt(manager, &[9, 23, 24, 25, 26, 27], 1, 1), &AdmitOptions { part: Part { allocate_tokens: Some(4), external_tokens: 3 }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0x87baa7f6);
     manager.check_invariants().unwrap();
     // 37: refused: request 5 is known already: release it before admitting it again
     same(manager.admit_with(5i64, prompt(manager, &[28, 29, 30], 0, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 38: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#8, #14, #15, #16, #17] }
+    // 38: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#8, #14, #15, #16, #17], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("\"\\4", prompt(manager, &[9, 23, 24, 31, 32], 0, 1), &AdmitOptions::default()).map_err(|refused| refused.error), 0x7c72469b);
     manager.check_invariants().unwrap();
-    // 39: [NewBlock { row: 0, index: 3, block: #18 }, NewBlock { row: 0, index: 4, block: #19 }, NewBlock { row: 0, index: 5, block: #20 }, NewBlock { row: 0, index: 
+    // 39: [NewBlock { row: 0, index: 3, block: #18, group: 0 }, NewBlock { row: 0, index: 4, block: #19, group: 0 }, NewBlock { row: 0, index: 5, block: #20, group: 0
     same(manager.append_ragged(&Rows { requests: &[3i64.into()], tokens: &[33], offsets: &[], computed: Computed::Nothing, covered: Covered::All, most_changes: None }), 0xa560dfb2);
     manager.check_invariants().unwrap();
     // 40: []
     same(manager.append_ragged(&Rows { requests: &[], tokens: &[], offsets: &[], computed: Computed::Nothing, covered: Covered::All, most_changes: None }), 0x50caa327);
     manager.check_invariants().unwrap();
-    // 41: [NewBlock { row: 0, index: 8, block: #23 }]
+    // 41: [NewBlock { row: 0, index: 8, block: #23, group: 0 }]
     same(manager.append_ragged(&Rows { requests: &[3i64.into(), 5i64.into()], tokens: &[0, 34], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0x54a201bc);
     manager.check_invariants().unwrap();
     // 42: refused: no request has the id 4: admit it first
@@ -198,7 +198,7 @@ fn part_0(manager: &mut CacheManager) {
     // 47: ()
     same(manager.preempt(3i64, Until::Now), 0x9c2fa0b5);
     manager.check_invariants().unwrap();
-    // 48: Admission { cached_tokens: 16, cached_blocks: 8, external_tokens: 0, block_ids: [#12, #1, #2, #18, #19, #20, #21, #22, #23] }
+    // 48: Admission { cached_tokens: 16, cached_blocks: 8, external_tokens: 0, block_ids: [#12, #1, #2, #18, #19, #20, #21, #22, #23], other_tables: [], full_tokens: 
     same(manager.resume_with(3i64, Part { allocate_tokens: None, external_tokens: 7 }), 0x4a62ad05);
     manager.check_invariants().unwrap();
     // 49: HintReport { accepted: 8, clipped: 0, ignored: 0 }
@@ -274,13 +274,13 @@ fn part_0(manager: &mut CacheManager) {
     // 72: refused: ticket 1 is not open: it has ended already, or is of another pool (0 are open)
     same(manager.end_fence(kvpool::Ticket::new(1)), 0xa243eb80);
     manager.check_invariants().unwrap();
-    // 73: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#13, #4, #10, #12, #1] }
+    // 73: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#13, #4, #10, #12, #1], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(4i64, prompt(manager, &[38, 39, 40, 41, 42], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0x80feb39d);
     manager.check_invariants().unwrap();
-    // 74: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 8, block_ids: [#2, #18, #19, #20, #21] }
+    // 74: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 8, block_ids: [#2, #18, #19, #20, #21], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(2i64, prompt(manager, &[38, 39, 40, 43, 44], 0, 2), &AdmitOptions { part: Part { allocate_tokens: None, external_tokens: 8 }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xfb2a2260);
     manager.check_invariants().unwrap();
-    // 75: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#22] }
+    // 75: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#22], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(1i64, prompt(manager, &[], 1, 2), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: None, then: Then::Normal } }] }).map_err(|refused| refused.error), 0xfd47c055);
     manager.check_invariants().unwrap();
     // 76: refused: request 4 is known already: release it before admitting it again
@@ -292,19 +292,19 @@ fn part_0(manager: &mut CacheManager) {
     // 78: refused: request 0 is known already: release it before admitting it again
     same(manager.admit_with(0i64, prompt(manager, &[50, 51, 52, 53], 1, 2), &AdmitOptions { part: Part { allocate_tokens: Some(3), external_tokens: 0 }, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 79: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#11, #23, #24] }
+    // 79: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#11, #23, #24], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("\u{202e}x3", prompt(manager, &[46, 47, 54], 0, 2), &AdmitOptions::default()).map_err(|refused| refused.error), 0xee35b106);
     manager.check_invariants().unwrap();
     // 80: refused: request 2 is loading: cannot append to it
     same(manager.append_ragged(&Rows { requests: &[2i64.into()], tokens: &[0], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0x5a85f989);
     manager.check_invariants().unwrap();
-    // 81: [NewBlock { row: 1, index: 4, block: #25 }, NewBlock { row: 1, index: 5, block: #26 }, NewBlock { row: 1, index: 6, block: #27 }]
+    // 81: [NewBlock { row: 1, index: 4, block: #25, group: 0 }, NewBlock { row: 1, index: 5, block: #26, group: 0 }, NewBlock { row: 1, index: 6, block: #27, group: 0
     same(manager.append_ragged(&Rows { requests: &[5i64.into(), 0i64.into(), 1i64.into()], tokens: &[1, 55, 56], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0x4e256259);
     manager.check_invariants().unwrap();
-    // 82: [NewBlock { row: 0, index: 7, block: #28 }, NewBlock { row: 1, index: 1, block: #29 }, NewBlock { row: 2, index: 5, block: #30 }, NewBlock { row: 3, index: 
+    // 82: [NewBlock { row: 0, index: 7, block: #28, group: 0 }, NewBlock { row: 1, index: 1, block: #29, group: 0 }, NewBlock { row: 2, index: 5, block: #30, group: 0
     same(manager.append_ragged(&Rows { requests: &[0i64.into(), 1i64.into(), 4i64.into(), 5i64.into()], tokens: &[0, 0, 0, 0], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0xb34c20b9);
     manager.check_invariants().unwrap();
-    // 83: [TableChange { index: 2, block: #32 }, TableChange { index: 3, block: #33 }, TableChange { index: 4, block: #34 }, TableChange { index: 5, block: #35 }, Tab
+    // 83: [TableChange { index: 2, block: #32, group: 0 }, TableChange { index: 3, block: #33, group: 0 }, TableChange { index: 4, block: #34, group: 0 }, TableChange
     same(manager.append_tokens(1i64, &[57, 0, 58, 0, 59, 0, 60, 0, 61], 2), 0xd6c4da1c);
     manager.check_invariants().unwrap();
     // 84: 0
@@ -401,7 +401,7 @@ fn part_0(manager: &mut CacheManager) {
     // 114: refused: request 4 is known already: release it before admitting it again
     same(manager.admit_with(4i64, prompt(manager, &[63, 64, 65], 0, 3), &AdmitOptions { part: Part::WHOLE, tenant: Some(TenantId(1)), no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 115: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 3, block_ids: [#22, #7, #5, #6] }
+    // 115: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 3, block_ids: [#22, #7, #5, #6], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(0i64, prompt(manager, &[38, 39, 40, 69], 0, 3), &AdmitOptions { part: Part { allocate_tokens: Some(4), external_tokens: 3 }, tenant: Some(TenantId(1)), no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xc14d6499);
     manager.check_invariants().unwrap();
     // 116: refused: request 4 is known already: release it before admitting it again
@@ -416,7 +416,7 @@ fn part_0(manager: &mut CacheManager) {
     // 119: refused: request 5 is known already: release it before admitting it again
     same(manager.admit_with(5i64, prompt(manager, &[73, 81], 1, 3), &AdmitOptions { part: Part::WHOLE, tenant: None, no_cache: true, ranges: vec![] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 120: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#9, #25, #26, #27, #28, #29] }
+    // 120: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#9, #25, #26, #27, #28, #29], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("\u{1b}[31m1", prompt(manager, &[38, 82, 83, 84, 85], 1, 3), &AdmitOptions::default()).map_err(|refused| refused.error), 0xa9b7d264);
     manager.check_invariants().unwrap();
     // 121: []
@@ -425,7 +425,7 @@ fn part_0(manager: &mut CacheManager) {
     // 122: refused: request 0 is loading: cannot append to it
     same(manager.append_ragged(&Rows { requests: &[5i64.into(), 0i64.into()], tokens: &[0, 0], offsets: &[], computed: Computed::Nothing, covered: Covered::All, most_changes: None }), 0x5a85f989);
     manager.check_invariants().unwrap();
-    // 123: [NewBlock { row: 0, index: 6, block: #32 }, NewBlock { row: 1, index: 2, block: #33 }]
+    // 123: [NewBlock { row: 0, index: 6, block: #32, group: 0 }, NewBlock { row: 1, index: 2, block: #33, group: 0 }]
     same(manager.append_ragged(&Rows { requests: &[4i64.into(), 5i64.into()], tokens: &[0, 0], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0xb7a4bc9d);
     manager.check_invariants().unwrap();
     // 124: refused: request 0 is loading: cannot append to it
@@ -655,13 +655,13 @@ fn part_0(manager: &mut CacheManager) {
     // 197: refused: ticket 7 is not open: it has ended already, or is of another pool (1 are open)
     same(manager.end_fence(kvpool::Ticket::new(7)), 0xa243eb80);
     manager.check_invariants().unwrap();
-    // 198: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #31] }
+    // 198: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#3, #31], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(3i64, prompt(manager, &[139, 140, 141, 142], 0, 5), &AdmitOptions { part: Part { allocate_tokens: Some(3), external_tokens: 0 }, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: Some(Ttl::Absolute(4.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0x41353178);
     manager.check_invariants().unwrap();
     // 199: refused: request 2 is known already: release it before admitting it again
     same(manager.admit_with(2i64, prompt(manager, &[143], 0, 5), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 200: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 2, block_ids: [#33, #34, #35, #36, #37, #38, #39, #40] }
+    // 200: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 2, block_ids: [#33, #34, #35, #36, #37, #38, #39, #40], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(5i64, prompt(manager, &[143, 144, 145, 146, 147, 148, 149], 1, 5), &AdmitOptions { part: Part { allocate_tokens: None, external_tokens: 2 }, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 0, end: None, retention: Retention { keep: Keep::Demoted, ttl: None, then: Then::Demote } }] }).map_err(|refused| refused.error), 0x07d655f1);
     manager.check_invariants().unwrap();
     // 201: refused: request 4 is known already: release it before admitting it again
@@ -673,7 +673,7 @@ fn part_0(manager: &mut CacheManager) {
     // 203: refused: request 3 is known already: release it before admitting it again
     same(manager.admit_with(3i64, prompt(manager, &[154, 155, 156, 157, 158, 159, 160], 0, 5), &AdmitOptions { part: Part { allocate_tokens: Some(4), external_tokens: 0 }, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Demoted, ttl: Some(Ttl::Idle(5.0)), then: Then::Demote } }] }).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 204: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#41, #42, #43, #44, #45, #46, #47] }
+    // 204: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#41, #42, #43, #44, #45, #46, #47], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("\u{1f600}5", prompt(manager, &[143, 144, 145, 146, 161, 162], 1, 5), &AdmitOptions::default()).map_err(|refused| refused.error), 0xf7f7b657);
     manager.check_invariants().unwrap();
     // 205: []
@@ -682,7 +682,7 @@ fn part_0(manager: &mut CacheManager) {
     // 206: refused: request 2 is releasing: cannot append to it
     same(manager.append_ragged(&Rows { requests: &[2i64.into(), 3i64.into()], tokens: &[0, 0], offsets: &[], computed: Computed::Nothing, covered: Covered::All, most_changes: None }), 0x5a85f989);
     manager.check_invariants().unwrap();
-    // 207: [NewBlock { row: 0, index: 2, block: #48 }, NewBlock { row: 0, index: 3, block: #49 }, NewBlock { row: 0, index: 4, block: #50 }, NewBlock { row: 1, index:
+    // 207: [NewBlock { row: 0, index: 2, block: #48, group: 0 }, NewBlock { row: 0, index: 3, block: #49, group: 0 }, NewBlock { row: 0, index: 4, block: #50, group: 
     same(manager.append_ragged(&Rows { requests: &[3i64.into(), 4i64.into()], tokens: &[0, 0], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0x4bd3776a);
     manager.check_invariants().unwrap();
     // 208: []
@@ -769,7 +769,7 @@ fn part_0(manager: &mut CacheManager) {
     // 234: refused: request 2 is releasing: cannot append to it
     same(manager.append_ragged(&Rows { requests: &[2i64.into(), 3i64.into()], tokens: &[0, 0, 0, 0, 0, 0], offsets: &[0, 3, 6], computed: Computed::Counts(&[12, 11]), covered: Covered::Lookahead(3), most_changes: None }), 0x5a85f989);
     manager.check_invariants().unwrap();
-    // 235: [TableChange { index: 5, block: #13 }]
+    // 235: [TableChange { index: 5, block: #13, group: 0 }]
     same(manager.extend(3i64, 12), 0xb1e82254);
     manager.check_invariants().unwrap();
     // 236: refused: no request has the id 0: admit it first
@@ -802,10 +802,10 @@ fn part_0(manager: &mut CacheManager) {
     // 245: refused: request 5 is known already: release it before admitting it again
     same(manager.admit_with(5i64, prompt(manager, &[143], 0, 5), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 246: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#4, #10, #12] }
+    // 246: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#4, #10, #12], other_tables: [], full_tokens: 0 }
     same(manager.admit_with(0i64, prompt(manager, &[143, 144, 145, 146, 190, 191, 192, 193], 1, 5), &AdmitOptions { part: Part { allocate_tokens: Some(6), external_tokens: 0 }, tenant: None, no_cache: false, ranges: vec![] }).map_err(|refused| refused.error), 0xab810b5d);
     manager.check_invariants().unwrap();
-    // 247: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #30, #32, #52, #53, #54] }
+    // 247: Admission { cached_tokens: 0, cached_blocks: 0, external_tokens: 0, block_ids: [#1, #30, #32, #52, #53, #54], other_tables: [], full_tokens: 0 }
     same(manager.admit_with("a\u{301}2", prompt(manager, &[143, 144, 151, 194, 195, 196], 0, 5), &AdmitOptions::default()).map_err(|refused| refused.error), 0x96fd1a10);
     manager.check_invariants().unwrap();
     // 248: refused: request 5 is loading: cannot append to it
@@ -817,7 +817,7 @@ fn part_0(manager: &mut CacheManager) {
 }
 
 fn part_1(manager: &mut CacheManager) {
-    // 250: [NewBlock { row: 0, index: 3, block: #55 }, NewBlock { row: 0, index: 4, block: #56 }, NewBlock { row: 0, index: 5, block: #57 }, NewBlock { row: 0, index:
+    // 250: [NewBlock { row: 0, index: 3, block: #55, group: 0 }, NewBlock { row: 0, index: 4, block: #56, group: 0 }, NewBlock { row: 0, index: 5, block: #57, group: 
     same(manager.append_ragged(&Rows { requests: &[0i64.into(), 3i64.into(), 4i64.into()], tokens: &[199, 200, 201], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0xcbcd4146);
     manager.check_invariants().unwrap();
     // 251: refused: out of blocks: 7 needed, 4 available, 3 missing; 4 more are fenced until their step completes
@@ -931,7 +931,7 @@ fn part_1(manager: &mut CacheManager) {
     // 286: refused: request 2 is known already: release it before admitting it again
     same(manager.admit_with(2i64, prompt(manager, &[139, 140, 141, 216, 217, 218, 219], 0, 5), &AdmitOptions::default()).map_err(|refused| refused.error), 0xb3c17b21);
     manager.check_invariants().unwrap();
-    // 287: Admission { cached_tokens: 6, cached_blocks: 3, external_tokens: 0, block_ids: [#3, #31, #48] }
+    // 287: Admission { cached_tokens: 6, cached_blocks: 3, external_tokens: 0, block_ids: [#3, #31, #48], other_tables: [], full_tokens: 6 }
     same(manager.admit_with(3i64, prompt(manager, &[139, 140, 141, 216, 220], 1, 5), &AdmitOptions { part: Part { allocate_tokens: Some(0), external_tokens: 0 }, tenant: None, no_cache: false, ranges: vec![RetentionRange { start: 3, end: None, retention: Retention { keep: Keep::Priority(Priority::new(80).unwrap()), ttl: Some(Ttl::Absolute(1.0)), then: Then::Normal } }] }).map_err(|refused| refused.error), 0xba85cca7);
     manager.check_invariants().unwrap();
     // 288: refused: request 0 is known already: release it before admitting it again
@@ -949,10 +949,10 @@ fn part_1(manager: &mut CacheManager) {
     // 292: []
     same(manager.append_ragged(&Rows { requests: &[], tokens: &[], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0x50caa327);
     manager.check_invariants().unwrap();
-    // 293: [NewBlock { row: 0, index: 9, block: #22 }, NewBlock { row: 1, index: 3, block: #7 }, NewBlock { row: 1, index: 4, block: #5 }, NewBlock { row: 1, index: 5
+    // 293: [NewBlock { row: 0, index: 9, block: #22, group: 0 }, NewBlock { row: 1, index: 3, block: #7, group: 0 }, NewBlock { row: 1, index: 4, block: #5, group: 0 
     same(manager.append_ragged(&Rows { requests: &[0i64.into(), 3i64.into(), 4i64.into(), 5i64.into()], tokens: &[0, 232, 0, 233], offsets: &[], computed: Computed::AllButLast, covered: Covered::All, most_changes: None }), 0x2e2a184f);
     manager.check_invariants().unwrap();
-    // 294: [TableChange { index: 10, block: #13 }, TableChange { index: 11, block: #61 }, TableChange { index: 12, block: #62 }]
+    // 294: [TableChange { index: 10, block: #13, group: 0 }, TableChange { index: 11, block: #61, group: 0 }, TableChange { index: 12, block: #62, group: 0 }]
     same(manager.append_tokens(4i64, &[234, 0, 235], 4), 0x1315d24b);
     manager.check_invariants().unwrap();
     // 295: refused: request 4 has 22 tokens, blocks for 22, 18 computed: cannot set computed to 8

@@ -4,13 +4,14 @@
 //! computes no digest. A policy's name means what the reader has under it. An evictor of a caller's own has no name, so a pool
 //! with one has no journal.
 
+use kvpool::groups::Groups;
 use kvpool::hash::Verify;
-use kvpool::{EvictionPolicy, ManagerConfig, PoolConfig};
+use kvpool::{EvictionPolicy, ManagerConfig, PoolConfig, PoolError};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{AdvisorSettings, RetentionSettings, known, named};
-use crate::{JournalConfig, JournalError};
+use crate::settings::{AdvisorSettings, GroupSettings, RetentionSettings, known, named};
+use crate::{JournalConfig, JournalError, MAGIC, MAGIC_OF_GROUPS, frame};
 
 /// What a journal is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,6 +47,9 @@ pub struct JournalHeader {
     block_bytes: u64,
     /// Whether vLLM's pool keeps hashes; true of the others.
     pub caching: bool,
+    /// The KV-cache groups of a hybrid model: they are written behind the header, where there are some.
+    #[serde(skip)]
+    groups: Vec<GroupSettings>,
 }
 
 impl JournalHeader {
@@ -89,6 +93,7 @@ impl JournalHeader {
             host_blocks: config.host_blocks,
             block_bytes: config.block_bytes,
             caching: true,
+            groups: config.groups.iter().flat_map(Groups::specs).map(GroupSettings::from).collect(),
         }
     }
 
@@ -103,6 +108,41 @@ impl JournalHeader {
         let manager = ManagerConfig { num_blocks, eviction, ..ManagerConfig::default() };
         let watch = ManagerWatchConfig::default();
         Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
+    }
+
+    /// What its journal begins with.
+    pub(crate) const fn magic(&self) -> [u8; 8] {
+        if self.groups.is_empty() { MAGIC } else { MAGIC_OF_GROUPS }
+    }
+
+    /// Writes it, and its groups behind it if there are any.
+    pub(crate) fn write(&self, frame: &mut Vec<u8>) {
+        frame::push(frame, self);
+        if !self.groups.is_empty() {
+            frame::push(frame, &self.groups);
+        }
+    }
+
+    /// Reads what [`Self::write`] has written.
+    pub(crate) fn read(bytes: &[u8], grouped: bool) -> Result<Self, JournalError> {
+        let (header, groups): (Self, _) =
+            postcard::take_from_bytes(bytes).map_err(|_| JournalError::NoHeader)?;
+        if !grouped {
+            return Ok(header);
+        }
+        let groups = postcard::from_bytes(groups).map_err(|_| JournalError::NoHeader)?;
+        Ok(Self { groups, ..header })
+    }
+
+    /// The KV-cache groups, hashed in units of a block.
+    fn groups(&self) -> Result<Option<Groups>, JournalError> {
+        if self.groups.is_empty() {
+            return Ok(None);
+        }
+        let specs = self.groups.iter().map(GroupSettings::spec).collect::<Result<_, _>>()?;
+        let refused =
+            |error: PoolError| JournalError::UnknownSetting { field: "groups", value: error.to_string() };
+        Groups::new(specs, Some(self.block_size)).map(Some).map_err(refused)
     }
 
     /// Whether hits are verified.
@@ -145,6 +185,7 @@ impl JournalHeader {
             retention: self.retention.as_ref().map(RetentionSettings::config),
             watermark: self.watermark,
             host_blocks: self.host_blocks,
+            groups: self.groups()?,
             block_bytes: self.block_bytes,
             ..ManagerConfig::default()
         })

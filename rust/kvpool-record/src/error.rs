@@ -32,7 +32,7 @@ pub enum JournalError {
         expected: [u8; 8],
     },
     /// A version of the format that this version of the crate does not read.
-    #[error("the journal has format version {found:?}: this version of kvpool reads {expected:?}")]
+    #[error("the journal has format version {found:?}: this version of kvpool reads {expected}")]
     Version {
         /// The digits of the journal.
         found: String,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! file    = magic frame(header) frame(records)*
+//! header  = JournalHeader, behind which are the KV-cache groups if the magic number says that there are some
 //! frame   = length of payload: u32 LE, XXH3-64 of payload: u64 LE, payload
 //! payload = number of its first operation: u64 LE, operations: u32 LE, then the header or records in postcard's encoding
 //! ```
@@ -16,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Entry, JournalError, JournalHeader, MAGIC};
+use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 
 /// Bytes before a payload.
 const HEAD: usize = 12;
@@ -178,18 +179,18 @@ impl<'a> JournalReader<'a> {
     /// [`JournalError::OutOfOrder`].
     pub fn new(bytes: &'a [u8]) -> Result<Self, JournalError> {
         let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
-        if magic != MAGIC {
+        if magic != MAGIC && magic != MAGIC_OF_GROUPS {
             let text = |version: &[u8]| String::from_utf8_lossy(version).into_owned();
             if magic.len() == MAGIC.len() && magic[..6] == MAGIC[..6] {
-                let (found, expected) = (text(&magic[6..]), text(&MAGIC[6..]));
+                let [found, least, most] = [magic, &MAGIC, &MAGIC_OF_GROUPS].map(|magic| text(&magic[6..]));
+                let expected = format!("{least} and {most}");
                 return Err(JournalError::Version { found, expected });
             }
             return Err(JournalError::NotAJournal { found: magic.to_vec(), expected: MAGIC });
         }
         let mut frames = Frames { bytes, at: MAGIC.len() };
         let header = frames.next().ok_or(JournalError::NoHeader)?;
-        let header: JournalHeader =
-            postcard::from_bytes(header.records).map_err(|_| JournalError::NoHeader)?;
+        let header = JournalHeader::read(header.records, magic == MAGIC_OF_GROUPS)?;
         let mut walk = frames.clone();
         let (mut first, mut next) = (None, None);
         let mut at = walk.at;

@@ -64,6 +64,10 @@ use writer::Background;
 /// The bytes that a journal begins with; the last two digits are the version of the format.
 pub const MAGIC: [u8; 8] = *b"KVPJRN02";
 
+/// The bytes that the journal of a manager with KV-cache groups begins with, which are written behind its header: readers that know of
+/// no groups refuse it by its version.
+pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN03";
+
 /// How a journal is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalConfig {
@@ -252,8 +256,8 @@ impl Journal {
     pub fn begin(&mut self, header: &JournalHeader) {
         self.verified = header.verified();
         frame::open(&mut self.payload, 0);
-        frame::push(&mut self.payload, header);
-        self.sink.header(frame::seal(&mut self.payload, 0));
+        header.write(&mut self.payload);
+        self.sink.header(header.magic(), frame::seal(&mut self.payload, 0));
         self.sink.flush().wait();
         self.payload.clear();
     }

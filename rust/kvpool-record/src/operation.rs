@@ -183,6 +183,8 @@ pub enum ManagerOperation {
         #[serde(with = "request_ids")]
         children: Vec<RequestId>,
     },
+    /// [`kvpool::CacheManager::extend_encoder`]
+    ExtendEncoder { request: Name, tokens: usize },
 }
 
 /// One operation of a step that was planned.

@@ -1,7 +1,8 @@
-//! What journals write of types that are not theirs: request ids, retention's and the advisor's settings.
+//! What journals write of types that are not theirs: request ids, settings of retention, of the advisor, of KV-cache groups.
 //!
 //! The order of fields and variants is the format. Policies are names, so that what was written outlives new ones.
 
+use kvpool::groups::{GroupKind, GroupSpec, Keep};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{EvictionPolicy, RequestId};
 use kvpool_observe::AdvisorConfig;
@@ -107,6 +108,60 @@ impl AdvisorSettings {
     }
 }
 
+/// A [`GroupSpec`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GroupSettings {
+    /// By name; of kinds that have a size, in tokens, that too.
+    kind: (String, usize),
+    block_tokens: usize,
+    /// By name, and how often if it says so.
+    keep: (String, usize),
+    margin: usize,
+}
+
+impl From<&GroupSpec> for GroupSettings {
+    fn from(spec: &GroupSpec) -> Self {
+        let (kind, size) = match spec.kind {
+            GroupKind::Full => ("full", 0),
+            GroupKind::Sliding { window } => ("sliding", window),
+            GroupKind::Chunked { chunk } => ("chunked", chunk),
+            GroupKind::State => ("state", 0),
+            GroupKind::Cross => ("cross", 0),
+            // Kinds that came later: they get names here when they come.
+            _ => ("unknown", 0),
+        };
+        let (keep, every) = match spec.keep {
+            Keep::All => ("all", 0),
+            Keep::Every(tokens) => ("every", tokens),
+            Keep::Junctions => ("junctions", 0),
+            _ => ("unknown", 0),
+        };
+        let (kind, keep) = ((kind.into(), size), (keep.into(), every));
+        Self { kind, block_tokens: spec.block_tokens, keep, margin: spec.margin }
+    }
+}
+
+impl GroupSettings {
+    pub(crate) fn spec(&self) -> Result<GroupSpec, JournalError> {
+        let unknown = |field, value: &str| JournalError::UnknownSetting { field, value: value.into() };
+        let kind = match (self.kind.0.as_str(), self.kind.1) {
+            ("full", _) => GroupKind::Full,
+            ("sliding", window) => GroupKind::Sliding { window },
+            ("chunked", chunk) => GroupKind::Chunked { chunk },
+            ("state", _) => GroupKind::State,
+            ("cross", _) => GroupKind::Cross,
+            (other, _) => return Err(unknown("groups", other)),
+        };
+        let keep = match (self.keep.0.as_str(), self.keep.1) {
+            ("all", _) => Keep::All,
+            ("every", tokens) => Keep::Every(tokens),
+            ("junctions", _) => Keep::Junctions,
+            (other, _) => return Err(unknown("keep", other)),
+        };
+        Ok(GroupSpec { keep, margin: self.margin, ..GroupSpec::new(kind, self.block_tokens) })
+    }
+}
+
 /// The setting of a name.
 pub(crate) fn known<T: std::str::FromStr>(field: &'static str, name: &str) -> Result<T, JournalError> {
     name.parse().map_err(|_| JournalError::UnknownSetting { field, value: name.into() })
@@ -164,6 +219,15 @@ mod tests {
         assert_written(&settings, &[64, 1, 1, 3, b'l', b'r', b'u', 8, 0, 2]);
         let policies = [EvictionPolicy::LRU];
         assert_eq!(settings.config(&policies), Ok(config));
+        let window = GroupSpec {
+            keep: Keep::Every(9),
+            margin: 1,
+            ..GroupSpec::new(GroupKind::Sliding { window: 5 }, 2)
+        };
+        let group = GroupSettings::from(&window);
+        let bytes = [&[7][..], b"sliding", &[5, 2, 5], b"every", &[9, 1]].concat();
+        assert_written(&group, &bytes);
+        assert_eq!(group.spec(), Ok(window));
         let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };
         let refused = JournalError::UnknownSetting { field: "advisor", value: "clock".into() };
         assert_eq!(unknown.config(&policies), Err(refused));

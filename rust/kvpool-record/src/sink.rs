@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use crate::MAGIC;
 use crate::writer::{Background, Flush};
 
 /// The end of a journal that is written to.
@@ -19,8 +18,8 @@ impl Sink {
     }
 
     /// Takes magic number and header.
-    pub(crate) fn header(&mut self, frame: &[u8]) {
-        let first = [&MAGIC, frame].concat();
+    pub(crate) fn header(&mut self, magic: [u8; 8], frame: &[u8]) {
+        let first = [&magic, frame].concat();
         match self {
             Self::Ring { header, bytes, .. } => {
                 *bytes = first.len();

@@ -100,6 +100,9 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
             ("truncate_batch", vec![A::Rows(rows), A::Numbers(tokens), A::End(*until)])
         }
         O::Extend { request, tokens } => ("extend", vec![A::Name(request), A::Number(*tokens as u64)]),
+        O::ExtendEncoder { request, tokens } => {
+            ("extend_encoder", vec![A::Name(request), A::Number(*tokens as u64)])
+        }
         O::ExternalDone { request, loaded } => ("external_done", vec![A::Name(request), A::Loaded(loaded)]),
         O::Fence => ("fence", vec![]),
         O::EndFence { ticket } => ("end_fence", vec![A::Ticket(*ticket)]),

@@ -20,6 +20,8 @@ pub(super) struct Source<'a> {
     language: Language,
     kind: Kind,
     num_blocks: usize,
+    /// Whether there are KV-cache groups.
+    grouped: bool,
     /// What makes the pool, for the end of a Rust test.
     made: String,
     pub(super) arguments: Arguments,
@@ -48,6 +50,7 @@ impl<'a> Source<'a> {
             language,
             kind,
             num_blocks: config.num_blocks,
+            grouped: config.groups.is_some(),
             made,
             arguments: Arguments { language, block_size, verify, numbers, lengths },
             out,
@@ -60,6 +63,9 @@ impl<'a> Source<'a> {
                 source.write(templates::python(kind))?;
                 let made = std::mem::take(&mut source.made);
                 source.line(&format!("{} = {made}", source.subject()))?;
+                if kind == Kind::Manager {
+                    source.line(&format!("columns = {}", if source.grouped { 4 } else { 3 }))?;
+                }
             }
         }
         Ok(source)
@@ -130,7 +136,7 @@ impl<'a> Source<'a> {
     /// Expects an answer of an expression of Python, and recounts.
     pub(super) fn expect_python(&mut self, expression: &str, value: &Value) -> Result<(), ReplayError> {
         let is = if matches!(value, Value::Nothing | Value::Flag(_)) { "is" } else { "==" };
-        self.line(&format!("assert {expression} {is} {}", text::value(value)))?;
+        self.line(&format!("assert {expression} {is} {}", text::value_in(value, self.grouped)))?;
         self.recount()
     }
 

@@ -1,6 +1,7 @@
 //! What exported tests begin with, and what makes their pools.
 
 use kvpool::ManagerConfig;
+use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool_record::Subject;
 
 use super::text;
@@ -59,6 +60,7 @@ pub(super) fn rust_pool(
         fields.extend(seed(config).map(|seed| format!("seed: Some({seed:?}.into())")));
         fields.push(format!("watermark: {}", text::seconds(config.watermark, true)));
         fields.push(format!("host_blocks: {}", config.host_blocks));
+        fields.extend(config.groups.as_ref().map(|groups| format!("groups: {}", rust_groups(groups))));
     }
     let fields: String = fields.iter().map(|field| format!("        {field},\n")).collect();
     let watch_class = if kind == Subject::Manager { "ManagerWatchConfig" } else { "WatchConfig" };
@@ -105,9 +107,43 @@ pub(super) fn python_pool(
         arguments.extend(seed(config).map(|seed| format!("seed={seed:?}")));
         arguments.push(format!("watermark={}", text::seconds(config.watermark, false)));
         arguments.push(format!("host_blocks={}", config.host_blocks));
+        arguments.extend(config.groups.as_ref().map(|groups| format!("groups=[{}]", python_groups(groups))));
     }
     let arguments: String = arguments.iter().map(|argument| format!("        {argument},\n")).collect();
     format!("kvpool.{}(\n{arguments}    )\n", class(kind))
+}
+
+/// KV-cache groups as an expression of Rust.
+fn rust_groups(groups: &Groups) -> String {
+    let group = |&GroupSpec { kind, block_tokens, keep, margin }: &GroupSpec| {
+        let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
+        format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}, ..{new} }}")
+    };
+    let specs: Vec<String> = groups.specs().iter().map(group).collect();
+    let unit = groups.unit();
+    let uses = "use kvpool::groups::{GroupKind, GroupSpec, Groups};";
+    format!("{{ {uses} Groups::new(vec![{}], Some({unit})).ok() }}", specs.join(", "))
+}
+
+/// KV-cache groups as expressions of Python.
+fn python_groups(groups: &Groups) -> String {
+    let group = |spec: &GroupSpec| {
+        let kind = match spec.kind {
+            GroupKind::Full => ("full", String::new()),
+            GroupKind::Sliding { window } => ("sliding", format!(", window={window}")),
+            GroupKind::Chunked { chunk } => ("chunked", format!(", chunk={chunk}")),
+            GroupKind::State => ("state", String::new()),
+            _ => ("cross", String::new()),
+        };
+        let keep = match spec.keep {
+            Keep::Every(tokens) => format!(", keep={tokens}"),
+            Keep::Junctions => ", keep=\"junctions\"".into(),
+            _ => String::new(),
+        };
+        let margin = if spec.margin > 0 { format!(", margin={}", spec.margin) } else { String::new() };
+        format!("kvpool.GroupSpec({:?}, {}{}{keep}{margin})", kind.0, spec.block_tokens, kind.1)
+    };
+    groups.specs().iter().map(group).collect::<Vec<_>>().join(", ")
 }
 
 /// What a Rust test begins with.
@@ -309,7 +345,7 @@ def answer(call, *arguments, **named):
 const PYTHON_MANAGER: &str = python_test!(
     "import array\n\nimport kvpool\n",
     r#"    if isinstance(given, kvpool.Admission):
-        return [given.cached_tokens, given.block_ids]
+        return [given.cached_tokens, *given.tables]
     if isinstance(given, kvpool.HintReport):
         return [given.accepted, given.clipped, given.ignored]
     if isinstance(given, kvpool.TransferPlan):
@@ -338,9 +374,9 @@ const PYTHON_MANAGER: &str = python_test!(
         """The changes one by one, through a buffer if they had to fit one."""
         if most is None:
             return list(zip(*manager.append_ragged(*arguments, **keywords)))
-        out = array.array("i", bytes(12 * most))
+        out = array.array("i", bytes(4 * columns * most))
         length = manager.append_ragged(*arguments, out=out, **keywords)
-        return list(zip(*(out[at : at + length] for at in (0, most, 2 * most))))
+        return list(zip(*(out[at * most : at * most + length] for at in range(columns))))
 
 "#
 );

@@ -68,6 +68,11 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// A value as a literal of Python.
 pub(super) fn value(answer: &Value) -> String {
+    value_in(answer, false)
+}
+
+/// The same; changes of tables name their group if there are some.
+pub(super) fn value_in(answer: &Value, grouped: bool) -> String {
     match answer {
         Value::Nothing => "None".into(),
         Value::Flag(true) => "True".into(),
@@ -76,7 +81,12 @@ pub(super) fn value(answer: &Value) -> String {
         Value::Text(text) => python(text),
         Value::Bytes(bytes) => format!("bytes.fromhex(\"{}\")", hex(bytes)),
         Value::List(values) => {
-            let texts: Vec<String> = values.iter().map(value).collect();
+            let texts: Vec<String> = values.iter().map(|one| value_in(one, grouped)).collect();
+            format!("[{}]", texts.join(", "))
+        }
+        Value::Change(numbers, group) => {
+            let group = grouped.then_some(u64::from(*group));
+            let texts: Vec<String> = numbers.iter().copied().chain(group).map(|n| n.to_string()).collect();
             format!("[{}]", texts.join(", "))
         }
     }

@@ -1,6 +1,7 @@
 //! The operations of a [`CacheManager`]. A request is written by its slot, which a replay gives the same, and which its release
 //! takes away: so names are taken before an operation runs. A prompt is written by the keys of its blocks.
 
+use kvpool::groups::Groups;
 use kvpool::hash::{HashCursor, MultimodalItem};
 use kvpool::retention::{HintReport, TenantId};
 use kvpool::{
@@ -16,6 +17,12 @@ use crate::Operation;
 
 pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
     manager.slot_of(id).map_or_else(|| Name::Id(id.to_owned()), |slot| Name::Slot(slot as u32))
+}
+
+/// Blocks of a prompt that were recorded before, for they are cached. A hit of windows and chunks alone may need nothing that is cached.
+pub(super) fn recorded(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
+    let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full());
+    if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
 }
 
 fn names(manager: &CacheManager, ids: &[RequestRef<'_>]) -> Vec<Name> {
@@ -57,6 +64,10 @@ operations! { CacheManager, Answer, ManagerOperation;
     Extend<'a> { request: RequestRef<'a>, num_tokens: usize } -> Vec<TableChange>,
         |manager| manager.extend(request, num_tokens),
         |manager, _| ManagerOperation::Extend { request: name(manager, request), tokens: num_tokens };
+    /// [`CacheManager::extend_encoder`].
+    ExtendEncoder<'a> { request: RequestRef<'a>, num_tokens: usize } -> Vec<TableChange>,
+        |manager| manager.extend_encoder(request, num_tokens),
+        |manager, _| ManagerOperation::ExtendEncoder { request: name(manager, request), tokens: num_tokens };
     /// [`CacheManager::external_done`].
     ExternalDone<'a> { request: RequestRef<'a>, loaded: Loaded<'a> } -> usize,
         |manager| manager.external_done(request, loaded),
@@ -224,7 +235,8 @@ impl<'a> Operation<CacheManager> for Admit<'a> {
     ) -> Option<ManagerOperation> {
         let (cursor, cached) = match answer {
             Ok(admission) => {
-                (manager.request_at(manager.slot_of(&request)?)?.cursor, admission.cached_blocks)
+                let cursor = manager.request_at(manager.slot_of(&request)?)?.cursor;
+                (cursor, recorded(manager, cursor, admission.cached_tokens))
             }
             Err(refused) => (&*refused.cursor, 0),
         };

@@ -3,7 +3,7 @@
 use kvpool::{CacheManager, ManagerError, PlannedOperation, StepOutcome, StepPlan};
 use kvpool_record::{Journal, Keys, ManagerOperation, Name, OptionsRecord, Planned};
 
-use super::manager::{Filled, name, whole};
+use super::manager::{Filled, name, recorded, whole};
 use crate::Operation;
 
 /// [`CacheManager::commit_step`].
@@ -18,7 +18,11 @@ fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOpera
     match planned {
         PlannedOperation::Admit { id, cursor, staged, options, .. } => Planned::Admit {
             request: id.clone(),
-            prompt: journal.chain(cursor.chain(), cursor.num_tokens(), staged.cached),
+            prompt: journal.chain(
+                cursor.chain(),
+                cursor.num_tokens(),
+                recorded(manager, cursor, staged.cached_tokens),
+            ),
             options: OptionsRecord::from(options),
         },
         PlannedOperation::Resume { id, part, rehashed, .. } => Planned::Resume {

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{
-    AdmitOptions, BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, PoolConfig, SwapId,
+    AdmitOptions, BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, Part, PoolConfig, SwapId,
 };
 use kvpool_journal::{
     EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolOperation,
@@ -15,7 +16,9 @@ use proptest::prelude::*;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::world::{EVENTS, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool, settings};
+use super::world::{
+    EVENTS, any_settings, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool,
+};
 
 pub(crate) fn exported(image: &[u8], language: Language) -> Result<String, ReplayError> {
     let mut text = Vec::new();
@@ -31,6 +34,7 @@ fn exported_tests_are_these() {
     let bless = std::env::var_os("KVPOOL_BLESS").is_some();
     let images = [
         ("exported_manager.rs", scripted_manager()),
+        ("exported_groups.rs", scripted_groups()),
         ("exported_pool.rs", scripted_pool()),
         ("exported_vllm.rs", scripted_vllm()),
     ];
@@ -59,8 +63,10 @@ fn kinds<O: Serialize + DeserializeOwned>(image: &[u8]) -> (BTreeSet<u8>, BTreeS
 
 #[test]
 fn the_exported_tests_have_every_call() {
+    let (all, mut of_managers) = kinds::<ManagerOperation>(&scripted_manager());
+    of_managers.extend(kinds::<ManagerOperation>(&scripted_groups()).1);
     for (all, found) in [
-        kinds::<ManagerOperation>(&scripted_manager()),
+        (all, of_managers),
         kinds::<PoolOperation>(&scripted_pool()),
         kinds::<VllmOperation>(&scripted_vllm()),
     ] {
@@ -85,7 +91,7 @@ proptest! {
 
     /// Whatever a journal holds: every operation is in the test, and the text is plain.
     #[test]
-    fn any_journal_is_exported(config in settings(), calls in calls(120), is_rust in any::<bool>()) {
+    fn any_journal_is_exported(config in any_settings(), calls in calls(120), is_rust in any::<bool>()) {
         let language = if is_rust { Language::Rust } else { Language::Python };
         let mut manager = recorded_manager(config.clone(), EVENTS, ring(7));
         run_manager(&mut manager, &calls);
@@ -256,10 +262,7 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.apply(ops::manager::Admit::new("again", prompt(manager, 6))).unwrap();
     manager.apply(ops::manager::Commit { request: "again".into(), computed_tokens: 5 }).unwrap();
     assert_eq!(
-        manager
-            .apply(ops::manager::Resume { request: 92.into(), part: kvpool::Part::WHOLE })
-            .unwrap()
-            .cached_tokens,
+        manager.apply(ops::manager::Resume { request: 92.into(), part: Part::WHOLE }).unwrap().cached_tokens,
         4
     );
     for id in [91, 92, 93, 95] {
@@ -278,6 +281,55 @@ fn scripted_manager() -> Vec<u8> {
     accepted(&mut manager);
     run_manager(&mut manager, &script(256, 2));
     manager.take_journal().unwrap().image().unwrap()
+}
+
+fn scripted_groups() -> Vec<u8> {
+    let window = GroupSpec { keep: Keep::Every(6), ..GroupSpec::new(GroupKind::Sliding { window: 3 }, 4) };
+    let kinds = [GroupKind::Full, GroupKind::State, GroupKind::Chunked { chunk: 5 }, GroupKind::Cross];
+    let specs = kinds.map(|kind| GroupSpec::new(kind, 2)).into_iter().chain([window]).collect();
+    let groups = Some(Groups::new(specs, Some(2)).unwrap());
+    let config = ManagerConfig { num_blocks: 96, retention: None, groups, ..scripted_settings() };
+    let mut manager = recorded_manager(config, 8, ring(1));
+    for turn in 0..2 {
+        // The end of a prompt is a boundary: its state is kept where a commit ends there.
+        let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
+        let part = Part { allocate_tokens: Some(8), external_tokens: 0 };
+        let options = AdmitOptions { part, ..AdmitOptions::default() };
+        let admit = ops::manager::Admit { request: "kept".into(), cursor: prompt, options: &options };
+        assert_eq!(manager.apply(admit).unwrap().cached_tokens, 8 * turn as usize);
+        manager.apply(ops::manager::ExtendEncoder { request: "kept".into(), num_tokens: 3 }).unwrap();
+        manager.apply(ops::manager::Commit { request: "kept".into(), computed_tokens: 8 }).unwrap();
+        manager
+            .apply(ops::manager::AppendTokens {
+                request: "kept".into(),
+                tokens: &[7, 8],
+                multimodal: &[],
+                lookahead: 2,
+            })
+            .unwrap();
+        manager.apply(ops::manager::TakePlan).unwrap();
+        manager.apply(ops::manager::Release { request: "kept".into(), until: kvpool::Until::Now }).unwrap();
+    }
+    run_manager(&mut manager, &script(200, 3));
+    manager.take_journal().unwrap().image().unwrap()
+}
+
+/// A test of a manager with groups makes the manager anew, and compares tables group by group.
+#[test]
+fn an_exported_python_test_knows_the_groups() {
+    let text = exported(&scripted_groups(), Language::Python).unwrap();
+    for part in [
+        "groups=[kvpool.GroupSpec(\"full\", 2), kvpool.GroupSpec(\"state\", 2), \
+         kvpool.GroupSpec(\"chunked\", 2, chunk=5), kvpool.GroupSpec(\"cross\", 2), \
+         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6)]",
+        "    columns = 4\n",
+        // Two blocks of the group with the encoder's output.
+        "answer(manager.extend_encoder, \"kept\", 3) == [[0, 12, 3], [1, 13, 3]]",
+    ] {
+        assert!(text.contains(part), "{part}");
+    }
+    let plain = exported(&scripted_manager(), Language::Python).unwrap();
+    assert!(plain.contains("    columns = 3\n") && !plain.contains("groups="));
 }
 
 fn scripted_pool() -> Vec<u8> {

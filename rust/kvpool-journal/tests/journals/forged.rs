@@ -1,6 +1,6 @@
 //! Journals with any records, framed as the format says: what a reader must not trust.
 
-use kvpool_journal::{Entry, JournalHeader, MAGIC};
+use kvpool_journal::{Entry, MAGIC};
 use serde::Serialize;
 
 fn frame(operations: u32, records: &[u8]) -> Vec<u8> {
@@ -9,10 +9,12 @@ fn frame(operations: u32, records: &[u8]) -> Vec<u8> {
     [&(payload.len() as u32).to_le_bytes()[..], &checksum.to_le_bytes(), &payload].concat()
 }
 
-pub(crate) fn journal<O: Serialize>(header: &JournalHeader, entries: &[(u64, Entry<O>)]) -> Vec<u8> {
-    let header = frame(0, &postcard::to_stdvec(header).unwrap());
+/// Entries behind magic number and header of another journal.
+pub(crate) fn journal<O: Serialize>(image: &[u8], entries: &[(u64, Entry<O>)]) -> Vec<u8> {
+    let at = MAGIC.len();
+    let length = u32::from_le_bytes(image[at..at + 4].try_into().unwrap()) as usize;
     let records: Vec<u8> =
         entries.iter().flat_map(|(_, entry)| postcard::to_stdvec(entry).unwrap()).collect();
     let operations = entries.iter().filter(|(_, entry)| matches!(entry, Entry::Operation(..))).count();
-    [&MAGIC[..], &header, &frame(operations as u32, &records)].concat()
+    [&image[..at + 12 + length], &frame(operations as u32, &records)].concat()
 }

@@ -4,8 +4,7 @@ use std::process::Command;
 
 use kvpool::{CacheManager, EvictionPolicy, ManagerConfig};
 use kvpool_journal::{
-    Entry, JournalConfig, JournalHeader, JournalReader, Journaled, Keys, ManagerOperation, Name, Options,
-    replay,
+    Entry, JournalConfig, JournalHeader, Journaled, Keys, ManagerOperation, Name, Options, replay,
 };
 
 use super::world::ring;
@@ -33,8 +32,9 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 fn of_a_huge_pool_of_vllms() {
     // Its lists would fit, its keys do not.
     let header = JournalHeader::of_vllm_pool(20_000_000, EvictionPolicy::LRU, true, JournalConfig::default());
-    let forged = super::forged::journal::<u64>(&header, &[]);
-    let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();
+    let mut journal = ring(0);
+    journal.begin(&header);
+    let refused = replay(&journal.image().unwrap(), Options::default(), &mut |_| true).unwrap_err();
     assert!(refused.to_string().contains("fit in memory"), "{refused}");
 }
 
@@ -43,7 +43,6 @@ fn of_a_huge_pool_of_vllms() {
 fn of_a_huge_append() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
     let image = Journaled::<CacheManager>::with_journal(config, ring(0)).unwrap().journal_image().unwrap();
-    let reader = JournalReader::new(&image).unwrap();
     let operation = ManagerOperation::AppendTokens {
         request: Name::Id("a".into()),
         tokens: 1 << 40,
@@ -51,7 +50,7 @@ fn of_a_huge_append() {
         filled: Keys::default(),
         fingerprints: Keys::default(),
     };
-    let forged = super::forged::journal(reader.header(), &[(0, Entry::Operation(operation, 0))]);
+    let forged = super::forged::journal(&image, &[(0, Entry::Operation(operation, 0))]);
     let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();
     assert!(refused.to_string().contains("more than this process can have"), "{refused}");
 }

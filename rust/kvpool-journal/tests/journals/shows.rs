@@ -4,7 +4,9 @@ use kvpool::{CacheManager, ManagerConfig};
 use kvpool_journal::{Journal, Line, show};
 use proptest::prelude::*;
 
-use super::world::{EVENTS, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool, settings};
+use super::world::{
+    EVENTS, any_settings, calls, recorded_manager, recorded_pool, ring, run_manager, run_pool,
+};
 
 fn image(journal: Option<Journal>) -> Vec<u8> {
     journal.unwrap().image().unwrap()
@@ -43,7 +45,7 @@ fn check(image: &[u8], operations: u64, every: u32, from: u64, count: u64) -> Re
 
 proptest! {
     #[test]
-    fn a_manager_is_shown(config in settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
+    fn a_manager_is_shown(config in any_settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
         let mut manager = recorded_manager(config, EVENTS, ring(every));
         run_manager(&mut manager, &run);
         let operations = manager.journal().unwrap().operations();
@@ -51,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pool_is_shown(config in settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
+    fn a_pool_is_shown(config in any_settings(), every in 1u32..9, run in calls(80), from in 0u64..90, count in 1u64..90) {
         let hashed_by = CacheManager::new(ManagerConfig { host_blocks: 0, ..config.clone() }).unwrap();
         let mut pool = recorded_pool(&config, EVENTS, ring(every));
         run_pool(&mut pool, &hashed_by, &run);

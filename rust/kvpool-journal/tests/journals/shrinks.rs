@@ -6,7 +6,7 @@ use kvpool_journal::{Goal, Journaled, Language, Options, minimize, ops, replay, 
 use proptest::prelude::*;
 
 use super::exports::exported;
-use super::world::{EVENTS, calls, recorded_manager, ring, run_manager, settings};
+use super::world::{EVENTS, any_settings, calls, recorded_manager, ring, run_manager};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
@@ -27,7 +27,7 @@ proptest! {
     /// The same answer by the fewest operations, from a journal of many: each of those left is needed, and the journal of them
     /// replays.
     #[test]
-    fn an_answer_shrinks(config in settings(), calls in calls(60), at in any::<u32>()) {
+    fn an_answer_shrinks(config in any_settings(), calls in calls(60), at in any::<u32>()) {
         let mut manager = recorded_manager(config, EVENTS, ring(1));
         run_manager(&mut manager, &calls);
         let mut journal = manager.take_journal().unwrap();

@@ -1,5 +1,6 @@
 //! Random runs of a pool and of a manager, every call among them, with a journal.
 
+use kvpool::groups::{self, GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys,
@@ -39,6 +40,41 @@ pub(crate) fn settings() -> impl Strategy<Value = ManagerConfig> {
             ..ManagerConfig::default()
         },
     )
+}
+
+/// The same of a hybrid model. What hits depend on is not verified there.
+pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
+    let keep = prop_oneof![
+        Just(groups::Keep::All),
+        (1usize..9).prop_map(groups::Keep::Every),
+        Just(groups::Keep::Junctions)
+    ];
+    let kind = prop_oneof![
+        2 => Just(GroupKind::Full),
+        2 => (1usize..9).prop_map(|window| GroupKind::Sliding { window }),
+        1 => (1usize..7).prop_map(|chunk| GroupKind::Chunked { chunk }),
+        2 => Just(GroupKind::State),
+        1 => Just(GroupKind::Cross),
+    ];
+    let group = (kind, 1usize..3, keep, 0usize..2);
+    (settings(), prop::collection::vec(group, 1..4)).prop_map(|(config, specs)| {
+        let spec = |(kind, times, keep, margin)| {
+            let block_tokens = times * config.block_size;
+            GroupSpec { keep, margin, ..GroupSpec::new(kind, block_tokens) }
+        };
+        let specs = specs.into_iter().map(spec).collect();
+        let algorithm = match config.algorithm {
+            HashAlgorithm::Xxh3 => HashAlgorithm::Sha256,
+            strong => strong,
+        };
+        let groups = Some(Groups::new(specs, Some(config.block_size)).unwrap());
+        ManagerConfig { groups, algorithm, verify: Verify::None, ..config }
+    })
+}
+
+/// Managers with KV-cache groups, and without.
+pub(crate) fn any_settings() -> impl Strategy<Value = ManagerConfig> {
+    prop_oneof![settings(), hybrid_settings()]
 }
 
 pub(crate) fn ring(digest_every: u32) -> Journal {
@@ -216,6 +252,10 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             },
             31 => drop(manager.apply(ops::manager::TakeEvents)),
             32 | 33 => ragged(manager, a, b, c),
+            34 if manager.groups().is_some() && c.is_multiple_of(2) => drop(
+                manager
+                    .apply(ops::manager::ExtendEncoder { request: id.into(), num_tokens: (b % 9) as usize }),
+            ),
             34 => drop(
                 manager.apply(ops::manager::Extend { request: id.into(), num_tokens: (b % 16) as usize }),
             ),

@@ -47,7 +47,7 @@ pub struct Staged {
     /// Blocks of the match, in the first group.
     pub cached: usize,
     /// Leading tokens whose KV is cached.
-    pub(crate) cached_tokens: usize,
+    pub cached_tokens: usize,
     /// How far the groups of full attention alone would have gone.
     pub(crate) full_tokens: usize,
     /// Blocks to allocate, in all groups.
