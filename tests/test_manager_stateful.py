@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import kvpool
 from kvpool.testing import Content, ReferenceManager, ReferencePool, ReferenceRequest, observe_manager, stats_dict
 from tests.manager_plan import Operation, Plan
+from tests.shares import in_shares, run_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -775,6 +776,8 @@ class ManagerMachine(RuleBasedStateMachine):
         assert len(self.manager) == 0
 
 
-TestManager = ManagerMachine.TestCase
-# What only a few histories in a hundred meet is found here or nowhere in Python.
-TestManager.settings = settings(max_examples=settings().max_examples * 3 // 2)
+@pytest.mark.longer
+@in_shares
+def test_the_manager_does_what_the_model_does(share: int) -> None:
+    # What only a few histories in a hundred meet is found here or nowhere in Python.
+    run_share(ManagerMachine, share, settings().max_examples * 3 // 2)

@@ -12,12 +12,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import kvpool
 from kvpool.testing import Content, ReferencePool, observe_pool
+from tests.shares import in_shares, run_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -507,6 +509,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.tables.clear()
 
 
-TestPool = PoolMachine.TestCase
-# What only a few histories in a hundred meet is found here or nowhere in Python.
-TestPool.settings = settings(max_examples=settings().max_examples * 3 // 2)
+@pytest.mark.longer
+@in_shares
+def test_the_pool_does_what_the_model_does(share: int) -> None:
+    # What only a few histories in a hundred meet is found here or nowhere in Python.
+    run_share(PoolMachine, share, settings().max_examples * 3 // 2)

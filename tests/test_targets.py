@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -123,6 +124,35 @@ def test_the_checks_are_listed_for_who_contributes(makefile: Makefile) -> None:
     checks = (run_for_every_change(makefile) | makefile.reached({"nightly"})) - no_checks
     missing = {name for name in checks if f"`{name}`" not in text}
     assert not missing
+
+
+def draws(function: ast.FunctionDef) -> bool:
+    """Whether it runs a machine of Hypothesis, or a test of Hypothesis's within itself."""
+    for node in (inner for statement in function.body for inner in ast.walk(statement)):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+        if called in {"run_state_machine_as_test", "run_share"} or any(
+            ast.unparse(one).startswith("given(") for one in decorators
+        ):
+            return True
+    return False
+
+
+def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
+    """test-slow leaves out what `make test` runs alike. Markers say what draws; Hypothesis marks what it calls."""
+    assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow"]
+    longer, unmarked = 0, []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                marked = "pytest.mark.longer" in map(ast.unparse, node.decorator_list)
+                longer += marked
+                unmarked += [f"{path.name}::{node.name}"] if draws(node) and not marked else []
+        if 'environ.get("HYPOTHESIS_PROFILE")' in text and "@pytest.mark.longer" not in text:
+            unmarked.append(path.name)
+    assert not unmarked
+    assert longer > 10
 
 
 def test_what_the_makefile_says_is_read(makefile: Makefile) -> None:

@@ -107,6 +107,7 @@ TOKENS = st.one_of(
 )
 
 
+@pytest.mark.longer
 @pytest.mark.usefixtures("alone")
 def test_text_is_hashed_as_vllm_hashes_it(vllm: Any, name: str) -> None:
     @SHARE
@@ -118,6 +119,7 @@ def test_text_is_hashed_as_vllm_hashes_it(vllm: Any, name: str) -> None:
     check()
 
 
+@pytest.mark.longer
 @pytest.mark.usefixtures("alone")
 def test_hashes_of_appended_tokens_go_on_from_the_last(vllm: Any, name: str) -> None:
     @SHARE
@@ -141,6 +143,7 @@ def test_long_prompts_are_hashed_detached_and_alike(vllm: Any, name: str) -> Non
     assert make_hasher(vllm, name, 20_000)(request) == expected(name, request, 20_000)
 
 
+@pytest.mark.longer
 @pytest.mark.usefixtures("alone")
 def test_extra_keys_are_hashed_as_vllm_hashes_them(vllm: Any, name: str) -> None:
     text = st.text(max_size=5)

@@ -194,6 +194,7 @@ class PolicyMachine(RuleBasedStateMachine):
             assert self.policy.get(key) is self.chunks.get(key)
 
 
+@pytest.mark.longer
 def test_policy_against_a_model(vllm: Vllm) -> None:
     machine = type("Machine", (PolicyMachine,), {"policy_type": vllm.policy})
     run_state_machine_as_test(machine)
@@ -332,6 +333,7 @@ class ManagerMachine(RuleBasedStateMachine):
             assert self.manager.lookup(key, Context()) is LookupResult[expected]
 
 
+@pytest.mark.longer
 def test_manager_against_a_model(vllm: Vllm) -> None:
     machine = type("Machine", (ManagerMachine,), {"manager_type": vllm.manager})
     run_state_machine_as_test(machine)

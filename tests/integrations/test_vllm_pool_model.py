@@ -299,6 +299,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert list(map(in_words, events)) == told
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("events", ["exact", "stock"])
 def test_the_pool_does_what_the_model_does(events: Events) -> None:
     machine = type("Machine", (PoolMachine,), {"events": events})
@@ -306,6 +307,7 @@ def test_the_pool_does_what_the_model_does(events: Events) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=settings().max_examples // 3))
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("eviction", [name for name in EVICTIONS if name != "lru"])
 def test_with_any_policy_it_does_what_the_model_does_but_for_the_order(eviction: str) -> None:
     machine = type("Machine", (PoolMachine,), {"eviction": eviction})

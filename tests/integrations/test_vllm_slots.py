@@ -357,10 +357,12 @@ class SlotsMachine(RuleBasedStateMachine):
         calls.pool.check_invariants()
 
 
+@pytest.mark.longer
 def test_the_calls_do_what_vllms_do() -> None:
     run_state_machine_as_test(SlotsMachine, settings=settings(max_examples=settings().max_examples // 2))
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("eviction", [name for name in EVICTIONS if name != "lru"])
 def test_with_any_policy_they_do_what_vllms_do_but_for_the_order(eviction: str) -> None:
     machine = type("Machine", (SlotsMachine,), {"eviction": eviction})

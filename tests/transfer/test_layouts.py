@@ -70,6 +70,7 @@ class Case:
         return [store.read_block(block) for block in range(store.num_blocks)]
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("part", range(8))
 def test_to_the_host(part: int, fake: FakeCuda, engine: TransferEngine, twin: TransferEngine) -> None:
     for seed in range(part, CASES, 8):
@@ -89,6 +90,7 @@ def test_to_the_host(part: int, fake: FakeCuda, engine: TransferEngine, twin: Tr
         case.device.release()
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("part", range(8))
 def test_to_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: TransferEngine) -> None:
     for seed in range(part, CASES, 8):
@@ -107,6 +109,7 @@ def test_to_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: 
         case.device.release()
 
 
+@pytest.mark.longer
 @pytest.mark.parametrize("part", range(8))
 def test_within_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: TransferEngine) -> None:
     methods: tuple[Method, ...] = ("auto", "kernel", "batch", "memcpy")

@@ -24,6 +24,7 @@ from typing_extensions import Buffer
 from kvpool._core import (
     advisor,
     explain,
+    groups,
     hashing,
     journal,
     manager,
@@ -45,6 +46,7 @@ __all__ = [
     "advisor",
     "debug_build",
     "explain",
+    "groups",
     "hashing",
     "journal",
     "manager",

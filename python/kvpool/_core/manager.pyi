@@ -1,6 +1,6 @@
 """Requests by id over one block pool: what a scheduler calls."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from typing import Self, final, overload
 
@@ -18,6 +18,7 @@ from kvpool._core import (
 )
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.explain import ExplainConfig, Explanation
+from kvpool._core.groups import GroupFit, GroupSpec
 from kvpool._core.hashing import ExtraKeys, HashCursor
 from kvpool._core.journal import Journal, JournalStats
 from kvpool._core.pool import BlockEvent, PoolStats
@@ -60,6 +61,9 @@ class CacheManager:
             requests run.
         host_blocks: Blocks of the host tier, null block included, where requests are swapped out to; 0 for none.
         block_bytes: Bytes of KV per block over all layers, for ``ManagerStats.bytes``; 0 if unknown.
+        groups: The KV-cache groups of a hybrid model: a sequence of ``GroupSpec`` whose block sizes are multiples of
+            ``block_size``, in which prompts are hashed. Needs ``verify="none"``. None is one group of full attention.
+            What tells of changes of block tables names the group, too, behind the block.
         journal: Records every operation: a ``Journal``. Refused with a ``Policy`` of your own, which no replay could
             run.
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
@@ -107,6 +111,7 @@ class CacheManager:
         watermark: float = 0.0,
         host_blocks: int = 0,
         block_bytes: int = 0,
+        groups: Sequence[GroupSpec] | None = None,
         journal: Journal | None = None,
         digest: bool = False,
         scrub_blocks: int = 0,
@@ -210,9 +215,36 @@ class CacheManager:
         >>> manager.admit("long", range(24), allocate_tokens=16).num_blocks
         4
         """
+    def fit_groups(
+        self,
+        prompt: Tokens | HashCursor,
+        extra: ExtraKeys | None = None,
+        *,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
+    ) -> list[GroupFit]:
+        """Says what an admission would find in each KV-cache group, and changes nothing.
+
+        Tells for which group a hit is the shorter: the least reach is what an admission hits at most. O(blocks) for each
+        group, plus hashing if the prompt is not prepared. Arguments and errors are those of ``fit``.
+        """
+    def next_checkpoint(self, request_id: RequestId) -> int | None:
+        """Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
+
+        A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of the
+        state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the next step:
+        the copy is one of it. None without groups of kind ``"state"``, or if no place is known. O(groups). Raises
+        UnknownRequestError if no request has this id.
+        """
+    def extend_encoder(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
+        """Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
+
+        For groups of kind ``"cross"``. They are written once, nothing of them is cached, and the request holds them until
+        it is preempted or released. Otherwise as ``extend``.
+        """
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
-    ) -> list[tuple[int, int, int]]:
+    ) -> list[tuple[int, ...]]:
         """Appends one token to each request of a batch, with blocks where needed, all or nothing.
 
         After a fork, the first request that writes to a shared block gets a copy of it; ``take_plan`` hands the copy
@@ -227,7 +259,7 @@ class CacheManager:
 
         Returns:
             What changed in block tables, in the order of the call: triples of position in ``request_ids``, position
-            in the block table, and the block that is there now, new or a copy.
+            in the block table, and the block that is there now, new or a copy. With groups, the group is the fourth.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -251,7 +283,7 @@ class CacheManager:
         lookahead: int = 0,
         covered: _Ints | None = None,
         out: None = None,
-    ) -> tuple[list[int], list[int], list[int]]:
+    ) -> tuple[list[int], ...]:
         """A whole step of a batch: any number of tokens for each request, all or nothing.
 
         Commits what the step before has computed, appends what it sampled, and makes room for what the next one
@@ -270,11 +302,12 @@ class CacheManager:
             lookahead: Slots behind the last token of each request that get blocks, too: for drafts.
             covered: Of each request its first so many tokens get blocks, instead of all: chunks of a prompt, or drafts
                 of different lengths. Blocks that a request has it keeps. Not with ``lookahead``.
-            out: A writable int32 buffer of shape (3, n): receives the answer row by row.
+            out: A writable int32 buffer of shape (3, n), or (4, n) with groups: receives the answer row by row.
 
         Returns:
             What changed in block tables, in the order of the call: positions in ``request_ids``, positions in the block
-            tables, and the blocks that are there now, new or copies. With ``out``, how many there are.
+            tables, and the blocks that are there now, new or copies; with groups, the groups, too. With ``out``, how many
+            there are.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -308,7 +341,7 @@ class CacheManager:
         covered: _Ints | None = None,
         out: _Array,
     ) -> int: ...
-    def extend(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, int]]:
+    def extend(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the block table of a running request cover its first tokens, and returns what changed in it.
 
         The next chunk of a chunked prefill; or slots behind the last token, for drafts. Covers no less than before, all
@@ -319,7 +352,7 @@ class CacheManager:
             num_tokens: Tokens that are to have blocks, from the first on.
 
         Returns:
-            Pairs of position and block.
+            Pairs of position and block. With groups, the group is the third.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -387,7 +420,7 @@ class CacheManager:
         *,
         lookahead: int = 0,
         multimodal: Iterable[tuple[bytes | str, int, int]] | None = None,
-    ) -> list[tuple[int, int]]:
+    ) -> list[tuple[int, ...]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
         For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy. A
@@ -488,6 +521,7 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
+            InvalidArgumentError: The manager has groups, which say themselves what they give up.
             ArgumentTypeError: The id is neither a str nor an int.
         """
     def take_plan(self) -> TransferPlan:
@@ -877,7 +911,7 @@ class CacheManager:
         (3, 0, [None, Admission(cached_tokens=0, cached_blocks=0, num_blocks=2)])
         """
     @overload
-    def block_ids(self, request_id: RequestId, *, out: None = None) -> list[int]:
+    def block_ids(self, request_id: RequestId, *, out: None = None, group: int = 0) -> list[int]:
         """Returns the block table of a request, or writes it to a buffer and returns its length.
 
         O(blocks). A preempted request has none.
@@ -885,15 +919,17 @@ class CacheManager:
         Args:
             request_id: The request.
             out: Receives the ids, if given.
+            group: The KV-cache group, from 0 on. Block 0, the null block, is where a group has given up what no token to
+                come reads. Of kind ``"state"`` it is one block, which stays the same while the request runs.
 
         Raises:
             UnknownRequestError: No request has this id.
-            InvalidArgumentError: ``out`` is too short.
+            InvalidArgumentError: ``out`` is too short; there is no such group.
             ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer, or the id neither a str
                 nor an int.
         """
     @overload
-    def block_ids(self, request_id: RequestId, *, out: _Array) -> int: ...
+    def block_ids(self, request_id: RequestId, *, out: _Array, group: int = 0) -> int: ...
     def request(self, request_id: RequestId) -> RequestInfo:
         """Returns state and token counts of a request.
 
@@ -975,6 +1011,9 @@ class CacheManager:
     @property
     def block_size(self) -> int:
         """Tokens per block."""
+    @property
+    def num_groups(self) -> int:
+        """KV-cache groups: 1 without any."""
     @property
     def num_available(self) -> int:
         """Blocks that an allocation can take now: free and cached-free."""

@@ -206,6 +206,18 @@ class Admission:
 
         A new list at each access: O(blocks).
         """
+    @property
+    def tables(self) -> list[list[int]]:
+        """The block tables of all KV-cache groups, the first included.
+
+        New lists at each access: O(blocks). The first is empty if it was written to a buffer of the caller.
+        """
+    @property
+    def full_tokens(self) -> int:
+        """How far full attention alone would have gone.
+
+        More than ``cached_tokens`` if another group had given up, or never kept, what a longer hit needs.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -363,6 +375,12 @@ class ManagerStats:
     @property
     def refusals(self) -> int:
         """Admissions and resumptions refused for want of blocks."""
+    @property
+    def unserved_tokens(self) -> int:
+        """Tokens that full attention had cached, and another KV-cache group could not serve."""
+    @property
+    def checkpoints(self) -> int:
+        """States of recurrent groups that were copied to be kept."""
     @property
     def appended_tokens(self) -> int:
         """Tokens appended after admission."""

@@ -400,8 +400,10 @@ impl IdsOut {
     }
 }
 
-/// A caller's writable int32 buffer for changes of block tables: a third each for rows, positions and blocks.
+/// A caller's writable int32 buffer for changes of block tables: a part each for rows, positions and blocks, and for groups, if there
+/// are several.
 pub(crate) struct ChangesOut<'py> {
+    columns: usize,
     /// One-dimensional; nothing to write to has none.
     flat: Option<Bound<'py, PyAny>>,
     /// Changes that it has room for.
@@ -409,10 +411,13 @@ pub(crate) struct ChangesOut<'py> {
 }
 
 impl<'py> ChangesOut<'py> {
-    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>, grouped: bool) -> PyResult<Self> {
         let py = object.py();
+        let columns = if grouped { 4 } else { 3 };
         let wrong = |found: &str| {
-            let expected = "a writable, contiguous int32 buffer of shape (3, n), or of 3 * n items";
+            let expected = format!(
+                "a writable, contiguous int32 buffer of shape ({columns}, n), or of {columns} * n items"
+            );
             raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"))
         };
         let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
@@ -425,33 +430,34 @@ impl<'py> ChangesOut<'py> {
         }
         let items = buffer.item_count();
         let shaped = match buffer.shape() {
-            [_] => items.is_multiple_of(3),
-            [rows, _] => *rows == 3,
+            [_] => items.is_multiple_of(columns),
+            [rows, _] => *rows == columns,
             _ => false,
         };
         if !shaped {
             return Err(wrong(&format!("of shape {:?}", buffer.shape())));
         }
         if items == 0 {
-            return Ok(Self { flat: None, most: 0 });
+            return Ok(Self { columns, flat: None, most: 0 });
         }
         // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
         let flat =
             view.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
         PyBuffer::<i32>::get(&flat).map_err(|_| wrong("not aligned"))?;
-        Ok(Self { flat: Some(flat), most: items / 3 })
+        Ok(Self { columns, flat: Some(flat), most: items / columns })
     }
 
     /// Writes the changes, no more than there is room for, and returns how many.
     pub(crate) fn write(&self, py: Python<'py>, changes: &[NewBlock]) -> PyResult<usize> {
         let Some(flat) = self.flat.as_ref().filter(|_| !changes.is_empty()) else { return Ok(0) };
-        let columns: [fn(&NewBlock) -> i32; 3] = [
+        let columns: [fn(&NewBlock) -> i32; 4] = [
             |change| change.row as i32,
             |change| change.index as i32,
             |change| change.block.get().cast_signed(),
+            |change| change.group.into(),
         ];
-        for (third, column) in columns.into_iter().enumerate() {
-            let (from, len) = ((third * self.most).cast_signed(), changes.len().cast_signed());
+        for (part, column) in columns.into_iter().take(self.columns).enumerate() {
+            let (from, len) = ((part * self.most).cast_signed(), changes.len().cast_signed());
             let part = flat.get_item(PySlice::new(py, from, from + len, 1))?;
             PyBuffer::get(&part)?.copy_from_slice(py, &changes.iter().map(column).collect::<Vec<_>>())?;
         }

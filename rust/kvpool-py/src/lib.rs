@@ -12,6 +12,7 @@ mod enter;
 mod errors;
 mod explain;
 mod gather;
+mod groups;
 mod hashing;
 mod health;
 mod journal;
@@ -49,6 +50,13 @@ mod _core {
     mod explain {
         #[pymodule_export]
         use crate::explain::{PyExplainConfig, PyExplanation, PyMissSpan};
+    }
+
+    /// KV-cache groups of hybrid models.
+    #[pymodule]
+    mod groups {
+        #[pymodule_export]
+        use crate::groups::{PyGroupFit, PyGroupSpec};
     }
 
     /// Hash chains: what identifies the prefix that a block holds.

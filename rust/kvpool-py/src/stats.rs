@@ -118,6 +118,10 @@ pub(crate) struct PyManagerStats {
     computed_tokens: u64,
     /// Admissions and resumptions refused for want of blocks.
     refusals: u64,
+    /// Tokens that full attention had cached, and another KV-cache group could not serve.
+    unserved_tokens: u64,
+    /// States of recurrent groups that were copied to be kept.
+    checkpoints: u64,
     /// Tokens appended after admission.
     appended_tokens: u64,
     /// Requests preempted so far.
@@ -169,6 +173,8 @@ impl PyManagerStats {
             external_tokens: stats.external_tokens,
             computed_tokens: stats.computed_tokens,
             refusals: stats.refusals,
+            unserved_tokens: stats.unserved_tokens,
+            checkpoints: stats.checkpoints,
             appended_tokens: stats.appended_tokens,
             preemptions: stats.preemptions,
             preempted_tokens: stats.preempted_tokens,
@@ -264,27 +270,46 @@ impl PyScrubReport {
 }
 
 /// What an admitted request got.
-#[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Admission", eq)]
+#[pyclass(frozen, module = "kvpool._core.requests", name = "Admission", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmission {
     /// Leading tokens whose KV is cached: the engine computes from here on.
+    #[pyo3(get)]
     cached_tokens: usize,
     /// Leading blocks of the block table that are cached, shared, and not to be written.
+    #[pyo3(get)]
     cached_blocks: usize,
     /// Tokens behind the cached ones that a connector loads now.
+    #[pyo3(get)]
     external_tokens: usize,
     /// Blocks of the whole block table.
+    #[pyo3(get)]
     num_blocks: usize,
     /// The whole block table; empty if it was written to a buffer of the caller.
+    #[pyo3(get)]
     block_ids: Vec<u32>,
+    /// The block tables of the other KV-cache groups.
+    other_tables: Vec<Vec<u32>>,
+    /// How far full attention alone would have gone.
+    #[pyo3(get)]
+    full_tokens: usize,
 }
 
 impl PyAdmission {
     /// With `block_ids` left out: they went into the caller's buffer.
     pub(crate) fn written(admission: &Admission) -> Self {
-        let Admission { cached_tokens, cached_blocks, external_tokens, ref block_ids, .. } = *admission;
-        let (num_blocks, block_ids) = (block_ids.len(), Vec::new());
-        Self { cached_tokens, cached_blocks, external_tokens, num_blocks, block_ids }
+        let Admission { cached_tokens, cached_blocks, external_tokens, full_tokens, .. } = *admission;
+        let other_tables = admission.other_tables.iter().map(|table| ids(table)).collect();
+        let (num_blocks, block_ids) = (admission.block_ids.len(), Vec::new());
+        Self {
+            cached_tokens,
+            cached_blocks,
+            external_tokens,
+            num_blocks,
+            block_ids,
+            other_tables,
+            full_tokens,
+        }
     }
 }
 
@@ -296,6 +321,12 @@ impl From<&Admission> for PyAdmission {
 
 #[pymethods]
 impl PyAdmission {
+    /// The block tables of all KV-cache groups, the first included.
+    #[getter]
+    fn tables(&self) -> Vec<Vec<u32>> {
+        std::iter::once(&self.block_ids).chain(&self.other_tables).cloned().collect()
+    }
+
     fn __repr__(&self) -> String {
         let Self { cached_tokens, cached_blocks, num_blocks, .. } = self;
         format!(

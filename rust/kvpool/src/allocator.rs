@@ -28,7 +28,7 @@
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
 use crate::free_list::{check_id, check_num_blocks, torn};
-use crate::list::List;
+use crate::list::{Link, List};
 use crate::record::{ByBlock, Record, Records, blank};
 
 /// Counts references, hands out free blocks, takes back released ones. A pool has the same over the records that its other parts
@@ -185,20 +185,13 @@ impl Allocator {
         n: usize,
         out: &mut Vec<BlockId>,
     ) -> Result<(), PoolError> {
-        let first = out.len();
-        if !self.free.pop_front_n(records, n, out) {
+        let hold = |records: &mut Records, block| {
+            let record = records.of_mut(block).filter(|record| record.references == 0)?;
+            record.references = 1;
+            Some(std::mem::replace(&mut record.link, Link::LOOSE))
+        };
+        if !self.free.pop_front_n(records, n, out, hold) {
             return Err(torn());
-        }
-        for &block in &out[first..] {
-            match records.of_mut(block) {
-                Some(record) if record.references == 0 => record.references = 1,
-                record => {
-                    let references = record.map(|record| record.references);
-                    let reason =
-                        format!("A1: block {block} is on the free list with {references:?} references");
-                    return Err(PoolError::Poisoned { reason });
-                }
-            }
         }
         self.held = self.held.wrapping_add(n);
         self.references = self.references.wrapping_add(n as u64);

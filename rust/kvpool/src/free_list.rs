@@ -108,7 +108,7 @@ impl FreeBlockList {
     /// # Errors
     /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
     pub fn pop_front_n_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        if self.list.pop_front_n(&mut self.links[..], n, out) {
+        if self.list.pop_front_n(&mut self.links[..], n, out, take_link) {
             return Ok(());
         }
         if self.list.is_torn() {
@@ -209,10 +209,16 @@ impl FreeBlockList {
     }
 }
 
-/// The free list met links that do not mirror each other.
+/// The link of a block, loose from now on.
+fn take_link(links: &mut [Link], block: BlockId) -> Option<Link> {
+    links.get_mut(block.index()).map(|link| std::mem::replace(link, Link::LOOSE))
+}
+
+/// The free list met what cannot be on it.
 #[cold]
 pub(crate) fn torn() -> PoolError {
-    PoolError::Poisoned { reason: "L1: links of the free list do not mirror each other".into() }
+    let reason = "L1, A1: the free list has links that do not mirror each other, or a block that is held";
+    PoolError::Poisoned { reason: reason.into() }
 }
 
 /// Checks that `block` is a real block of a pool of `num_blocks`.

@@ -19,7 +19,7 @@
 //! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
 //! | construct | one allocation per array |
-//! | memory | 72 bytes per block, 16 more with fingerprints, all of it taken at construction |
+//! | memory | 73 bytes per block, 16 more with fingerprints, all of it taken at construction |
 //!
 //! Everything is deterministic: the same calls give the same results on any host. Nothing panics on data: errors are typed,
 //! and a failed call has changed nothing. The crate is single-threaded by design (`&mut self`): callers lock.

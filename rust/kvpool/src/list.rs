@@ -18,6 +18,8 @@ use crate::error::{InvariantViolation, PoolError, ensure};
 /// Behind the last block, and before the first.
 pub(crate) const END: u32 = 0;
 const UNLINKED: u32 = u32::MAX;
+/// How many blocks ahead of a walk lines are asked for.
+const AHEAD: u32 = 16;
 
 /// The neighbours of a block on a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,13 +237,18 @@ impl List {
         self.torn |= std::mem::replace(before, prev) != end;
     }
 
-    /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended, if there are fewer. The
-    /// rest is joined to the end once, however many are taken.
-    pub(crate) fn pop_front_n(
+    /// Takes the first `n` blocks, front first, appending them to `out`; false, and nothing appended, if there are fewer, or if
+    /// `take` has no link of one: it makes the link loose that it gives. The rest is joined to the end once, however many are taken.
+    ///
+    /// Each link leads to the next, so a walk would wait for one line after the other. Where blocks are as far from each other as
+    /// those before were, as a chain's are, the line of one further on is asked for.
+    #[inline]
+    pub(crate) fn pop_front_n<L: Links + ?Sized>(
         &mut self,
-        links: &mut (impl Links + ?Sized),
+        links: &mut L,
         n: usize,
         out: &mut Vec<BlockId>,
+        take: impl Fn(&mut L, BlockId) -> Option<Link>,
     ) -> bool {
         if n > self.len || self.torn {
             return false;
@@ -249,16 +256,21 @@ impl List {
         let before = out.len();
         out.reserve(n);
         let (mut last, mut at) = (END, self.front);
+        let (mut step, mut read) = (0, 0);
         for _ in 0..n {
-            match links.link_mut(at) {
-                Some(slot) if slot.prev == last && at != END => {
+            match take(links, BlockId::new(at)) {
+                Some(link) if link.prev == last && at != END => {
                     out.push(BlockId::new(at));
-                    (last, at) = (at, slot.next);
-                    *slot = Link::LOOSE;
+                    (last, at) = (at, link.next);
                 }
                 _ => return self.tear(out, before),
             }
+            if at.wrapping_sub(last) == step {
+                read ^= links.link(at.wrapping_add(step.wrapping_mul(AHEAD))).map_or(0, |link| link.next);
+            }
+            step = at.wrapping_sub(last);
         }
+        std::hint::black_box(read);
         if n > 0 {
             let mirrored = if at == END {
                 self.back == last

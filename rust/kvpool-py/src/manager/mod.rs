@@ -23,12 +23,13 @@ use crate::convert::{
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
+use crate::groups::{self, PyGroupFit, added, changed};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
-use crate::sequences::{changed, swap_id};
+use crate::sequences::swap_id;
 use crate::stats::{
     Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport,
     events,
@@ -45,6 +46,8 @@ pub(crate) struct PyCacheManager {
     hasher: Arc<BlockHasher>,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
+    /// Whether there are KV-cache groups: changes of block tables name them then.
+    grouped: bool,
 }
 
 impl PyCacheManager {
@@ -113,8 +116,8 @@ impl PyCacheManager {
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
         eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
-        journal=None, digest=false, scrub_blocks=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, journal=None, digest=False, scrub_blocks=0)")]
+        groups=None, journal=None, digest=false, scrub_blocks=0
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -133,6 +136,7 @@ impl PyCacheManager {
         #[pyo3(from_py_with = float)] watermark: f64,
         #[pyo3(from_py_with = int)] host_blocks: i128,
         #[pyo3(from_py_with = int)] block_bytes: i128,
+        groups: Option<&Bound<'_, PyAny>>,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
         #[pyo3(from_py_with = int)] scrub_blocks: i128,
@@ -152,6 +156,8 @@ impl PyCacheManager {
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
             ..ManagerConfig::default()
         };
+        config.groups = groups.map(|groups| groups::groups(groups, config.block_size)).transpose()?;
+        let grouped = config.groups.is_some();
         let watch = ManagerWatchConfig {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
@@ -182,7 +188,7 @@ impl PyCacheManager {
                     (manager.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { hasher: manager.hasher().clone(), inner: Locked::new(manager), health })
+        Ok(Self { hasher: manager.hasher().clone(), inner: Locked::new(manager), health, grouped })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -223,6 +229,42 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.fit(&cursor, part))?.or_raise(py)?.into())
     }
 
+    /// Says what an admission would find in each KV-cache group, and changes nothing.
+    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0)")]
+    fn fit_groups(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        extra: Option<&Bound<'_, PyExtraKeys>>,
+        allocate_tokens: Option<Int>,
+        external_tokens: Option<Int>,
+    ) -> PyResult<Vec<PyGroupFit>> {
+        let part = part(py, allocate_tokens, external_tokens)?;
+        let cursor = self.prompt(py, prompt, extra)?;
+        let fits = self.enter(py, cursor.chain().len(), |manager| manager.fit_groups(&cursor, part))?;
+        Ok(fits.or_raise(py)?.into_iter().map(Into::into).collect())
+    }
+
+    /// Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
+    fn next_checkpoint(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        let id = request_ref(request_id)?;
+        self.enter(py, 0, |manager| manager.next_checkpoint(id))?.or_raise(py)
+    }
+
+    /// Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
+    fn extend_encoder<'py>(
+        &self,
+        py: Python<'py>,
+        request_id: &Bound<'py, PyAny>,
+        num_tokens: Int,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
+        let extended = |manager: &mut Journaled<CacheManager>| {
+            manager.unrecorded(|manager| manager.extend_encoder(id, num_tokens))
+        };
+        changed(py, &self.run(py, num_tokens / self.hasher.block_size(), extended)?, self.grouped)
+    }
+
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, out=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
@@ -259,20 +301,20 @@ impl PyCacheManager {
 
     /// Appends one token to each request of a batch, with blocks where needed, all or nothing.
     #[pyo3(signature = (request_ids, token_ids, *, commit=false))]
-    fn append(
+    fn append<'py>(
         &self,
-        py: Python<'_>,
-        request_ids: &Bound<'_, PyAny>,
-        token_ids: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        request_ids: &Bound<'py, PyAny>,
+        token_ids: &Bound<'py, PyAny>,
         commit: bool,
-    ) -> PyResult<Vec<(usize, usize, u32)>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let tokens = tokens(token_ids)?;
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
         let rows = Rows { requests: &requests, tokens: &tokens, computed, ..Rows::default() };
-        let added = self.run(py, requests.len(), |manager| manager.apply(op::Append { rows }))?;
-        Ok(added.iter().map(|new| (new.row, new.index, new.block.get())).collect())
+        let changes = self.run(py, requests.len(), |manager| manager.apply(op::Append { rows }))?;
+        added(py, &changes, self.grouped)
     }
 
     /// A whole step of a batch: any number of tokens for each request, all or nothing.
@@ -297,7 +339,7 @@ impl PyCacheManager {
         }
         let said = if commit { Computed::AllButLast } else { Computed::Nothing };
         let computed = computed.as_deref().map_or(said, Computed::Counts);
-        let out = out.map(ChangesOut::new).transpose()?;
+        let out = out.map(|out| ChangesOut::new(out, self.grouped)).transpose()?;
         let requests = batch.requests.refs()?;
         let rows = Rows { computed, most_changes: out.as_ref().map(|out| out.most), ..batch.rows(&requests) };
         let size = requests.len() + rows.tokens.len();
@@ -308,21 +350,25 @@ impl PyCacheManager {
                 let rows: Vec<_> = changes.iter().map(|change| change.row).collect();
                 let positions: Vec<_> = changes.iter().map(|change| change.index).collect();
                 let blocks: Vec<_> = changes.iter().map(|change| change.block.get()).collect();
-                Ok((rows, positions, blocks).into_pyobject(py)?.into_any())
+                if !self.grouped {
+                    return Ok((rows, positions, blocks).into_pyobject(py)?.into_any());
+                }
+                let groups: Vec<_> = changes.iter().map(|change| change.group).collect();
+                Ok((rows, positions, blocks, groups).into_pyobject(py)?.into_any())
             }
         }
     }
 
     /// Makes the block table of a running request cover its first tokens, and returns what changed in it.
-    fn extend(
+    fn extend<'py>(
         &self,
-        py: Python<'_>,
-        request_id: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        request_id: &Bound<'py, PyAny>,
         num_tokens: Int,
-    ) -> PyResult<Vec<(usize, u32)>> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
         let extend = op::Extend { request: id, num_tokens };
-        Ok(changed(&self.run_on(py, id, |manager| manager.apply(extend))?))
+        changed(py, &self.run_on(py, id, |manager| manager.apply(extend))?, self.grouped)
     }
 
     /// Says which external tokens of a request have arrived, and returns how many blocks that registered.
@@ -359,14 +405,14 @@ impl PyCacheManager {
 
     /// Appends several tokens to one request, all or nothing, and returns what changed in its block table.
     #[pyo3(signature = (request_id, token_ids, *, lookahead=0, multimodal=None))]
-    fn append_tokens(
+    fn append_tokens<'py>(
         &self,
-        py: Python<'_>,
-        request_id: &Bound<'_, PyAny>,
-        token_ids: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        request_id: &Bound<'py, PyAny>,
+        token_ids: &Bound<'py, PyAny>,
         #[pyo3(from_py_with = int)] lookahead: i128,
-        multimodal: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<(usize, u32)>> {
+        multimodal: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
         let items = hashing::multimodal_items(multimodal)?;
         let lookahead = count(py, "lookahead", lookahead)?;
@@ -374,7 +420,7 @@ impl PyCacheManager {
             manager.apply(op::AppendTokens { request: id, tokens: &tokens, multimodal: &items, lookahead })
         };
         let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
-        Ok(changed(&self.run(py, size, append)?))
+        changed(py, &self.run(py, size, append)?, self.grouped)
     }
 
     /// Makes a second request over the blocks of a running one: parallel sampling, beam search.
@@ -699,15 +745,17 @@ impl PyCacheManager {
     }
 
     /// Returns the block table of a request, or writes it to a buffer and returns its length.
-    #[pyo3(signature = (request_id, *, out=None))]
+    #[pyo3(signature = (request_id, *, out=None, group=None), text_signature = "($self, request_id, *, out=None, group=0)")]
     fn block_ids<'py>(
         &self,
         py: Python<'py>,
         request_id: &Bound<'py, PyAny>,
         out: Option<&Bound<'py, PyAny>>,
+        group: Option<Int>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let id = request_ref(request_id)?;
-        let table = self.run_on(py, id, |manager| manager.block_table(id).map(<[_]>::to_vec))?;
+        let group = group.map_or(Ok(0), |group| count(py, "group", group))?;
+        let table = self.run_on(py, id, |manager| manager.group_table(id, group).map(<[_]>::to_vec))?;
         match out {
             None => Ok(ids(&table).into_pyobject(py)?.into_any()),
             Some(out) => {
@@ -795,6 +843,12 @@ impl PyCacheManager {
     #[getter]
     fn block_size(&self) -> usize {
         self.hasher.block_size()
+    }
+
+    /// KV-cache groups: 1 without any.
+    #[getter]
+    fn num_groups(&self, py: Python<'_>) -> PyResult<usize> {
+        self.enter(py, 0, |manager| manager.num_groups())
     }
 
     /// Blocks that an allocation can take now: free and cached-free.

@@ -10,10 +10,10 @@ use super::{PyCacheManager, blocks_of};
 use crate::convert::{Int, count, tokens, until_of};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
+use crate::groups::changed;
 use crate::hashing::PyExtraKeys;
 use crate::request::{request_id, request_ref};
 use crate::retention;
-use crate::sequences::changed;
 use crate::stats::PyAdmission;
 
 /// What a step is doing.
@@ -212,7 +212,9 @@ impl PyStep {
         for outcome in &outcomes {
             match outcome {
                 StepOutcome::Admitted(admission) => out.append(PyAdmission::from(admission))?,
-                StepOutcome::Appended(changes) => out.append(changed(changes))?,
+                StepOutcome::Appended(changes) => {
+                    out.append(changed(py, changes, self.manager.get().grouped)?)?
+                }
                 _ => out.append(py.None())?,
             }
         }

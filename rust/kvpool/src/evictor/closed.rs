@@ -2,8 +2,8 @@
 //!
 //! Owns: the parent of every block, how many cached-free children it has, and which blocks are idle. The policy says who is next.
 //! A victim that is in use, or on which cached-free blocks hang, is *parked*: it leaves the order, and is next of its kind
-//! again as soon as the last obstacle is gone. So the policy's order is followed as closely as closedness allows, and a block
-//! is never evicted before its cached descendants, whatever policy, priorities or hints say.
+//! again as soon as the last obstacle is gone: of several whose obstacles are gone, the one whose went last. No block is evicted
+//! before its cached descendants, whatever policy, priorities or hints say.
 //!
 //! Invariants, recounted by `check_invariants`:
 //! - E1: idle blocks are counted.

@@ -20,7 +20,7 @@ use crate::block::BlockId;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{Link, List};
-use crate::record::{ByBlock, IN_ORDER, Records};
+use crate::record::{ByBlock, COMPUTED, IN_ORDER, Records};
 
 /// Deepest first, as the blocks of one release are evicted; of equal depth in the order given.
 #[inline]
@@ -85,19 +85,17 @@ impl Lru {
         })
     }
 
-    /// Gives up the next `n` victims, of which it has as many, appending them to `out`; false if its links are broken.
+    /// Gives up the next `n` victims, of which it has as many and none has references, appending them to `out`; false if one of them
+    /// cannot be in the order, or if its links are broken.
     #[inline]
     pub(crate) fn evict_run(&mut self, records: &mut Records, n: usize, out: &mut Vec<BlockId>) -> bool {
-        let first = out.len();
-        if !self.list.pop_front_n(records, n, out) {
-            return false;
-        }
-        for &block in &out[first..] {
-            if let Some(record) = records.of_mut(block) {
-                record.flags &= !IN_ORDER;
-            }
-        }
-        true
+        self.list.pop_front_n(records, n, out, |records, block| {
+            let record = records.of_mut(block).filter(|record| record.references == 0)?;
+            let before = record.flags;
+            record.flags &= !IN_ORDER;
+            let link = std::mem::replace(&mut record.link, Link::LOOSE);
+            (before & (IN_ORDER | COMPUTED) == IN_ORDER | COMPUTED).then_some(link)
+        })
     }
 
     /// Gives up the next victim.

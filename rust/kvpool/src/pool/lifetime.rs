@@ -13,6 +13,12 @@ use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
 
+/// Victims of one turn. What is done with each is done while its line is near: a request's blocks may not fit the nearest cache.
+const VICTIMS: usize = 64;
+
+const BROKEN_ORDER: &str =
+    "B2, L1: the order has a block that is in use, or links that do not mirror each other";
+
 impl BlockPool {
     /// Takes `n` blocks, each with one reference: free ones first, then the evictor's victims. O(n).
     ///
@@ -46,7 +52,7 @@ impl BlockPool {
         })
     }
 
-    /// The same; `evict` appends so many victims, of which there are as many.
+    /// The same; `evict` appends so many victims, of which there are as many, each with one reference.
     #[inline]
     pub(super) fn allocate_with(
         &mut self,
@@ -63,7 +69,6 @@ impl BlockPool {
         self.sound(taken)?;
         if n > free {
             evict(self, n - free, out)?;
-            self.allocator.hold_parked(&mut self.records, &out[first + free..]);
         }
         self.counters.allocated += n as u64;
         self.tell_changed(&out[first..]);
@@ -81,8 +86,8 @@ impl BlockPool {
         self.check_sums_of_lists()
     }
 
-    /// The next `n` victims, of which there are as many, without their contents. Pinned blocks whose turn comes before only leave
-    /// the order.
+    /// The next `n` victims, of which there are as many, without their contents, each with one reference. Pinned blocks whose turn
+    /// comes before only leave the order.
     #[inline]
     pub(super) fn evict_into(
         &mut self,
@@ -90,24 +95,24 @@ impl BlockPool {
         out: &mut Vec<BlockId>,
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) -> Result<(), PoolError> {
-        let first = out.len();
-        if let Order::Lru(lru) = &mut self.order
-            && self.pinned_in_order == 0
-        {
-            if !lru.evict_run(&mut self.records, n, out) {
-                return Err(self.broken("L1: an operation met links that do not mirror each other".into()));
+        let end = out.len() + n;
+        while out.len() < end {
+            let first = out.len();
+            match &mut self.order {
+                Order::Lru(lru) if self.pinned_in_order == 0 => {
+                    if !lru.evict_run(&mut self.records, VICTIMS.min(end - first), out) {
+                        return Err(self.broken(BROKEN_ORDER.into()));
+                    }
+                    self.unregister_run(&out[first..], &mut gone);
+                }
+                _ => {
+                    let victim = self.evict_one()?;
+                    let visibility = self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
+                    gone(victim, self.records.at(victim.get()).name(), visibility);
+                    out.push(victim);
+                }
             }
-            for &victim in &out[first..] {
-                self.check_victim(victim)?;
-            }
-            self.unregister_run(&out[first..], gone);
-            return Ok(());
-        }
-        while out.len() < first + n {
-            let victim = self.evict_one()?;
-            let visibility = self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
-            gone(victim, self.records.at(victim.get()).name(), visibility);
-            out.push(victim);
+            self.allocator.hold_parked(&mut self.records, &out[first..]);
         }
         Ok(())
     }

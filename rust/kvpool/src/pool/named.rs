@@ -390,6 +390,7 @@ impl BlockPool {
                 let (content, algorithm) = (pool.blocks().get(victim).content, pool.index.algorithm());
                 Index::forget_depth(&mut pool.records, victim);
                 pool.tell_exchanged(victim, content, algorithm, false);
+                pool.allocator.hold_parked(&mut pool.records, &[victim]);
                 out.push(victim);
             }
             Ok(())

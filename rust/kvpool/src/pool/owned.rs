@@ -49,6 +49,8 @@ impl BlockPool {
         let mut victims = Vec::with_capacity(n);
         self.counters.evicted += n as u64;
         self.evict_into(n, &mut victims, |_, _, _| {})?;
+        let released = self.allocator.release(&mut self.records, &victims.iter(), |_, _| {});
+        self.sound(released)?;
         // What is freed last is handed out first.
         for &victim in victims.iter().rev() {
             self.free_parked(victim)?;

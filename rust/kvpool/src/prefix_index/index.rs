@@ -328,7 +328,7 @@ impl Index {
         group: u16,
         out: &mut Vec<BlockId>,
     ) {
-        let first = out.len();
+        let (first, mut homes) = (out.len(), [Home::default(); LOOKAHEAD]);
         loop {
             if let [.., before, last] = out[..] {
                 let step = last.get().wrapping_sub(before.get());
@@ -342,7 +342,7 @@ impl Index {
             // Two are enough for a first guess.
             let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };
             let Some(hashes) = hashes[out.len() - first..].chunks(asked).next() else { return };
-            let homes = self.table.homes::<LOOKAHEAD>(hashes.iter().map(|hash| Name { hash, group }));
+            self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
             let (mut guesses, mut read) = ([0; LOOKAHEAD], 0);
             for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {
                 *guess = self.table.first_guess(home);

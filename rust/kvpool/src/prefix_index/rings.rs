@@ -50,9 +50,9 @@ impl Index {
         (group, flags): (u16, u32),
         depth_of: impl Fn(usize) -> u32,
     ) -> usize {
-        let mut done = 0;
+        let (mut done, mut homes) = (0, [Home::default(); LOOKAHEAD]);
         'runs: for (blocks, hashes) in blocks.chunks(LOOKAHEAD).zip(hashes.chunks(LOOKAHEAD)) {
-            let homes = self.table.homes::<LOOKAHEAD>(hashes.iter().map(|hash| Name { hash, group }));
+            self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
             for ((&block, hash), &home) in blocks.iter().zip(hashes).zip(&homes) {
                 let (id, name) = (block.get(), Name { hash, group });
                 if records.at(id).is_registered()
@@ -261,9 +261,9 @@ impl Index {
         blocks: &[BlockId],
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) {
+        let mut homes = [Home::default(); LOOKAHEAD];
         for blocks in blocks.chunks(LOOKAHEAD) {
-            let names = blocks.iter().map(|block| records.at(block.get()).name());
-            let homes = self.table.homes::<LOOKAHEAD>(names);
+            self.table.find_homes(blocks.iter().map(|block| records.at(block.get()).name()), &mut homes);
             for (&block, &home) in blocks.iter().zip(&homes) {
                 let visibility = self.remove_from(records, block, home);
                 // What it was called stays in the record, and means nothing any more.

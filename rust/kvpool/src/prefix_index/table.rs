@@ -1,19 +1,21 @@
 //! `Table`: name -> block, for the heads of the rings of an index. A name is a digest and its group.
 //!
-//! Owns: where an entry is. It holds block ids and one byte of each digest; whether an id is the one that is looked for is for the
-//! caller to say, who has the digests. Several entries may have one digest.
+//! Owns: where an entry is. It holds block ids, one byte of each digest, and as many bits of it as an id leaves free: whether an id
+//! is the one that is looked for is for the caller to say, who has the digests, but it is nearly never asked of another. Several
+//! entries may have one digest.
 //!
-//! A bucket is one cache line of twelve entries. What finds its own bucket full goes to the next that is not, and each bucket
-//! that it passes counts it: a search goes on exactly as long as entries have passed, so a removal leaves no tombstone, and the
-//! table never has to be built anew. It is as large as its pool at construction: nothing here allocates behind that.
+//! A bucket is one cache line of twelve entries, those that it has in the first slots. What finds its own bucket full goes to the
+//! next that is not, and each bucket that it passes counts it: a search goes on exactly as long as entries have passed, so a
+//! removal leaves no tombstone, and the table never has to be built anew. It is as large as its pool at construction: nothing here
+//! allocates behind that.
 //!
 //! Digests of ours are uniform, but chains made elsewhere may carry anything, so where a digest goes depends on a random key of
 //! the table: nobody can choose digests that meet. Nothing depends on the order that this gives.
 //!
 //! Invariant: an entry is in its own bucket or in one behind it, and every bucket that it passed counts it.
 //!
-//! Costs: all operations O(1): at two thirds full, as the table of a pool is with every block registered, one search in ten looks
-//! at a second bucket. 8 bytes per block.
+//! Costs: all operations O(1): with seven entries per bucket, as in the table of a pool with every block registered, one search in
+//! thirty looks at a second bucket. 9 bytes per block.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -25,7 +27,7 @@ use crate::record::Name;
 /// Entries of a bucket.
 const SLOTS: usize = 12;
 /// Entries per bucket in a table that is as full as it gets.
-const LOAD: usize = 8;
+const LOAD: usize = 7;
 /// The null block: no entry.
 const EMPTY: u32 = 0;
 
@@ -33,21 +35,25 @@ const EMPTY: u32 = 0;
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
-    ids: [u32; SLOTS],
-    /// A byte of the digest of each, never 0; 0 where there is none. The last four bytes are no tags: how many entries passed it.
-    tags: [u8; 16],
+    /// Block ids, and above them what [`Home::rest`] says; [`EMPTY`] where there is none.
+    entries: [u32; SLOTS],
+    /// A byte of the digest of each, never 0; 0 where there is none.
+    tags: [u8; SLOTS],
+    /// How many entries it has, and [`PASSED`] for each that passed it.
+    counts: u32,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-const BLANK: Bucket = Bucket { ids: [EMPTY; SLOTS], tags: [0; 16] };
+const BLANK: Bucket = Bucket { entries: [EMPTY; SLOTS], tags: [0; SLOTS], counts: 0 };
 
 impl Bucket {
     /// The tags of the first eight slots, and of the rest.
     #[inline(always)]
     fn words(&self) -> (u64, u64) {
-        let word = |from: usize| u64::from_le_bytes(std::array::from_fn(|at| self.tags[from + at]));
-        (word(0), word(8))
+        let low = u64::from_le_bytes(std::array::from_fn(|at| self.tags[at]));
+        let high = u32::from_le_bytes(std::array::from_fn(|at| self.tags[8 + at]));
+        (low, high.into())
     }
 
     /// The slot of the first entry with `tag` that `leads` accepts. It may be asked of a slot behind one that has it, too.
@@ -57,15 +63,15 @@ impl Bucket {
         let mut matches = equal_bytes(low, tag);
         while matches != 0 {
             let slot = (matches.trailing_zeros() / 8) as usize;
-            if leads(self.ids[slot & 7]) {
+            if leads(self.entries[slot & 7]) {
                 return Some(slot);
             }
             matches &= matches - 1;
         }
-        let mut matches = equal_bytes(high, tag) & OF_REST;
+        let mut matches = equal_bytes(high, tag) & u64::from(u32::MAX);
         while matches != 0 {
             let slot = 8 + (matches.trailing_zeros() / 8) as usize;
-            if slot < SLOTS && leads(self.ids[slot]) {
+            if slot < SLOTS && leads(self.entries[slot]) {
                 return Some(slot);
             }
             matches &= matches - 1;
@@ -73,35 +79,37 @@ impl Bucket {
         None
     }
 
-    /// Puts an entry in the first slot that has none; false if there is no such slot.
+    /// Puts an entry behind the others; false if there is no room.
     #[inline(always)]
-    fn put(&mut self, tag: u8, id: u32) -> bool {
-        let (low, high) = self.words();
-        let (low, high) = (equal_bytes(low, 0), equal_bytes(high, 0) & OF_REST);
-        // The first that is named has it.
-        let slot = (if low != 0 { low.trailing_zeros() } else { 64 + high.trailing_zeros() } / 8) as usize;
+    fn put(&mut self, tag: u8, entry: u32) -> bool {
+        let slot = (self.counts % PASSED) as usize;
         if slot >= SLOTS {
             return false;
         }
-        self.ids[slot] = id;
+        self.entries[slot] = entry;
         self.tags[slot] = tag;
+        self.counts += 1;
         true
+    }
+
+    /// Takes an entry out; the last one has its slot then.
+    #[inline(always)]
+    fn take(&mut self, slot: usize) {
+        let last = ((self.counts % PASSED) as usize).clamp(1, SLOTS) - 1;
+        (self.entries[slot], self.tags[slot]) = (self.entries[last], self.tags[last]);
+        (self.entries[last], self.tags[last]) = (EMPTY, 0); // it may be the same slot
+        self.counts = self.counts.wrapping_sub(1);
     }
 
     /// Entries that passed it.
     #[inline]
-    fn passed(&self) -> u32 {
-        let [.., a, b, c, d] = self.tags;
-        u32::from_le_bytes([a, b, c, d])
-    }
-
-    fn set_passed(&mut self, passed: u32) {
-        self.tags[SLOTS..].copy_from_slice(&passed.to_le_bytes());
+    const fn passed(&self) -> u32 {
+        self.counts / PASSED
     }
 }
 
-/// Of the second word of tags, those that are some.
-const OF_REST: u64 = u64::MAX >> (8 * (16 - SLOTS));
+/// What an entry that passed a bucket adds to its counts: more than it can have.
+const PASSED: u32 = 16;
 
 /// The bytes of `word` that are `byte`: bit 7 of each. A byte above one that is may be named without being so.
 #[inline(always)]
@@ -111,17 +119,27 @@ const fn equal_bytes(word: u64, byte: u8) -> u64 {
     differ.wrapping_sub(LOW) & !differ & (LOW << 7)
 }
 
-/// Where a digest is looked for: its bucket, and its tag.
-#[derive(Clone, Copy, Debug)]
+/// Where a digest is looked for: its bucket, its tag, and what is beside ids.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Home {
     bucket: u32,
-    tag: u8,
+    /// Bits of the digest: in an entry those above the ids of the table, as a tag the last eight.
+    rest: u32,
+}
+
+impl Home {
+    #[inline(always)]
+    fn tag(self) -> u8 {
+        (self.rest as u8).max(1)
+    }
 }
 
 #[derive(Clone)]
 pub(crate) struct Table {
     buckets: Vec<Bucket>,
     len: usize,
+    /// The bits of an entry that are an id.
+    ids: u32,
     key: [u64; 4],
 }
 
@@ -129,16 +147,17 @@ impl Table {
     /// An empty table without room.
     pub(crate) fn new() -> Self {
         let state = std::collections::hash_map::RandomState::new();
-        Self { buckets: Vec::new(), len: 0, key: std::array::from_fn(|at| state.hash_one(at)) }
+        Self { buckets: Vec::new(), len: 0, ids: u32::MAX, key: std::array::from_fn(|at| state.hash_one(at)) }
     }
 
-    /// The memory of a table for `entries` entries, in place of this one's: see [`Self::rebuild`].
+    /// The memory of a table for `entries` entries, of ids up to that number, in place of this one's: see [`Self::rebuild`].
     pub(crate) fn prepare(&self, entries: usize) -> Result<Self, PoolError> {
         let mut buckets = Vec::new();
         let wanted = entries.div_ceil(LOAD).max(1);
         buckets.try_reserve_exact(wanted).map_err(|_| no_memory(entries))?;
         buckets.resize(wanted, BLANK);
-        Ok(Self { buckets, len: 0, key: self.key })
+        let ids = u32::MAX.unbounded_shr((entries as u32).leading_zeros());
+        Ok(Self { buckets, len: 0, ids, key: self.key })
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -158,7 +177,19 @@ impl Table {
         let group = u64::from(name.group).wrapping_mul(SPREAD);
         let mixed = fold(word(0) ^ group, word(1)) ^ fold(word(2), word(3));
         let bucket = ((mixed >> 32) * self.buckets.len() as u64) >> 32;
-        Home { bucket: bucket as u32, tag: (mixed as u8).max(1) }
+        Home { bucket: bucket as u32, rest: mixed as u32 }
+    }
+
+    /// What there is of `id` in its bucket.
+    #[inline(always)]
+    fn entry(&self, home: Home, id: u32) -> u32 {
+        (home.rest & !self.ids) | id
+    }
+
+    /// The id of an entry, if its bits of the digest are those of `home`.
+    #[inline(always)]
+    fn id(&self, home: Home, entry: u32) -> Option<u32> {
+        ((entry ^ home.rest) & !self.ids == 0).then_some(entry & self.ids)
     }
 
     #[inline]
@@ -176,21 +207,20 @@ impl Table {
     #[inline]
     pub(crate) fn first_guess(&self, home: Home) -> u32 {
         let bucket = self.bucket(home.bucket as usize);
-        bucket.find(home.tag, |_| true).and_then(|slot| bucket.ids.get(slot)).map_or(EMPTY, |&id| id)
+        let found = bucket.find(home.tag(), |entry| self.id(home, entry).is_some());
+        found.and_then(|slot| bucket.entries.get(slot)).map_or(EMPTY, |&entry| entry & self.ids)
     }
 
-    /// Asks for the lines of several names at once: what is done with them next does not wait for one after the other. Returns
-    /// where they go.
+    /// Notes where several names go, and asks for the lines of all: what is done with them next does not wait for one after the
+    /// other.
     #[inline]
-    pub(crate) fn homes<'a, const N: usize>(&self, names: impl Iterator<Item = Name<'a>>) -> [Home; N] {
-        let mut homes = [Home { bucket: 0, tag: 0 }; N];
+    pub(crate) fn find_homes<'a>(&self, names: impl Iterator<Item = Name<'a>>, homes: &mut [Home]) {
         let mut read = 0;
         for (home, name) in homes.iter_mut().zip(names) {
             *home = self.home(name);
             read ^= self.bucket(home.bucket as usize).tags[0];
         }
         std::hint::black_box(read);
-        homes
     }
 
     /// The bucket and the slot of the first entry that `leads` accepts.
@@ -199,7 +229,8 @@ impl Table {
         let mut at = home.bucket as usize;
         for _ in 0..self.buckets.len() {
             let bucket = self.bucket(at);
-            if let Some(slot) = bucket.find(home.tag, &mut leads) {
+            let accepted = |entry| self.id(home, entry).is_some_and(&mut leads);
+            if let Some(slot) = bucket.find(home.tag(), accepted) {
                 return Some((at, slot));
             }
             if bucket.passed() == 0 {
@@ -213,7 +244,7 @@ impl Table {
     /// The first entry that `leads` accepts.
     #[inline]
     pub(crate) fn find(&self, home: Home, leads: impl FnMut(u32) -> bool) -> Option<u32> {
-        self.locate(home, leads).map(|(at, slot)| self.buckets[at].ids[slot])
+        self.locate(home, leads).map(|(at, slot)| self.buckets[at].entries[slot] & self.ids)
     }
 
     /// Enters `id`. False, and nothing changed, if the table is full: more entries than the pool has blocks.
@@ -222,15 +253,15 @@ impl Table {
         if self.len >= self.buckets.len() * SLOTS || id == EMPTY {
             return false;
         }
-        let mut at = home.bucket as usize;
+        let (mut at, entry) = (home.bucket as usize, self.entry(home, id));
         for _ in 0..self.buckets.len() {
             let next = self.after(at);
             let Some(bucket) = self.buckets.get_mut(at) else { return false };
-            if bucket.put(home.tag, id) {
+            if bucket.put(home.tag(), entry) {
                 self.len += 1;
                 return true;
             }
-            bucket.set_passed(bucket.passed().wrapping_add(1));
+            bucket.counts = bucket.counts.wrapping_add(PASSED);
             at = next;
         }
         false
@@ -239,11 +270,12 @@ impl Table {
     /// Enters `id`, unless `same` accepts an entry. False, and nothing changed, if it does, or if the table is full.
     #[inline(always)]
     pub(crate) fn insert_new(&mut self, home: Home, id: u32, mut same: impl FnMut(u32) -> bool) -> bool {
-        if let Some(bucket) = self.buckets.get_mut(home.bucket as usize)
-            && bucket.passed() == 0
-            && bucket.find(home.tag, &mut same).is_none()
+        let entry = self.entry(home, id);
+        let bucket = self.bucket(home.bucket as usize);
+        if bucket.counts < SLOTS as u32
+            && bucket.find(home.tag(), |entry| self.id(home, entry).is_some_and(&mut same)).is_none()
             && id != EMPTY
-            && bucket.put(home.tag, id)
+            && self.buckets[home.bucket as usize].put(home.tag(), entry)
         {
             self.len += 1;
             return true;
@@ -255,13 +287,12 @@ impl Table {
     #[inline]
     pub(crate) fn remove(&mut self, home: Home, id: u32) -> bool {
         let Some((found, slot)) = self.locate(home, |entry| entry == id) else { return false };
-        self.buckets[found].ids[slot] = EMPTY;
-        self.buckets[found].tags[slot] = 0;
+        self.buckets[found].take(slot);
         self.len = self.len.wrapping_sub(1); // found by the check, if it is wrong
         let mut at = home.bucket as usize;
         while at != found {
             let bucket = &mut self.buckets[at];
-            bucket.set_passed(bucket.passed().saturating_sub(1));
+            bucket.counts = bucket.counts.checked_sub(PASSED).unwrap_or(bucket.counts);
             at = self.after(at);
         }
         true
@@ -270,7 +301,7 @@ impl Table {
     /// Puts `to` in the place of `from`, whose digest it has. False, and nothing changed, if there is none.
     pub(crate) fn replace(&mut self, home: Home, from: u32, to: u32) -> bool {
         let Some((at, slot)) = self.locate(home, |entry| entry == from) else { return false };
-        self.buckets[at].ids[slot] = to;
+        self.buckets[at].entries[slot] = self.entry(home, to);
         true
     }
 
@@ -289,10 +320,8 @@ impl Table {
 
     /// Every entry, in an order that says nothing.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        let entries = |bucket: &Bucket| {
-            std::array::from_fn::<_, SLOTS, _>(|slot| (bucket.tags[slot], bucket.ids[slot]))
-        };
-        self.buckets.iter().flat_map(entries).filter(|(tag, _)| *tag != 0).map(|(_, id)| id)
+        let entries = self.buckets.iter().flat_map(|bucket| bucket.entries);
+        entries.filter(|&entry| entry != EMPTY).map(|entry| entry & self.ids)
     }
 
     /// Recounts entries, and those that passed each bucket.
@@ -306,14 +335,20 @@ impl Table {
         const NAME: &str = "P4 (buckets count what passed them)";
         let (mut passed, mut len) = (vec![0; self.buckets.len()], 0);
         for (found, bucket) in self.buckets.iter().enumerate() {
-            for (&tag, &id) in bucket.tags.iter().zip(&bucket.ids) {
-                ensure((tag == 0) == (id == EMPTY), NAME, || format!("block {id} with tag {tag}"))?;
-                if tag == 0 {
+            for (slot, (&tag, &entry)) in (0..).zip(bucket.tags.iter().zip(&bucket.entries)) {
+                let is_there = slot < bucket.counts % PASSED;
+                ensure((tag != 0) == is_there && (entry != EMPTY) == is_there, NAME, || {
+                    format!("entry {entry:x} with tag {tag} in slot {slot}")
+                })?;
+                if !is_there {
                     continue;
                 }
                 len += 1;
+                let id = entry & self.ids;
                 let home = self.home(name_of(id));
-                ensure(home.tag == tag, NAME, || format!("block {id} has tag {tag}, not {}", home.tag))?;
+                ensure(home.tag() == tag && self.entry(home, id) == entry, NAME, || {
+                    format!("block {id} is entered as {entry:x} with tag {tag}, not as {home:?}")
+                })?;
                 let mut at = home.bucket as usize;
                 while at != found {
                     passed[at] += 1;

@@ -78,7 +78,7 @@ impl Grouped {
         self.others.iter().fold(main.covered_tokens(), |least, table| least.min(table.covered_tokens()))
     }
 
-    /// Notes that the tables cover so many tokens from now on.
+    /// Notes that a step may write to so many slots from now on.
     pub(super) fn note_written(&mut self, slots: usize) {
         self.written_to = self.written_to.max(slots);
     }
@@ -144,9 +144,10 @@ impl Grouped {
         Ok(count)
     }
 
-    /// The state of a table that is to be kept when so many tokens are computed: its position, if there is one.
+    /// The state of a table that is to be kept when so many tokens are computed: its position, if there is one. Hits end at multiples
+    /// of the alignment, and so does what a table covers that covers one.
     fn checkpoint(&self, table: &Table, computed: usize) -> Option<usize> {
-        let ends = table.layout == Layout::State && computed.is_multiple_of(table.block_tokens);
+        let ends = table.layout == Layout::State && computed.is_multiple_of(self.groups.alignment().0);
         let at = (computed / table.block_tokens).checked_sub(1)?;
         (ends && at < MAX_POSITIONS && self.keeps(table, at)).then_some(at)
     }

@@ -391,6 +391,21 @@ fn a_parent_waits_for_its_pinned_child() {
     }
 }
 
+/// A model of this rule had put each of them back to where its release had put it: the first chain was released first.
+#[test]
+fn of_those_that_waited_the_one_whose_wait_ended_last_is_next() {
+    let mut pool = lru(5, 0);
+    let [first, second] = [0, 1].map(|at| serve(&mut pool, &[at, at]));
+    for tail in [&first[1..], &second[1..]] {
+        pool.retain(tail, priority(100)).unwrap();
+    }
+    let more = pool.allocate(2).unwrap(); // the last free one; then both heads are asked, and wait for their tails
+    assert_eq!(more[1], first[1]);
+    assert_eq!(order(&pool), indices(&[first[0], second[1], second[0]]));
+    pool.retain(&second[1..], Retention::END_OF_LIFE).unwrap();
+    assert_eq!(order(&pool), indices(&[second[1], second[0], first[0]]));
+}
+
 #[test]
 fn what_waited_for_its_child_is_the_next_of_its_kind() {
     let ceiling = [limits(1, 0, Some(0))];

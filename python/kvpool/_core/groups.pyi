@@ -1,0 +1,108 @@
+"""KV-cache groups of hybrid models."""
+
+from typing import ClassVar, Literal, Self, TypeAlias, final
+
+__all__ = [
+    "GroupFit",
+    "GroupSpec",
+]
+
+_GroupKind: TypeAlias = Literal["full", "sliding", "chunked", "state", "cross"]
+
+@final
+class GroupSpec:
+    """A KV-cache group: layers that keep the same of a request, in blocks of the same size.
+
+    Most models of today mix layers that read everything with layers that read a window, a chunk, or a recurrent state. A
+    manager with groups (``CacheManager(groups=[...])``) has one block table per request and group, all of them with blocks
+    of one pool, and a hit is as long as every group can serve.
+
+    Args:
+        kind: ``"full"``: each token reads all before it; multi-head latent attention, too. ``"sliding"``: itself and the
+            ``window - 1`` tokens before it. ``"chunked"``: those before it in its own chunk, as Llama 4's local attention.
+            ``"state"``: a recurrent state, as Mamba's; the table is one block, which every step overwrites, and what is
+            cached are copies of it. ``"cross"``: an encoder's output, of which nothing is cached: ``extend_encoder``.
+        block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are hashed.
+        window: Tokens that a token of a sliding window reads, itself included.
+        chunk: Tokens of a chunk.
+        keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int, what hits need that
+            end at multiples of so many tokens; or ``"junctions"``. The last two also keep what hits need at the end of the
+            prompt, and where an earlier request turned off from this one. Full attention keeps all. As
+            ``prefix_cache_retention_interval`` of vLLM.
+        margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read.
+
+    Raises:
+        InvalidArgumentError: An unknown kind, a size that is missing, is not for this kind, or is out of range.
+
+    >>> kvpool.GroupSpec("sliding", 16, window=1024)
+    GroupSpec('sliding', 16, window=1024)
+    >>> kvpool.GroupSpec("state", 64, keep=2048).keep
+    2048
+
+    A model with a window of 8 tokens beside full attention:
+
+    >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8)]
+    >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
+    >>> manager.admit("a", range(20)).tables
+    [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    >>> manager.commit("a", 20)
+    10
+    >>> manager.block_ids("a", group=1)  # the token at position 20 reads no further back than 13
+    [0, 0, 0, 9, 10]
+    >>> manager.append(["a"], [7])
+    [(0, 5, 11, 0), (0, 5, 12, 1)]
+    """
+
+    def __new__(
+        cls,
+        kind: _GroupKind,
+        block_size: int = 16,
+        *,
+        window: int | None = None,
+        chunk: int | None = None,
+        keep: Literal["all", "junctions"] | int = "all",
+        margin: int = 0,
+    ) -> Self: ...
+    @property
+    def kind(self) -> _GroupKind:
+        """full, sliding, chunked, state or cross."""
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+    @property
+    def window(self) -> int | None:
+        """Tokens that a token of a sliding window reads, itself included; None of other kinds."""
+    @property
+    def chunk(self) -> int | None:
+        """Tokens of a chunk; None of other kinds."""
+    @property
+    def keep(self) -> Literal["all", "junctions"] | int:
+        """Which blocks stay cached: all, junctions, or what hits need at multiples of so many tokens."""
+    @property
+    def margin(self) -> int:
+        """Blocks behind a hit that speculation computes again."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class GroupFit:
+    """What an admission would find in a group.
+
+    >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("state", 4, keep=8)]
+    >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
+    >>> _ = manager.admit("a", range(20), allocate_tokens=8)
+    >>> manager.next_checkpoint("a"), manager.commit("a", 8)  # the first chunk ends where a state is kept
+    (8, 2)
+    >>> _ = manager.take_plan(), manager.extend("a", 20), manager.commit("a", 20)
+    >>> manager.fit_groups(range(20))
+    [GroupFit(reach_tokens=16, new_blocks=3), GroupFit(reach_tokens=8, new_blocks=1)]
+    """
+
+    @property
+    def reach_tokens(self) -> int:
+        """How far the group alone would serve a hit, in tokens."""
+    @property
+    def new_blocks(self) -> int:
+        """Blocks that the admission would take in it, besides those that are cached."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]

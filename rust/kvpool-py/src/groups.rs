@@ -1,0 +1,204 @@
+//! `GroupSpec`: the KV-cache groups of a hybrid model, as a manager takes them.
+
+use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
+use kvpool::{GroupFit, NewBlock, TableChange};
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::convert::{Int, count};
+use crate::errors::{OrRaise, raise};
+use crate::gather::{extract, gather};
+
+/// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
+#[pyclass(frozen, module = "kvpool._core.groups", name = "GroupSpec", eq, hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct PyGroupSpec(GroupSpec);
+
+const KINDS: &str = "'full', 'sliding', 'chunked', 'state' or 'cross'";
+
+/// The size that a kind needs, or none that it does not.
+fn size_of(py: Python<'_>, name: &str, kind: &str, takes: bool, given: Option<Int>) -> PyResult<usize> {
+    match given {
+        Some(size) if takes => count(py, name, size),
+        None if !takes => Ok(0),
+        Some(_) => Err(raise(py, "InvalidArgumentError", format!("{name} is not for the kind {kind:?}"))),
+        None => Err(raise(py, "InvalidArgumentError", format!("the kind {kind:?} needs {name}: tokens"))),
+    }
+}
+
+fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
+    let py = keep.py();
+    let wrong = |found: String| {
+        raise(
+            py,
+            "InvalidArgumentError",
+            format!("keep is {found}: 'all', 'junctions', or every so many tokens"),
+        )
+    };
+    if let Ok(name) = keep.cast::<PyString>() {
+        return match name.to_string_lossy().as_ref() {
+            "all" => Ok(Keep::All),
+            "junctions" => Ok(Keep::Junctions),
+            other => Err(wrong(format!("{:?}", kvpool::shorten(other)))),
+        };
+    }
+    Ok(Keep::Every(count(py, "keep", crate::convert::int(keep)?)?))
+}
+
+#[pymethods]
+impl PyGroupSpec {
+    #[new]
+    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, keep=None, margin=0),
+           text_signature = "(kind, block_size=16, *, window=None, chunk=None, keep='all', margin=0)")]
+    fn new(
+        py: Python<'_>,
+        kind: &str,
+        #[pyo3(from_py_with = crate::convert::int)] block_size: i128,
+        window: Option<Int>,
+        chunk: Option<Int>,
+        keep: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = crate::convert::int)] margin: i128,
+    ) -> PyResult<Self> {
+        let window = size_of(py, "window", kind, kind == "sliding", window)?;
+        let chunk = size_of(py, "chunk", kind, kind == "chunked", chunk)?;
+        let kind = match kind {
+            "full" => GroupKind::Full,
+            "sliding" => GroupKind::Sliding { window },
+            "chunked" => GroupKind::Chunked { chunk },
+            "state" => GroupKind::State,
+            "cross" => GroupKind::Cross,
+            other => {
+                let message = format!("kind is {:?}: must be {KINDS}", kvpool::shorten(other));
+                return Err(raise(py, "InvalidArgumentError", message));
+            }
+        };
+        let keep = keep.map_or(Ok(Keep::All), self::keep)?;
+        let margin = count(py, "margin", margin)?;
+        let spec = GroupSpec { keep, margin, ..GroupSpec::new(kind, count(py, "block_size", block_size)?) };
+        Groups::new(vec![spec], None).or_raise(py)?;
+        Ok(Self(spec))
+    }
+
+    /// full, sliding, chunked, state or cross.
+    #[getter]
+    const fn kind(&self) -> &'static str {
+        match self.0.kind {
+            GroupKind::Full => "full",
+            GroupKind::Sliding { .. } => "sliding",
+            GroupKind::Chunked { .. } => "chunked",
+            GroupKind::State => "state",
+            _ => "cross",
+        }
+    }
+
+    /// Tokens per block.
+    #[getter]
+    const fn block_size(&self) -> usize {
+        self.0.block_tokens
+    }
+
+    /// Tokens that a token of a sliding window reads, itself included; None of other kinds.
+    #[getter]
+    const fn window(&self) -> Option<usize> {
+        if let GroupKind::Sliding { window } = self.0.kind { Some(window) } else { None }
+    }
+
+    /// Tokens of a chunk; None of other kinds.
+    #[getter]
+    const fn chunk(&self) -> Option<usize> {
+        if let GroupKind::Chunked { chunk } = self.0.kind { Some(chunk) } else { None }
+    }
+
+    /// Which blocks stay cached: all, junctions, or what hits need at multiples of so many tokens.
+    #[getter]
+    fn keep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match self.0.keep {
+            Keep::Every(tokens) => tokens.into_pyobject(py)?.into_any(),
+            Keep::Junctions => "junctions".into_pyobject(py)?.into_any(),
+            _ => "all".into_pyobject(py)?.into_any(),
+        })
+    }
+
+    /// Blocks behind a hit that speculation computes again.
+    #[getter]
+    const fn margin(&self) -> usize {
+        self.0.margin
+    }
+
+    fn __repr__(&self) -> String {
+        let mut text = format!("GroupSpec({:?}, {}", self.kind(), self.block_size());
+        let sizes = [("window", self.window()), ("chunk", self.chunk())];
+        text.extend(sizes.iter().filter_map(|(name, size)| Some(format!(", {name}={}", (*size)?))));
+        match self.0.keep {
+            Keep::Every(tokens) => text.push_str(&format!(", keep={tokens}")),
+            Keep::Junctions => text.push_str(", keep='junctions'"),
+            _ => {}
+        }
+        if self.0.margin > 0 {
+            text.push_str(&format!(", margin={}", self.0.margin));
+        }
+        text.replace('"', "'") + ")"
+    }
+}
+
+/// The groups that a caller names, hashed in units of `block_size` tokens.
+pub(crate) fn groups(specs: &Bound<'_, PyAny>, block_size: usize) -> PyResult<Groups> {
+    let py = specs.py();
+    let specs = gather("groups", specs, |position, item| {
+        let spec: PyRef<'_, PyGroupSpec> = extract("groups", position, &item, "GroupSpec")?;
+        Ok(spec.0)
+    })?;
+    Groups::new(specs, Some(block_size)).or_raise(py)
+}
+
+/// What an admission would find in a group.
+#[pyclass(frozen, get_all, module = "kvpool._core.groups", name = "GroupFit", eq)]
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct PyGroupFit {
+    /// How far the group alone would serve a hit, in tokens.
+    reach_tokens: usize,
+    /// Blocks that the admission would take in it, besides those that are cached.
+    new_blocks: usize,
+}
+
+impl From<GroupFit> for PyGroupFit {
+    fn from(fit: GroupFit) -> Self {
+        let GroupFit { reach_tokens, new_blocks, .. } = fit;
+        Self { reach_tokens, new_blocks }
+    }
+}
+
+#[pymethods]
+impl PyGroupFit {
+    fn __repr__(&self) -> String {
+        let Self { reach_tokens, new_blocks } = self;
+        format!("GroupFit(reach_tokens={reach_tokens}, new_blocks={new_blocks})")
+    }
+}
+
+/// Positions of block tables that changed: index and block, and the group if there are several.
+pub(crate) fn changed<'py>(
+    py: Python<'py>,
+    changes: &[TableChange],
+    grouped: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let with = |change: &TableChange| (change.index, change.block.get(), change.group);
+    if grouped {
+        return changes.iter().map(with).collect::<Vec<_>>().into_pyobject(py);
+    }
+    changes.iter().map(with).map(|(index, block, _)| (index, block)).collect::<Vec<_>>().into_pyobject(py)
+}
+
+/// The same of a batch: row, index and block, and the group if there are several.
+pub(crate) fn added<'py>(
+    py: Python<'py>,
+    changes: &[NewBlock],
+    grouped: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let with = |change: &NewBlock| (change.row, change.index, change.block.get(), change.group);
+    if grouped {
+        return changes.iter().map(with).collect::<Vec<_>>().into_pyobject(py);
+    }
+    let without = |(row, index, block, _)| (row, index, block);
+    changes.iter().map(with).map(without).collect::<Vec<_>>().into_pyobject(py)
+}
