@@ -70,7 +70,7 @@ mod replay {
 }
 
 mod expand {
-    pub(crate) use kvpool_replay::expand::TokenExpander;
+    pub(crate) use kvpool_replay::expand::{TokenExpander, output_token};
 }
 
 mod sync {

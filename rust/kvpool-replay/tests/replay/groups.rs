@@ -1,6 +1,6 @@
 //! Replays of hybrid models: what windows and states find again, against what follows from the trace, and pools that are too small.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may panic as tests do")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::collections::HashSet;
 use std::sync::Arc;
