@@ -60,6 +60,7 @@ MANAGER_CALLS = [
     "end_session",
     "evict",
     "extend",
+    "extend_encoder",
     "external_done",
     "fence",
     "fork",
@@ -155,9 +156,21 @@ class Manager:
         modes: list[VerifyMode] = ["none", "fingerprint", "tokens"]
         verify = r.choice(modes[1:] if algorithm == "xxh3" else modes)
         limits = kvpool.TenantLimits(1, floor=1, ceiling=4)
+        block_size = r.choice([1, 2, 3])
+        self.groups = None
+        if verify == "none" and r.random() < 0.6:
+            kinds = [
+                kvpool.GroupSpec("full", block_size),
+                kvpool.GroupSpec("sliding", block_size, window=4, keep=r.choice(["all", "junctions", 4])),
+                kvpool.GroupSpec("chunked", 2 * block_size, chunk=5),
+                kvpool.GroupSpec("state", block_size, margin=r.randrange(2)),
+                kvpool.GroupSpec("cross", block_size),
+            ]
+            self.groups = r.sample(kinds, r.randrange(1, 4))
         self.pool = kvpool.CacheManager(
             r.choice([12, 30]),
-            r.choice([1, 2, 3]),
+            block_size,
+            groups=self.groups,
             algorithm=algorithm,
             verify=verify,
             seed="7" if algorithm.startswith("vllm") else None,
@@ -214,7 +227,8 @@ class Manager:
         counts = [r.randrange(12) for _ in some]
         computed: dict[str, Any] = r.choice([{}, {"commit": True}, {"computed": counts}])
         covered: dict[str, Any] = r.choice([{}, {"lookahead": 3}, {"covered": counts}])
-        out: dict[str, Any] = r.choice([{}, {"out": array.array("i", bytes(12 * r.randrange(5)))}])
+        columns = 4 if self.groups else 3
+        out: dict[str, Any] = r.choice([{}, {"out": array.array("i", bytes(4 * columns * r.randrange(5)))}])
         self.pool.append_ragged(some, tokens, offsets, **computed, **covered, **out)
 
     def call(self, name: str, r: random.Random) -> None:
@@ -250,7 +264,7 @@ class Manager:
                 pool.truncate(request, r.randrange(9), **after)
             case "truncate_batch":
                 pool.truncate_batch(some, [r.randrange(9) for _ in some], **after)
-            case "trim_window" | "extend":
+            case "trim_window" | "extend" | "extend_encoder":
                 getattr(pool, name)(request, r.randrange(9))
             case "external_done":
                 loading = [one for one in IDS[:6] if one in pool and pool.request(one).state == "loading"]

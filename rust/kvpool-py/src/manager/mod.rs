@@ -259,10 +259,9 @@ impl PyCacheManager {
         num_tokens: Int,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        let extended = |manager: &mut Journaled<CacheManager>| {
-            manager.unrecorded(|manager| manager.extend_encoder(id, num_tokens))
-        };
-        changed(py, &self.run(py, num_tokens / self.hasher.block_size(), extended)?, self.grouped)
+        let (extend, size) =
+            (op::ExtendEncoder { request: id, num_tokens }, num_tokens / self.hasher.block_size());
+        changed(py, &self.run(py, size, |manager| manager.apply(extend))?, self.grouped)
     }
 
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.

@@ -213,7 +213,7 @@ impl PyStep {
             match outcome {
                 StepOutcome::Admitted(admission) => out.append(PyAdmission::from(admission))?,
                 StepOutcome::Appended(changes) => {
-                    out.append(changed(py, changes, self.manager.get().grouped)?)?
+                    out.append(changed(py, changes, self.manager.get().grouped)?)?;
                 }
                 _ => out.append(py.None())?,
             }

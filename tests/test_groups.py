@@ -1,0 +1,146 @@
+"""KV-cache groups of hybrid models, as Python calls them: what a caller gets, and what is refused."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kvpool
+from kvpool import GroupSpec
+from kvpool.errors import InvalidArgumentError, OutOfBlocksError
+
+WINDOW = [GroupSpec("full", 4), GroupSpec("sliding", 4, window=8)]
+STATES = [GroupSpec("full", 4), GroupSpec("state", 4, keep=8)]
+
+
+def manager(groups: list[GroupSpec], **settings: Any) -> kvpool.CacheManager:
+    return kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups, **settings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "message"),
+    [
+        (("window", 4), {}, "must be 'full', 'sliding', 'chunked', 'state' or 'cross'"),
+        (("sliding", 4), {}, "needs window"),
+        (("chunked", 4), {}, "needs chunk"),
+        (("full", 4), {"window": 8}, "window is not for the kind"),
+        (("full", 0), {}, "block_tokens"),
+        (("sliding", 4), {"window": 0}, "window"),
+        (("state", 4), {"keep": "some"}, "'all', 'junctions', or every so many tokens"),
+        (("state", 4), {"keep": 0}, "keep"),
+        (("full", 4), {"margin": -1}, "margin"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused_by_name(arguments: Any, named: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        GroupSpec(*arguments, **named)
+
+
+def test_groups_that_do_not_go_with_the_manager_are_refused() -> None:
+    for groups, named in [
+        ([], {}),
+        ([GroupSpec("full", 6)], {}),
+        (WINDOW, {"verify": "tokens"}),
+    ]:
+        with pytest.raises(InvalidArgumentError):
+            manager(groups, **named)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        manager(["full"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1)])
+def test_a_spec_is_what_it_prints(spec: GroupSpec) -> None:
+    again = eval(repr(spec), {"GroupSpec": GroupSpec})
+    assert again == spec and hash(again) == hash(spec)
+
+
+def test_changes_of_tables_name_their_group() -> None:
+    m = manager(WINDOW)
+    tables = m.admit("a", range(8)).tables
+    assert tables == [m.block_ids("a"), m.block_ids("a", group=1)] == [[1, 2], [3, 4]]
+    assert m.append(["a"], [7]) == [(0, 2, 5, 0), (0, 2, 6, 1)]
+    assert m.append_tokens("a", [1, 2, 3, 4]) == [(3, 7, 0), (3, 8, 1)]
+    assert m.extend("a", 17) == [(4, 9, 0), (4, 10, 1)]
+    out = array.array("i", bytes(4 * 4 * 2))
+    assert m.append_ragged(["a"], range(8), [0, 8], out=out) == 2
+    assert out.tolist() == [0, 0, 5, 5, 11, 12, 0, 1]
+    with pytest.raises(kvpool.KvpoolError, match="shape \\(4, n\\)"):
+        m.append_ragged(["a"], [1], out=array.array("i", bytes(12)))
+    with pytest.raises(InvalidArgumentError, match="group"):
+        m.block_ids("a", group=2)
+
+
+def test_a_window_keeps_what_the_next_token_reads_and_a_hit_needs_no_more() -> None:
+    m = manager(WINDOW)
+    m.admit("a", range(24))
+    m.commit("a", 24)
+    assert m.block_ids("a", group=1)[:4] == [0, 0, 0, 0]
+    m.release("a")
+    again = m.admit("b", range(24))
+    assert (again.cached_tokens, again.full_tokens) == (20, 20)
+    assert [block == 0 for block in again.tables[1]] == [True, True, True, False, False, False]
+
+
+def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
+    m = manager(STATES)
+    m.admit("a", range(24), allocate_tokens=8)
+    m.commit("a", m.next_checkpoint("a") or 0)
+    assert [(copy.src, copy.dst) for copy in m.take_plan()] != []
+    m.extend("a", 24)
+    m.commit("a", 24)
+    admission = m.admit("b", range(20))
+    assert (admission.cached_tokens, admission.full_tokens) == (8, 16)
+    assert [fit.reach_tokens for fit in m.fit_groups(range(20))] == [16, 8]
+    assert m.stats().unserved_tokens == 8
+    # The request has a state of its own, a copy of the one that it hit.
+    assert len(m.take_plan()) == 1 and len(m.block_ids("b", group=1)) == 1
+
+
+def test_an_encoder_is_covered_or_nothing_changes() -> None:
+    m = kvpool.CacheManager(num_blocks=8, block_size=4, groups=[GroupSpec("full", 4), GroupSpec("cross", 4)])
+    m.admit("a", range(8))
+    with pytest.raises(OutOfBlocksError):
+        m.extend_encoder("a", 24)
+    assert m.block_ids("a", group=1) == []
+    assert m.extend_encoder("a", 9) == [(0, 3, 1), (1, 4, 1), (2, 5, 1)]
+    m.release("a")
+    assert m.num_available == 7
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.sampled_from(["admit", "step", "release", "fork"])),
+        max_size=40,
+    ),
+    st.sampled_from([WINDOW, STATES, [*WINDOW, GroupSpec("state", 8)], [GroupSpec("chunked", 4, chunk=12)]]),
+)
+def test_random_calls_hold_the_invariants_and_the_journal_replays(
+    calls: list[tuple[str, int, str]], groups: list[GroupSpec]
+) -> None:
+    m = manager(groups, host_blocks=16, journal=kvpool.journal.Journal(ring_bytes=1 << 20), digest=True)
+    for request, n, call in calls:
+        try:
+            match call:
+                case "admit":
+                    m.admit(request, range(n))
+                case "step":
+                    m.commit(request, m.request(request).tokens)
+                    m.append([request], [n])
+                case "fork":
+                    m.fork(request, request + request)
+                case _:
+                    m.release(request)
+        except kvpool.KvpoolError:
+            pass
+        m.take_plan()
+        m.check_invariants()
+        assert m.state_digest() == m.state_digest_from_scratch()
+        assert m.scrub(64).blocks > 0
+    image = m.journal_image()
+    assert image is not None
+    assert kvpool.journal.replay_journal(image).difference is None
