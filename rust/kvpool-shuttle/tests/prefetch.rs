@@ -7,6 +7,7 @@ mod common;
 /// What the included file's parent has for it, and the models.
 #[path = "../../kvpool-replay/src/replay"]
 mod replay {
+    #[expect(dead_code, reason = "one of its forms of prompts is enough here")]
     mod prefetch;
 
     use std::sync::Arc;
