@@ -89,7 +89,7 @@ def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
     m = manager(STATES)
     m.admit("a", range(24), allocate_tokens=8)
     m.commit("a", m.next_checkpoint("a") or 0)
-    assert [(copy.src, copy.dst) for copy in m.take_plan()] != []
+    assert len(m.take_plan()) == 1  # the state that is kept
     m.extend("a", 24)
     m.commit("a", 24)
     admission = m.admit("b", range(20))
