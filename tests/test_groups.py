@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +94,7 @@ def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
     assert len(m.take_plan()) == 1  # the state that is kept
     m.extend("a", 24)
     m.commit("a", 24)
+    assert len(m.take_plan()) == 1  # that of the whole prompt
     admission = m.admit("b", range(20))
     assert (admission.cached_tokens, admission.full_tokens) == (8, 16)
     assert [fit.reach_tokens for fit in m.fit_groups(range(20))] == [16, 8]
@@ -144,3 +147,12 @@ def test_random_calls_hold_the_invariants_and_the_journal_replays(
     image = m.journal_image()
     assert image is not None
     assert kvpool.journal.replay_journal(image).difference is None
+
+
+def test_the_example_of_the_docs_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "groups.md").read_text(encoding="utf-8")
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(compile(snippet, "groups.md", "exec"), {})
+    tables, changes, hit, reach = capsys.readouterr().out.splitlines()
+    assert (tables, changes) == ("[19, 19, 1]", "[]")
+    assert (hit, reach) == ("128 192", "[192, 192, 128]")

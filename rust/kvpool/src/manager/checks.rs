@@ -130,8 +130,8 @@ impl CacheManager {
 /// For tests: what only a bug, or memory that went bad, can do to a block table.
 #[cfg(feature = "fault-injection")]
 impl CacheManager {
-    /// Puts another block into a request's table behind the manager's back. False if there is no such position, or if it is there
-    /// already.
+    /// Puts another block into an entry of a request's tables, those of the groups one after the other, behind the manager's back. False
+    /// if there is no such entry, or if it is there already.
     pub fn corrupt_table<'a>(
         &mut self,
         id: impl Into<super::RequestRef<'a>>,
@@ -139,7 +139,7 @@ impl CacheManager {
         block: crate::BlockId,
     ) -> bool {
         let request = self.slot_of(id).and_then(|slot| self.at_mut(slot).ok());
-        let entry = request.and_then(|request| request.sequence.main.blocks.get_mut(position));
+        let entry = request.and_then(|request| request.sequence.entry_mut(position));
         entry.is_some_and(|entry| std::mem::replace(entry, block) != block)
     }
 

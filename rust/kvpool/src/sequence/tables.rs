@@ -337,6 +337,12 @@ impl Sequence {
         None
     }
 
+    /// The same, to be changed behind the sequence's back.
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn entry_mut(&mut self, at: usize) -> Option<&mut BlockId> {
+        self.tables_mut().flat_map(|table| &mut table.blocks).nth(at)
+    }
+
     /// S2 and M3 of one entry. O(groups).
     pub(crate) fn check_entry(
         &self,

@@ -1,5 +1,6 @@
 //! The scrubber of a manager: block tables, leaks, and the budget of a step.
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
     BlockId, BlockPool, CacheManager, Computed, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig,
     PoolError, RequestRef,
@@ -72,6 +73,32 @@ fn a_broken_table_is_found_within_one_pass() {
             assert!(found, "{block:?} at {position}");
             assert!(is_poisoned(&manager.release(1, None)));
         }
+    }
+}
+
+/// The tables of all groups are one after the other: what is wrong in the last is found like what is wrong in the first.
+#[test]
+fn a_broken_table_of_any_group_is_found() {
+    let specs = [GroupKind::Full, GroupKind::Sliding { window: 3 }, GroupKind::State];
+    let groups = Groups::new(specs.map(|kind| GroupSpec::new(kind, 2)).to_vec(), None).unwrap();
+    // Four blocks of full attention, one of the window behind three that are given up, one state.
+    for (position, block) in [(0, 0), (3, 31), (4, 30), (7, 0), (7, 30), (8, 0), (8, 31)] {
+        let config = ManagerConfig {
+            num_blocks: 32,
+            block_size: 2,
+            groups: Some(groups.clone()),
+            ..ManagerConfig::default()
+        };
+        let mut manager = CacheManager::new(config).unwrap();
+        let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8], ExtraKeys::default()).unwrap();
+        manager.admit(1, prompt).unwrap();
+        manager.commit(1, 8).unwrap();
+        manager.take_plan().unwrap();
+        manager.check_invariants().unwrap();
+        assert!(manager.corrupt_table(1, position, BlockId::new(block)));
+        let mut scrubber = ManagerScrubber::default();
+        let found = (0..40).any(|_| scrubber.scrub(&mut manager, 4).is_err());
+        assert!(found, "{block} at {position}");
     }
 }
 
