@@ -139,7 +139,7 @@ nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-confor
 # The time limit of the Python tests is a net for what hangs, far above what any takes on a machine that others use, too.
 test-slow: $(VENV)/.test ## What is slow or random, for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the Python tests that draw
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
-		--test pool_model --test manager_model --test manager_tables --test sequences
+		--test pool_model --test manager_model --test manager_tables --test manager_groups --test sequences
 	KVPOOL_FAULT_STATES=$(FAULT_STATES) $(CARGO) test --locked --release -p kvpool --test evidence
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
