@@ -121,8 +121,8 @@ DEFECTS: Final = (
         (
             Replacement(
                 "pool/lifetime.rs",
-                "            self.unregister_run(&out[first..], gone);\n",
-                "            drop(gone);\n",
+                "                    self.unregister_run(&out[first..], &mut gone);\n",
+                "                    let _ = &mut gone;\n",
             ),
         ),
         ("pool_model", "manager_model"),
@@ -133,12 +133,13 @@ DEFECTS: Final = (
         "a request that ends before it is computed keeps a reference to its last block",
         (
             Replacement(
-                "sequence/table.rs",
-                "tiers.pool_mut(self.tier)?.release_table_until(self.held(), until)?;\n        self.blocks.clear();",
-                "let forgotten = usize::from(self.computed_tokens < self.cursor.num_tokens());\n"
-                "        let kept = &self.held()[..self.held().len().saturating_sub(forgotten)];\n"
-                "        tiers.pool_mut(self.tier)?.release_table_until(kept, until)?;\n"
-                "        self.blocks.clear();",
+                "sequence/tables.rs",
+                "        let tier = self.tier;\n        self.tables_mut().rev().try_for_each",
+                "        let tier = self.tier;\n"
+                "        if self.computed_tokens < self.cursor.num_tokens() {\n"
+                "            self.main.blocks.pop();\n"
+                "        }\n"
+                "        self.tables_mut().rev().try_for_each",
             ),
         ),
         ("manager_model", "sequences"),

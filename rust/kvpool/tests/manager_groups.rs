@@ -336,11 +336,11 @@ impl World {
             | Compute { id, .. }
             | Step { id, .. } => *id = self.known(*id),
             Commit { id, .. } | Truncate { id, .. } | Preempt { id, .. } | Resume { id, .. } => {
-                *id = self.known(*id)
+                *id = self.known(*id);
             }
             Release { id, .. } => *id = self.known(*id),
             Append { ids, .. } | SwapOut(ids) | SwapIn(ids) => {
-                ids.iter_mut().for_each(|id| *id = self.known(*id))
+                ids.iter_mut().for_each(|id| *id = self.known(*id));
             }
             _ => {}
         }

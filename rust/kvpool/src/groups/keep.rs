@@ -23,46 +23,60 @@ impl Groups {
     /// Whether the block of a group at a position stays cached when it is full.
     #[must_use]
     pub fn kept(&self, group: usize, at: Blocks, boundaries: Boundaries) -> bool {
-        let Some(spec) = self.specs.get(group).filter(|spec| spec.kind.is_cached()) else { return false };
-        if spec.kind.is_full() || spec.keep == Keep::All {
-            return true;
-        }
-        // Of all multiples the first that needs something behind the block reaches back the furthest.
-        let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
-        self.boundaries_of(spec, behind, boundaries).any(|boundary| is_needed(spec, at, boundary))
+        self.kept_of(group, boundaries).is_some_and(|kept| kept.keeps(at))
     }
 
     /// The first boundary behind `after` tokens at which a hit needs something that a group keeps: where the state of a request is
     /// worth a copy next. O(1).
     #[must_use]
     pub fn next_kept(&self, group: usize, after: Tokens, boundaries: Boundaries) -> Option<Tokens> {
-        let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
-        let behind = after.plus(Tokens(1));
-        self.boundaries_of(spec, behind, boundaries).filter(|&boundary| boundary > after).min()
+        let kept = self.kept_of(group, boundaries)?;
+        kept.ends(after.plus(Tokens(1))).filter(|&boundary| boundary > after).min()
     }
 
-    /// Where hits are expected to end: at the end of the prompt, at a junction, and at the first multiple from `behind` on.
-    fn boundaries_of(
-        &self,
-        spec: &GroupSpec,
-        behind: Tokens,
-        boundaries: Boundaries,
-    ) -> impl Iterator<Item = Tokens> {
+    /// What a group keeps of a request; `None` if it caches nothing. O(groups).
+    pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
+        let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
         let interval = match spec.keep {
             Keep::All => Some(self.alignment),
             Keep::Every(interval) => interval.checked_next_multiple_of(self.alignment),
             Keep::Junctions => None,
         };
-        let replays =
-            [boundaries.prompt.minus(Tokens(1)), boundaries.prompt].map(|limit| self.longest_possible(limit));
-        let junction = boundaries.junction.map(|tokens| self.align(tokens));
-        let next = interval.and_then(|interval| behind.0.checked_next_multiple_of(interval)).map(Tokens);
-        replays.into_iter().chain(junction).chain(next)
+        let Boundaries { prompt, junction } = boundaries;
+        let replays = [prompt.minus(Tokens(1)), prompt].map(|limit| self.longest_possible(limit));
+        let junction = junction.map_or(Tokens::ZERO, |tokens| self.align(tokens));
+        Some(Kept { spec, fixed: [replays[0], replays[1], junction], interval })
     }
 }
 
-/// Whether a hit that ends at a boundary needs a block.
-fn is_needed(spec: &GroupSpec, at: Blocks, boundary: Tokens) -> bool {
-    let (first, end) = spec.needed(boundary);
-    (first..end).contains(&at)
+/// Where hits of a request are expected to end, as far as a group is concerned.
+pub(crate) struct Kept<'a> {
+    spec: &'a GroupSpec,
+    /// At the end of the prompt, and at a junction; a hit of no tokens needs nothing.
+    fixed: [Tokens; 3],
+    /// And at every multiple of this.
+    interval: Option<usize>,
+}
+
+impl Kept<'_> {
+    /// Whether the block at a position stays cached when it is full.
+    pub(crate) fn keeps(&self, at: Blocks) -> bool {
+        let Self { spec, .. } = *self;
+        if spec.kind.is_full() || spec.keep == Keep::All {
+            return true;
+        }
+        let is_needed = |boundary| {
+            let (first, end) = spec.needed(boundary);
+            (first..end).contains(&at)
+        };
+        // Of all multiples the first that needs something behind the block reaches back the furthest.
+        let behind = spec.tokens(at.plus(Blocks(1)).minus(Blocks(spec.margin))).max(Tokens(1));
+        self.ends(behind).any(is_needed)
+    }
+
+    /// The fixed ones, and the first multiple from `behind` on.
+    fn ends(&self, behind: Tokens) -> impl Iterator<Item = Tokens> {
+        let next = self.interval.and_then(|interval| behind.0.checked_next_multiple_of(interval));
+        self.fixed.into_iter().chain(next.map(Tokens))
+    }
 }

@@ -17,7 +17,7 @@ use super::table::{Layout, Table, TableChange};
 use super::tables::Sequence;
 use crate::block::BlockId;
 use crate::error::PoolError;
-use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Tokens};
+use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
 use crate::record::{MAX_POSITIONS, Name};
@@ -127,12 +127,27 @@ impl Grouped {
         table: &Table,
         full: usize,
     ) -> Result<usize, PoolError> {
-        let chained = self.spec(table).kind.is_full();
+        let spec = self.spec(table);
+        let chained = spec.kind.is_full();
+        // All of a stretch, each under a hash of its own, is one call.
+        let whole = !chained && spec.keep == Keep::All && spec.block_tokens == self.groups.unit();
+        let new = &table.blocks[table.published..full];
+        let hashes = cursor.chain().hashes().get(table.published..full).filter(|_| whole);
+        if let Some(hashes) =
+            hashes.filter(|_| new.iter().all(|&block| !block.is_null() && !pool.is_registered(block)))
+        {
+            pool.register_named(new, hashes, table.group, |_, _| {})?;
+            return Ok(new.len());
+        }
+        let kept = self.groups.kept_of(table.group.into(), self.boundaries);
         let mut count = 0;
         for at in table.published..full {
             let block = table.blocks[at];
             // A fork that committed first has registered what both hold.
-            if block.is_null() || pool.is_registered(block) || !self.keeps(table, at) {
+            if block.is_null()
+                || pool.is_registered(block)
+                || !kept.as_ref().is_some_and(|kept| kept.keeps(Blocks(at)))
+            {
                 continue;
             }
             let Some(name) = self.name(cursor, table, at) else { break };
