@@ -49,7 +49,7 @@ def test_groups_that_do_not_go_with_the_manager_are_refused() -> None:
         (WINDOW, {"verify": "tokens"}),
     ]:
         with pytest.raises(InvalidArgumentError):
-            manager(groups, **named)  # type: ignore[arg-type]
+            manager(groups, **named)
     with pytest.raises(TypeError):
         manager(["full"])  # type: ignore[list-item]
 
@@ -57,7 +57,7 @@ def test_groups_that_do_not_go_with_the_manager_are_refused() -> None:
 @pytest.mark.parametrize("spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1)])
 def test_a_spec_is_what_it_prints(spec: GroupSpec) -> None:
     again = eval(repr(spec), {"GroupSpec": GroupSpec})
-    assert again == spec and hash(again) == hash(spec)
+    assert (again, hash(again)) == (spec, hash(spec))
 
 
 def test_changes_of_tables_name_their_group() -> None:
@@ -100,7 +100,7 @@ def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
     assert [fit.reach_tokens for fit in m.fit_groups(range(20))] == [16, 8]
     assert m.stats().unserved_tokens == 8
     # The request has a state of its own, a copy of the one that it hit.
-    assert len(m.take_plan()) == 1 and len(m.block_ids("b", group=1)) == 1
+    assert (len(m.take_plan()), len(m.block_ids("b", group=1))) == (1, 1)
 
 
 def test_an_encoder_is_covered_or_nothing_changes() -> None:

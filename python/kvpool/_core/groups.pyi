@@ -13,21 +13,22 @@ _GroupKind: TypeAlias = Literal["full", "sliding", "chunked", "state", "cross"]
 class GroupSpec:
     """A KV-cache group: layers that keep the same of a request, in blocks of the same size.
 
-    Most models of today mix layers that read everything with layers that read a window, a chunk, or a recurrent state. A
-    manager with groups (``CacheManager(groups=[...])``) has one block table per request and group, all of them with blocks
-    of one pool, and a hit is as long as every group can serve.
+    Most models of today mix layers that read everything with layers that read a window, a chunk, or a recurrent state.
+    A manager with groups (``CacheManager(groups=[...])``) has one block table per request and group, all of them with
+    blocks of one pool, and a hit is as long as every group can serve.
 
     Args:
-        kind: ``"full"``: each token reads all before it; multi-head latent attention, too. ``"sliding"``: itself and the
-            ``window - 1`` tokens before it. ``"chunked"``: those before it in its own chunk, as Llama 4's local attention.
-            ``"state"``: a recurrent state, as Mamba's; the table is one block, which every step overwrites, and what is
-            cached are copies of it. ``"cross"``: an encoder's output, of which nothing is cached: ``extend_encoder``.
+        kind: ``"full"``: each token reads all before it; multi-head latent attention, too. ``"sliding"``: itself and
+            the ``window - 1`` tokens before it. ``"chunked"``: those before it in its own chunk, as Llama 4's local
+            attention. ``"state"``: a recurrent state, as Mamba's; the table is one block, which every step overwrites,
+            and what is cached are copies of it. ``"cross"``: an encoder's output, of which nothing is cached:
+            ``extend_encoder``.
         block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are hashed.
         window: Tokens that a token of a sliding window reads, itself included.
         chunk: Tokens of a chunk.
-        keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int, what hits need that
-            end at multiples of so many tokens; or ``"junctions"``. The last two also keep what hits need at the end of the
-            prompt, and where an earlier request turned off from this one. Full attention keeps all. As
+        keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int, what hits need
+            that end at multiples of so many tokens; or ``"junctions"``. The last two also keep what hits need at the
+            end of the prompt, and where an earlier request turned off from this one. Full attention keeps all. As
             ``prefix_cache_retention_interval`` of vLLM.
         margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read.
 

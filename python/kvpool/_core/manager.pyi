@@ -225,21 +225,21 @@ class CacheManager:
     ) -> list[GroupFit]:
         """Says what an admission would find in each KV-cache group, and changes nothing.
 
-        Tells for which group a hit is the shorter: the least reach is what an admission hits at most. O(blocks) for each
-        group, plus hashing if the prompt is not prepared. Arguments and errors are those of ``fit``.
+        Tells for which group a hit is the shorter: the least reach is what an admission hits at most. O(blocks) for
+        each group, plus hashing if the prompt is not prepared. Arguments and errors are those of ``fit``.
         """
     def next_checkpoint(self, request_id: RequestId) -> int | None:
         """Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
 
-        A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of the
-        state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the next step:
-        the copy is one of it. None if no place is known. O(groups). Raises UnknownRequestError.
+        A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of
+        the state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the
+        next step: the copy is one of it. None if no place is known. O(groups). Raises UnknownRequestError.
         """
     def extend_encoder(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
 
-        For groups of kind ``"cross"``. They are written once, nothing of them is cached, and the request holds them until
-        it is preempted or released. Otherwise as ``extend``.
+        For groups of kind ``"cross"``. They are written once, nothing of them is cached, and the request holds them
+        until it is preempted or released. Otherwise as ``extend``.
         """
     def append(
         self, request_ids: Iterable[RequestId], token_ids: Tokens, *, commit: bool = False
@@ -305,8 +305,8 @@ class CacheManager:
 
         Returns:
             What changed in block tables, in the order of the call: positions in ``request_ids``, positions in the block
-            tables, and the blocks that are there now, new or copies; with groups, the groups, too. With ``out``, how many
-            there are.
+            tables, and the blocks that are there now, new or copies; with groups, the groups, too. With ``out``, how
+            many there are.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -918,8 +918,8 @@ class CacheManager:
         Args:
             request_id: The request.
             out: Receives the ids, if given.
-            group: The KV-cache group, from 0 on. Block 0, the null block, is where a group has given up what no token to
-                come reads. Of kind ``"state"`` it is one block, which stays the same while the request runs.
+            group: The KV-cache group, from 0 on. Block 0, the null block, is where a group has given up what no token
+                to come reads. Of kind ``"state"`` it is one block, which stays the same while the request runs.
 
         Raises:
             UnknownRequestError: No request has this id.
