@@ -26,7 +26,17 @@ fn size_of(py: Python<'_>, name: &str, kind: &str, takes: bool, given: Option<In
     }
 }
 
-fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
+/// The kind of a name, with a window or chunk of so many tokens.
+pub(crate) fn named(py: Python<'_>, kind: &str, span: usize) -> PyResult<GroupKind> {
+    let unknown = || {
+        let message = format!("kind is {:?}: must be {KINDS}", kvpool::shorten(kind));
+        raise(py, "InvalidArgumentError", message)
+    };
+    GroupKind::named(kind, span).ok_or_else(unknown)
+}
+
+/// What stays cached: a word, or every so many tokens.
+pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
     let py = keep.py();
     let wrong = |found: String| {
         raise(
@@ -61,17 +71,7 @@ impl PyGroupSpec {
     ) -> PyResult<Self> {
         let window = size_of(py, "window", kind, kind == "sliding", window)?;
         let chunk = size_of(py, "chunk", kind, kind == "chunked", chunk)?;
-        let kind = match kind {
-            "full" => GroupKind::Full,
-            "sliding" => GroupKind::Sliding { window },
-            "chunked" => GroupKind::Chunked { chunk },
-            "state" => GroupKind::State,
-            "cross" => GroupKind::Cross,
-            other => {
-                let message = format!("kind is {:?}: must be {KINDS}", kvpool::shorten(other));
-                return Err(raise(py, "InvalidArgumentError", message));
-            }
-        };
+        let kind = named(py, kind, window.max(chunk))?;
         let keep = keep.map_or(Ok(Keep::All), self::keep)?;
         let margin = count(py, "margin", margin)?;
         let spec = GroupSpec { keep, margin, ..GroupSpec::new(kind, count(py, "block_size", block_size)?) };
@@ -82,13 +82,7 @@ impl PyGroupSpec {
     /// full, sliding, chunked, state or cross.
     #[getter]
     const fn kind(&self) -> &'static str {
-        match self.0.kind {
-            GroupKind::Full => "full",
-            GroupKind::Sliding { .. } => "sliding",
-            GroupKind::Chunked { .. } => "chunked",
-            GroupKind::State => "state",
-            _ => "cross",
-        }
+        self.0.kind.name()
     }
 
     /// Tokens per block.

@@ -1,12 +1,13 @@
 //! `Replay`.
 
-use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
+use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, Text, count, float, int};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
+use crate::groups;
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::retention::eviction_named;
@@ -16,37 +17,12 @@ pub(crate) use crate::trace::PyTrace;
 const AT_ONCE: usize = 64;
 
 /// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and what stays cached.
-type GroupTuple = (String, usize, usize, Option<KeepWord>);
+type GroupTuple<'py> = (String, usize, usize, Option<Bound<'py, PyAny>>);
 
-/// Every so many tokens, or a word.
-#[derive(FromPyObject)]
-enum KeepWord {
-    Every(usize),
-    Named(String),
-}
-
-fn groups_of(py: Python<'_>, specs: Vec<GroupTuple>) -> PyResult<Groups> {
-    let wrong = |field: &str, value: &str, allowed: &str| {
-        raise(py, "InvalidArgumentError", format!("{field} is {value:?}: must be {allowed}"))
-    };
-    let spec = |(kind, block_tokens, span, keep): GroupTuple| {
-        let kind = match kind.as_str() {
-            "full" => GroupKind::Full,
-            "sliding" => GroupKind::Sliding { window: span },
-            "chunked" => GroupKind::Chunked { chunk: span },
-            "state" => GroupKind::State,
-            _ => return Err(wrong("kind", &kind, "full, sliding, chunked or state")),
-        };
-        let keep = match keep {
-            None => Keep::All,
-            Some(KeepWord::Every(tokens)) => Keep::Every(tokens),
-            Some(KeepWord::Named(word)) => match word.as_str() {
-                "all" => Keep::All,
-                "junctions" => Keep::Junctions,
-                _ => return Err(wrong("keep", &word, "all, junctions, or a number of tokens")),
-            },
-        };
-        Ok(GroupSpec { keep, ..GroupSpec::new(kind, block_tokens) })
+fn groups_of(py: Python<'_>, specs: Vec<GroupTuple<'_>>) -> PyResult<Groups> {
+    let spec = |(kind, block_tokens, span, keep): GroupTuple<'_>| {
+        let keep = keep.map_or(Ok(Keep::All), |keep| groups::keep(&keep))?;
+        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, &kind, span)?, block_tokens) })
     };
     let specs = specs.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
     Groups::new(specs, None).or_raise(py)
@@ -70,7 +46,7 @@ impl PyReplay {
         trace: &Bound<'_, PyTrace>,
         mode: &str,
         #[pyo3(from_py_with = int)] block_size: i128,
-        groups: Option<Vec<GroupTuple>>,
+        groups: Option<Vec<GroupTuple<'_>>>,
         #[pyo3(from_py_with = int)] capacity_blocks: i128,
         algorithm: &str,
         verify: &str,

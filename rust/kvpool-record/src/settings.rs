@@ -121,22 +121,13 @@ pub(crate) struct GroupSettings {
 
 impl From<&GroupSpec> for GroupSettings {
     fn from(spec: &GroupSpec) -> Self {
-        let (kind, size) = match spec.kind {
-            GroupKind::Full => ("full", 0),
-            GroupKind::Sliding { window } => ("sliding", window),
-            GroupKind::Chunked { chunk } => ("chunked", chunk),
-            GroupKind::State => ("state", 0),
-            GroupKind::Cross => ("cross", 0),
-            // Kinds that came later: they get names here when they come.
-            _ => ("unknown", 0),
-        };
         let (keep, every) = match spec.keep {
             Keep::All => ("all", 0),
             Keep::Every(tokens) => ("every", tokens),
             Keep::Junctions => ("junctions", 0),
             _ => ("unknown", 0),
         };
-        let (kind, keep) = ((kind.into(), size), (keep.into(), every));
+        let (kind, keep) = ((spec.kind.name().into(), spec.kind.span().unwrap_or(0)), (keep.into(), every));
         Self { kind, block_tokens: spec.block_tokens, keep, margin: spec.margin }
     }
 }
@@ -144,14 +135,8 @@ impl From<&GroupSpec> for GroupSettings {
 impl GroupSettings {
     pub(crate) fn spec(&self) -> Result<GroupSpec, JournalError> {
         let unknown = |field, value: &str| JournalError::UnknownSetting { field, value: value.into() };
-        let kind = match (self.kind.0.as_str(), self.kind.1) {
-            ("full", _) => GroupKind::Full,
-            ("sliding", window) => GroupKind::Sliding { window },
-            ("chunked", chunk) => GroupKind::Chunked { chunk },
-            ("state", _) => GroupKind::State,
-            ("cross", _) => GroupKind::Cross,
-            (other, _) => return Err(unknown("groups", other)),
-        };
+        let (name, span) = (&self.kind.0, self.kind.1);
+        let kind = GroupKind::named(name, span).ok_or_else(|| unknown("groups", name))?;
         let keep = match (self.keep.0.as_str(), self.keep.1) {
             ("all", _) => Keep::All,
             ("every", tokens) => Keep::Every(tokens),

@@ -128,20 +128,15 @@ fn rust_groups(groups: &Groups) -> String {
 /// KV-cache groups as expressions of Python.
 fn python_groups(groups: &Groups) -> String {
     let group = |spec: &GroupSpec| {
-        let kind = match spec.kind {
-            GroupKind::Full => ("full", String::new()),
-            GroupKind::Sliding { window } => ("sliding", format!(", window={window}")),
-            GroupKind::Chunked { chunk } => ("chunked", format!(", chunk={chunk}")),
-            GroupKind::State => ("state", String::new()),
-            _ => ("cross", String::new()),
-        };
+        let named = if matches!(spec.kind, GroupKind::Sliding { .. }) { "window" } else { "chunk" };
+        let span = spec.kind.span().map_or_else(String::new, |span| format!(", {named}={span}"));
         let keep = match spec.keep {
             Keep::Every(tokens) => format!(", keep={tokens}"),
             Keep::Junctions => ", keep=\"junctions\"".into(),
             _ => String::new(),
         };
         let margin = if spec.margin > 0 { format!(", margin={}", spec.margin) } else { String::new() };
-        format!("kvpool.GroupSpec({:?}, {}{}{keep}{margin})", kind.0, spec.block_tokens, kind.1)
+        format!("kvpool.GroupSpec({:?}, {}{span}{keep}{margin})", spec.kind.name(), spec.block_tokens)
     };
     groups.specs().iter().map(group).collect::<Vec<_>>().join(", ")
 }

@@ -10,7 +10,7 @@
 //! another. So prompts end with their last whole block here ([`Form::Named`](super::prefetch::Form)); what is behind it is computed and
 //! not stored. Outputs are left out: no prompt of a trace repeats them.
 
-use kvpool::groups::{GroupKind, Groups, Tokens};
+use kvpool::groups::{GroupSpec, Groups, Tokens};
 use kvpool::{
     AdmitOptions, CacheManager, HashCursor, InvariantViolation, ManagerError, Part, PoolStats, RequestRef,
     Until,
@@ -46,15 +46,8 @@ impl Reach {
 
     pub(super) fn report(&self, groups: &Groups, tokens: u64) -> Vec<GroupReport> {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
-        let report = |(spec, reach_tokens): (&kvpool::groups::GroupSpec, u64)| {
-            let (kind, span) = match spec.kind {
-                GroupKind::Full => ("full", None),
-                GroupKind::Sliding { window } => ("sliding", Some(window)),
-                GroupKind::Chunked { chunk } => ("chunked", Some(chunk)),
-                GroupKind::State => ("state", None),
-                _ => ("cross", None),
-            };
-            let block_tokens = spec.block_tokens;
+        let report = |(spec, reach_tokens): (&GroupSpec, u64)| {
+            let (kind, span, block_tokens) = (spec.kind.name(), spec.kind.span(), spec.block_tokens);
             GroupReport { kind, span, block_tokens, reach_tokens, reach_rate: percent(reach_tokens, tokens) }
         };
         groups.specs().iter().zip(reach).map(report).collect()

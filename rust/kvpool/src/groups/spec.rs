@@ -27,6 +27,41 @@ pub enum GroupKind {
 }
 
 impl GroupKind {
+    /// The kind of this name, with a window or chunk of `span` tokens; others have none and do not look at it. `None` if no kind is
+    /// called so.
+    #[must_use]
+    pub fn named(name: &str, span: usize) -> Option<Self> {
+        Some(match name {
+            "full" => Self::Full,
+            "sliding" => Self::Sliding { window: span },
+            "chunked" => Self::Chunked { chunk: span },
+            "state" => Self::State,
+            "cross" => Self::Cross,
+            _ => return None,
+        })
+    }
+
+    /// Its name: full, sliding, chunked, state or cross.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Sliding { .. } => "sliding",
+            Self::Chunked { .. } => "chunked",
+            Self::State => "state",
+            Self::Cross => "cross",
+        }
+    }
+
+    /// Tokens of its window or chunk.
+    #[must_use]
+    pub const fn span(self) -> Option<usize> {
+        match self {
+            Self::Sliding { window: span } | Self::Chunked { chunk: span } => Some(span),
+            Self::Full | Self::State | Self::Cross => None,
+        }
+    }
+
     /// The first token of which the token at position `at` needs what the group keeps: `at` itself if it needs nothing. It never
     /// goes back as `at` goes on, so what lies before it can be given up.
     #[must_use]

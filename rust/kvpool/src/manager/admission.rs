@@ -12,7 +12,7 @@ use crate::error::PoolError;
 use crate::fence::Until;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
-use crate::sequence::{Grouped, Part, Sequence, Staged};
+use crate::sequence::{Grouped, Part, Sequence, Staged, StagedTable};
 use crate::tiers::Fit;
 
 /// What a request got.
@@ -78,6 +78,16 @@ impl CacheManager {
     /// As [`Self::admit`], but for blocks that are lacking; [`PoolError::InvalidConfig`] for a prompt without tokens, or not more of
     /// them than are external.
     pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
+        let staged = self.find(cursor, part)?;
+        let fit = staged
+            .refusal(self.tiers.device())
+            .map_or(Fit::Ok, |refusal| if refusal.can_ever_fit { Fit::Later } else { Fit::Never });
+        let Staged { cached_tokens, new_blocks, fitting_tokens, .. } = staged;
+        Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens })
+    }
+
+    /// What an admission would find, of a prompt that can be admitted.
+    fn find(&self, cursor: &HashCursor, part: Part) -> Result<Staged> {
         self.check_cursor(cursor)?;
         let tokens = cursor.num_tokens();
         if tokens == 0 {
@@ -87,13 +97,7 @@ impl CacheManager {
             let expected = format!("fewer than the prompt's {tokens}");
             return Err(PoolError::config("external_tokens", part.external_tokens, expected).into());
         }
-        let pool = self.tiers.device();
-        let staged = Staged::find(pool, self.groups(), cursor, part, self.left_for(None))?;
-        let fit = staged
-            .refusal(pool)
-            .map_or(Fit::Ok, |refusal| if refusal.can_ever_fit { Fit::Later } else { Fit::Never });
-        let Staged { cached_tokens, new_blocks, fitting_tokens, .. } = staged;
-        Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens })
+        Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.left_for(None))?)
     }
 
     /// What an admission would find now, group by group: which of them a hit is short for. Changes nothing. O(blocks), for each group.
@@ -101,19 +105,17 @@ impl CacheManager {
     /// # Errors
     /// As [`Self::fit`].
     pub fn fit_groups(&self, cursor: &HashCursor, part: Part) -> Result<Vec<GroupFit>> {
-        let AdmissionFit { cached_tokens, new_blocks, .. } = self.fit(cursor, part)?;
+        let Staged { tables, cached_tokens, new_blocks, .. } = self.find(cursor, part)?;
         let Some(groups) = self.groups() else {
             return Ok(vec![GroupFit { reach_tokens: cached_tokens, new_blocks }]);
         };
-        let (pool, limit) = (self.tiers.device(), Tokens(cursor.num_tokens().saturating_sub(1)));
-        let reach = pool.reach_of_groups(groups, cursor.chain(), limit)?;
-        let staged = Staged::find(pool, self.groups(), cursor, part, |_, _| 0)?;
-        let new = staged.tables.iter().map(|table| table.new_blocks);
-        Ok(reach
-            .into_iter()
-            .zip(new)
-            .map(|(Tokens(reach_tokens), new_blocks)| GroupFit { reach_tokens, new_blocks })
-            .collect())
+        let limit = Tokens(cursor.num_tokens().saturating_sub(1));
+        let reach = self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?.into_iter();
+        let fit = |(Tokens(reach_tokens), table): (_, &StagedTable)| GroupFit {
+            reach_tokens,
+            new_blocks: table.new_blocks,
+        };
+        Ok(reach.zip(&tables).map(fit).collect())
     }
 
     pub(super) fn admit_hinted(

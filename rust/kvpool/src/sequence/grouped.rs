@@ -264,10 +264,7 @@ impl Sequence {
 
     /// Blocks that the tables of an encoder's output lack for so many tokens of it.
     pub(crate) fn encoder_blocks_for(&self, tokens: usize) -> usize {
-        let tables = self.tables().filter(|table| table.layout == Layout::Encoder);
-        tables.fold(0_usize, |sum, table| {
-            sum.saturating_add(tokens.div_ceil(table.block_tokens).saturating_sub(table.blocks.len()))
-        })
+        self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.encoder_missing_for(tokens)))
     }
 
     /// Makes them cover so many, after a check that these blocks are there.
@@ -278,10 +275,7 @@ impl Sequence {
         changes: &mut Vec<TableChange>,
     ) -> Result<(), TierError> {
         let tier = self.tier;
-        let mut tables = self.tables_mut().filter(|table| table.layout == Layout::Encoder);
-        tables.try_for_each(|table| {
-            let missing = tokens.div_ceil(table.block_tokens).saturating_sub(table.blocks.len());
-            table.allocate(tiers, tier, missing, changes)
-        })
+        self.tables_mut()
+            .try_for_each(|table| table.allocate(tiers, tier, table.encoder_missing_for(tokens), changes))
     }
 }

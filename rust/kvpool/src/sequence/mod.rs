@@ -58,7 +58,7 @@ use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
 pub use error::SequenceError;
 pub(crate) use grouped::Grouped;
 pub use staged::Part;
-pub(crate) use staged::{Staged, reusable_blocks};
+pub(crate) use staged::{Staged, StagedTable, reusable_blocks};
 pub(crate) use table::GivenUp;
 pub use table::TableChange;
 pub(crate) use tables::Sequence;

@@ -116,6 +116,14 @@ impl Table {
         }
     }
 
+    /// Blocks that it lacks for so many tokens of an encoder's output, if that is what it holds.
+    pub(crate) fn encoder_missing_for(&self, tokens: usize) -> usize {
+        match self.layout {
+            Layout::Encoder => tokens.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
+            Layout::Positions | Layout::State => 0,
+        }
+    }
+
     /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers one.
     #[inline]
     pub(crate) fn needs_no_pool(&self, slots: usize, computed: Option<usize>) -> bool {
