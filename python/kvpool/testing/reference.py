@@ -348,8 +348,10 @@ class ReferencePool:
         return found
 
     def pin(self, b: int) -> None:
-        """One more reference, until the plan is taken: a planned copy reads or writes the block."""
+        """One more reference, until the plan is taken: a planned copy reads or writes the block. One is enough."""
         block = self.blocks[b]
+        if block.pinned:
+            return
         block.held, block.fenced, block.pinned = block.held + 1, block.fenced + 1, block.pinned + 1
         self.pins.append(b)
 

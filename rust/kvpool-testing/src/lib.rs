@@ -323,14 +323,14 @@ impl ReferencePool {
         Some(ended.len())
     }
 
-    /// One reference more to each of some held blocks, until [`Self::unpin`].
-    fn pin(&mut self, blocks: &[usize]) {
-        for &b in blocks {
+    /// One reference more to a held block, until [`Self::unpin`]; one is enough.
+    fn pin(&mut self, b: usize) {
+        if !self.pinned.contains(&b) {
             self.blocks[b].references += 1;
             self.blocks[b].fences += 1;
             self.blocks[b].pins += 1;
+            self.pinned.push(b);
         }
-        self.pinned.extend(blocks);
     }
 
     fn unpin(&mut self) {

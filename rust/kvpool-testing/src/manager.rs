@@ -375,8 +375,8 @@ impl ReferenceManager {
     fn plan_copy(&mut self, src: Place, dst: Place) {
         self.copy_kv(src, dst);
         let src = self.resolve(src);
-        self.pools[src.0].pin(&[src.1]);
-        self.pools[dst.0].pin(&[dst.1]);
+        self.pools[src.0].pin(src.1);
+        self.pools[dst.0].pin(dst.1);
         self.planned.push((src, dst, None));
     }
 

@@ -6,7 +6,7 @@
 //! numbers of the caller's: the end of a step ends those of all earlier steps, too.
 //!
 //! A *pin* is a fence that no ticket ends: the source or destination of a copy that is planned and not yet handed out. All
-//! pins end together, when the plan is taken.
+//! pins end together, when the plan is taken, so a block needs one, however many copies read it.
 //!
 //! Owns: how many of a block's references belong to fences and to pins, and the number of *fenced* blocks: those with no other
 //! reference. The references themselves are counted by the allocator.
@@ -20,7 +20,7 @@
 use std::fmt;
 
 use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
+use crate::error::{InvariantViolation, ensure};
 use crate::record::{ByBlock, Records};
 
 /// What ends a fence. Tickets of one pool never come again.
@@ -87,7 +87,7 @@ pub(crate) struct Fences {
     /// By ticket, ascending: every one that is open.
     tickets: Vec<Fence>,
     next_ticket: u64,
-    /// Blocks of copies that are planned and not yet handed out, one entry per reference.
+    /// Blocks of copies that are planned and not yet handed out, each once.
     pinned: Vec<BlockId>,
     /// Lists of fences that have ended, for the next.
     spare: Vec<Vec<BlockId>>,
@@ -166,37 +166,10 @@ impl Fences {
         self.steps[at].blocks.extend_from_slice(blocks);
     }
 
-    /// The same, to pins.
-    pub(crate) fn pin(&mut self, records: &mut Records, blocks: &[BlockId]) {
-        self.count(records, blocks, true);
-        self.pinned.extend_from_slice(blocks);
-    }
-
-    /// Checks that one pin more of each can be counted, a block that is named twice twice.
-    ///
-    /// # Errors
-    /// [`PoolError::RefCountOverflow`].
-    pub(crate) fn check_pins(records: &mut Records, blocks: &[BlockId]) -> Result<(), PoolError> {
-        // Counted and taken back at once: nothing else knows how often a block is named.
-        let counted = blocks.iter().take_while(|&&block| match records.of_mut(block) {
-            Some(record) if record.pins < u16::MAX => {
-                record.pins += 1;
-                true
-            }
-            record => record.is_none(),
-        });
-        let counted = counted.count();
-        for &block in &blocks[..counted] {
-            if let Some(record) = records.of_mut(block) {
-                record.pins -= 1;
-            }
-        }
-        match blocks.get(counted) {
-            None => Ok(()),
-            Some(&block) => {
-                Err(PoolError::RefCountOverflow { block, held: records.at(block.get()).references })
-            }
-        }
+    /// Pins a block by one reference of it, already counted. Pinned before, it needs no second one: all pins end together.
+    pub(crate) fn pin(&mut self, records: &mut Records, block: BlockId) {
+        self.count(records, &[block], true);
+        self.pinned.push(block);
     }
 
     fn count(&mut self, records: &mut Records, blocks: &[BlockId], pins: bool) {

@@ -56,7 +56,7 @@ pub(crate) struct Record {
     pub(crate) references: u32,
     /// Of these, references that fences and pins hold.
     pub(crate) fences: u32,
-    /// Of these, pins.
+    /// Of these, pins: 1 if a planned copy reads or writes it, else 0.
     pub(crate) pins: u16,
     /// The group in which its hash names its content: one digest is another content in every group.
     pub(crate) group: u16,

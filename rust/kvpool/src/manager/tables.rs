@@ -9,7 +9,7 @@ use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::fence::Until;
-use crate::tiers::{Fit, SwapId, TransferPlan};
+use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 
 /// The device's tier, and the host's.
 pub(super) const DEVICE: usize = 0;
@@ -20,11 +20,13 @@ impl CacheManager {
     /// block; whoever writes to a shared one first gets a copy. O(blocks + tokens).
     ///
     /// # Errors
-    /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`], [`ManagerError::WrongState`].
+    /// [`ManagerError::UnknownRequest`], [`ManagerError::DuplicateRequest`], [`ManagerError::WrongState`];
+    /// [`ManagerError::OutOfBlocks`] if there is no block for the child's copy of a state.
     pub fn fork<'a>(&mut self, parent: impl Into<RequestRef<'a>>, child: impl Into<RequestId>) -> Result<()> {
         let child = child.into();
         let slot = self.slot_in(parent.into(), &[RequestState::Running], FORK)?;
         self.check_unknown(child.as_ref())?;
+        self.check_fork(&[slot])?;
         self.fork_slot(slot, child)
     }
 
@@ -45,6 +47,7 @@ impl CacheManager {
                 return Err(ManagerError::NamedTwice { id: child.to_owned(), scope: "call" });
             }
         }
+        self.check_fork(&slots)?;
         for (row, (slot, &child)) in slots.into_iter().zip(children).enumerate() {
             if let Err(error) = self.fork_slot(slot, child.to_owned()) {
                 self.unfork(&children[..row])?;
@@ -52,6 +55,25 @@ impl CacheManager {
             }
         }
         Ok(())
+    }
+
+    /// Checks that the blocks are there which forks of these requests take, one after the other.
+    fn check_fork(&self, slots: &[usize]) -> Result<()> {
+        if self.groups.is_none() {
+            return Ok(());
+        }
+        let (mut needed, mut held) = (0, 0);
+        for &slot in slots {
+            let sequence = &self.at(slot)?.sequence;
+            needed += sequence.blocks_of_fork();
+            held = held.max(sequence.num_held());
+        }
+        let pool = self.tiers.device();
+        let available = pool.num_available();
+        if needed <= available {
+            return Ok(());
+        }
+        Err(out_of_blocks(pool, needed, available, held + needed <= pool.num_usable()).into())
     }
 
     /// Takes back the first forks of a batch that failed.

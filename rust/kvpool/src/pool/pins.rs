@@ -11,24 +11,24 @@ use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::evictor::Candidate;
-use crate::fence::Fences;
 use crate::hash::LinkRef;
 use crate::record::ByBlock;
 
 impl BlockPool {
-    /// Adds one reference to each of some held blocks, which a fence holds until [`Self::unpin`]: a planned copy will read
-    /// or write them. O(n).
+    /// Adds one reference to a held block, which a fence holds until [`Self::unpin`]: a planned copy will read or write it. A block
+    /// that is pinned already stays so. O(1).
     ///
     /// # Errors
-    /// As [`Self::acquire`]; a block has at most 65,535 pins.
-    pub(crate) fn pin(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        Fences::check_pins(&mut self.records, blocks)?;
-        self.add_references(blocks, false)?;
-        self.fences.pin(&mut self.records, blocks);
+    /// As [`Self::acquire`].
+    pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {
+        if !self.is_pinned(block) {
+            self.add_references(&[block], false)?;
+            self.fences.pin(&mut self.records, block);
+        }
         Ok(())
     }
 
-    /// Ends all pins. O(pins).
+    /// Ends all pins. O(pinned blocks).
     pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
         let ended = self.fences.end_pins();
         self.end_fences(ended, true).map(|_| ())
@@ -39,10 +39,15 @@ impl BlockPool {
         self.order.len().saturating_sub(self.pinned_in_order) // found by the sums, if it is wrong
     }
 
+    /// Whether a planned copy reads or writes `block`.
+    pub(crate) fn is_pinned(&self, block: BlockId) -> bool {
+        self.records.at(block.get()).pins > 0
+    }
+
     /// Whether `block` has a place in the order of eviction though pins hold it.
     pub(super) fn is_pinned_in_order(&self, block: BlockId) -> bool {
         self.pinned_in_order > 0
-            && self.records.at(block.get()).pins > 0
+            && self.is_pinned(block)
             && self.order.contains(&self.records, block)
     }
 

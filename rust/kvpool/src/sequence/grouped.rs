@@ -21,7 +21,7 @@ use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
 use crate::record::{MAX_POSITIONS, Name};
-use crate::tiers::{TierError, Tiers, out_of_blocks};
+use crate::tiers::{TierError, Tiers};
 
 /// Groups, and the tables of all but the first.
 #[derive(Clone, Debug)]
@@ -242,16 +242,16 @@ impl Sequence {
         next.min().map(|tokens| tokens.0)
     }
 
-    /// [`Self::fork`] of several groups: states are copied at once, for both sequences write to them next.
+    /// Blocks that a fork takes: one for each state.
+    pub(crate) fn blocks_of_fork(&self) -> usize {
+        self.tables().filter(|table| table.layout == Layout::State).count()
+    }
+
+    /// [`Self::fork`] of several groups, after a check that [`Self::blocks_of_fork`] are available: states are copied at once, for
+    /// both sequences write to them next.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
-        let pool = tiers.pool_mut(self.tier)?;
-        let needed = self.tables().filter(|table| table.layout == Layout::State).count();
-        let (available, held) = (pool.num_available(), self.held().collect::<Vec<BlockId>>());
-        if needed > available {
-            let can_ever_fit = held.len() + needed <= pool.num_usable();
-            return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
-        }
-        pool.acquire(&held)?;
+        let held: Vec<BlockId> = self.held().collect();
+        tiers.pool_mut(self.tier)?.acquire(&held)?;
         let mut child = self.guarded_clone();
         let tier = self.tier;
         for table in child.tables_mut().filter(|table| table.layout == Layout::State) {

@@ -275,7 +275,7 @@ impl Sequence {
         Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
     }
 
-    /// [`super::Sequences::fork`].
+    /// [`super::Sequences::fork`], after a check of [`Self::blocks_of_fork`].
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         if self.grouped.is_some() {
             return self.fork_groups(tiers);

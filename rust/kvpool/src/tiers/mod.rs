@@ -272,8 +272,8 @@ impl Tiers {
             return Err(PoolError::RefCountOverflow { block: src.block, held: u32::MAX }.into());
         }
         let fresh = self.pool_mut(tier)?.allocate(1)?;
-        self.pool_mut(src.tier)?.pin(&[src.block])?;
-        self.pool_mut(tier)?.pin(&fresh)?;
+        self.pool_mut(src.tier)?.pin(src.block)?;
+        self.pool_mut(tier)?.pin(fresh[0])?;
         self.plan(src, Place { tier, block: fresh[0] }, None);
         self.pool_mut(tier)?.release(&[block])?;
         Ok(fresh[0])
@@ -379,11 +379,12 @@ impl Tiers {
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.pools.iter().try_for_each(BlockPool::check_invariants)?;
         let copies = self.pending.iter().filter(|(_, pending)| pending.swap.is_none());
-        for (place, count) in sums(copies.flat_map(|(&dst, pending)| [(pending.src, 1), (dst, 1)])) {
-            let fenced = self.pools[place.tier].fence_references(place.block);
-            ensure(fenced >= count, "T1 (sources and destinations of planned copies are pinned)", || {
-                format!("{place:?}: {count} copies, {fenced} fence references")
-            })?;
+        for place in copies.flat_map(|(&dst, pending)| [pending.src, dst]) {
+            ensure(
+                self.pools[place.tier].is_pinned(place.block),
+                "T1 (sources and destinations of planned copies are pinned)",
+                || format!("{place:?} is not"),
+            )?;
         }
         let leaving = sums(self.swaps.values().flat_map(Swap::sources));
         ensure(leaving == self.leaving, "T3 (references that swaps are to drop are counted)", || {

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, Then, Ttl};
 use kvpool::{
     AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, ExtraKeys,
     HashAlgorithm, HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, PrefixIndex,
-    RequestRef, RetentionRange, Verify,
+    RequestRef, RetentionRange, Until, Verify,
 };
 use kvpool_observe::{PoolWatch, WatchConfig};
 
@@ -184,4 +185,53 @@ fn events_know_the_algorithm_of_their_digests() {
     let [sha, xxh] = [HashAlgorithm::Sha256, HashAlgorithm::Xxh3].map(Some);
     assert_eq!(algorithms, [sha, sha, sha, sha, xxh, xxh, xxh, xxh]); // stored twice, removed, cleared
     assert_eq!(pool.take_events().algorithm_of(0), None);
+}
+
+/// Copies of one block that nobody takes, more than any small count holds: a pin counted in 16 bits refused the last ones after their
+/// references were taken, which were lost then.
+#[test]
+fn any_number_of_copies_of_one_block_may_wait_in_a_plan() {
+    let copies = usize::from(u16::MAX) + 2;
+    let groups = Groups::new(vec![GroupSpec::new(GroupKind::State, 16)], None).unwrap();
+    let config = ManagerConfig { num_blocks: copies + 8, groups: Some(groups), ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    let prompt = manager.prepare(&[7; 5], ExtraKeys::default()).unwrap();
+    manager.admit(0, prompt).unwrap();
+    let children: Vec<i64> = (1..=copies as i64).collect();
+    for &child in &children {
+        manager.fork(0, child).unwrap();
+    }
+    manager.check_invariants().unwrap();
+    assert_eq!(manager.tiers().num_planned(), copies);
+    let plan = manager.take_plan().unwrap();
+    assert_eq!(plan.len(), copies);
+    children.iter().chain([&0]).for_each(|&request| manager.release(request, Until::Now).unwrap());
+    manager.check_invariants().unwrap();
+    assert_eq!(manager.pool().num_available(), manager.pool().num_usable());
+}
+
+/// A fork of a state takes a block. A batch that lacks the last of them had evicted for the first ones.
+#[test]
+fn a_batch_of_forks_that_lacks_a_state_evicts_nothing() {
+    let groups = vec![GroupSpec::new(GroupKind::Full, 16), GroupSpec::new(GroupKind::State, 16)];
+    let groups = Some(Groups::new(groups, None).unwrap());
+    let mut manager =
+        CacheManager::new(ManagerConfig { num_blocks: 6, groups, ..ManagerConfig::default() }).unwrap();
+    let first = manager.prepare(&[1; 17], ExtraKeys::default()).unwrap();
+    manager.admit(0, first).unwrap();
+    manager.commit(0, 17).unwrap();
+    manager.release(0, Until::Now).unwrap();
+    let prompt = manager.prepare(&[2; 17], ExtraKeys::default()).unwrap();
+    manager.admit(1, prompt).unwrap();
+    let seen = |manager: &CacheManager| {
+        let pool = manager.pool();
+        (pool.eviction_order(), pool.num_available(), manager.tiers().num_planned(), pool.stats())
+    };
+    let before = seen(&manager);
+    assert!(before.1 < 3 && !before.0.is_empty(), "{before:?}");
+    let refused = manager.fork_batch(&[1.into(); 3], &[2.into(), 3.into(), 4.into()]).unwrap_err();
+    assert!(refused.to_string().contains('3'), "{refused}");
+    assert_eq!(seen(&manager), before);
+    assert!(!manager.contains(2));
+    manager.check_invariants().unwrap();
 }

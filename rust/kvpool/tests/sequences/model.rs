@@ -213,8 +213,8 @@ impl World {
     /// goes to another tier, and pins nothing.
     fn users(&self, place: Place, planned: &[Transfer]) -> usize {
         let own = planned.iter().filter(|copy| copy.src.tier == copy.dst.tier);
-        let pins = own.flat_map(|copy| [copy.src, copy.dst]).filter(|&end| end == place).count();
-        let fenced = self.pool(place.tier).fence_references(place.block) as usize - pins;
+        let pinned = own.flat_map(|copy| [copy.src, copy.dst]).any(|end| end == place);
+        let fenced = self.pool(place.tier).fence_references(place.block) as usize - usize::from(pinned);
         self.holders(place) + fenced
     }
 
