@@ -31,6 +31,9 @@ class GroupSpec:
             end of the prompt, and where an earlier request turned off from this one. Full attention keeps all. As
             ``prefix_cache_retention_interval`` of vLLM.
         margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read.
+        partial_hits: Whether a hit may end inside a block, behind any multiple of the manager's ``block_size`` tokens:
+            the request gets a copy of that block, by the transfer plan. Of ``"full"`` alone, and without a margin. What
+            a request has computed of its last block is kept when it ends. 72 bytes per block and hash unit.
 
     Raises:
         InvalidArgumentError: An unknown kind, a size that is missing, is not for this kind, or is out of range.
@@ -39,6 +42,16 @@ class GroupSpec:
     GroupSpec('sliding', 16, window=1024)
     >>> kvpool.GroupSpec("state", 64, keep=2048).keep
     2048
+
+    Blocks of 64 tokens that are hit in steps of 8. The second turn of a conversation finds the first one as far as it
+    was computed, and writes behind it to a copy:
+
+    >>> full = kvpool.GroupSpec("full", 64, partial_hits=True)
+    >>> manager = kvpool.CacheManager(num_blocks=64, block_size=8, groups=[full])
+    >>> _ = manager.admit("turn 1", range(90)), manager.commit("turn 1", 90), manager.release("turn 1")
+    >>> turn = manager.admit("turn 2", range(120))
+    >>> turn.cached_tokens, turn.block_ids, len(manager.take_plan())
+    (88, [1, 3], 1)
 
     A model with a window of 8 tokens beside full attention:
 
@@ -63,6 +76,7 @@ class GroupSpec:
         chunk: int | None = None,
         keep: Literal["all", "junctions"] | int = "all",
         margin: int = 0,
+        partial_hits: bool = False,
     ) -> Self: ...
     @property
     def kind(self) -> _GroupKind:
@@ -82,6 +96,9 @@ class GroupSpec:
     @property
     def margin(self) -> int:
         """Blocks behind a hit that speculation computes again."""
+    @property
+    def partial_hits(self) -> bool:
+        """Whether a hit may end inside a block."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

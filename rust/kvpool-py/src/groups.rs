@@ -58,8 +58,9 @@ pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
 #[pymethods]
 impl PyGroupSpec {
     #[new]
-    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, keep=None, margin=0),
-           text_signature = "(kind, block_size=16, *, window=None, chunk=None, keep='all', margin=0)")]
+    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, keep=None, margin=0, partial_hits=false),
+           text_signature = "(kind, block_size=16, *, window=None, chunk=None, keep='all', margin=0, partial_hits=False)")]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         kind: &str,
@@ -68,13 +69,15 @@ impl PyGroupSpec {
         chunk: Option<Int>,
         keep: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = crate::convert::int)] margin: i128,
+        partial_hits: bool,
     ) -> PyResult<Self> {
         let window = size_of(py, "window", kind, kind == "sliding", window)?;
         let chunk = size_of(py, "chunk", kind, kind == "chunked", chunk)?;
         let kind = named(py, kind, window.max(chunk))?;
         let keep = keep.map_or(Ok(Keep::All), self::keep)?;
         let margin = count(py, "margin", margin)?;
-        let spec = GroupSpec { keep, margin, ..GroupSpec::new(kind, count(py, "block_size", block_size)?) };
+        let block_tokens = count(py, "block_size", block_size)?;
+        let spec = GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) };
         Groups::new(vec![spec], None).or_raise(py)?;
         Ok(Self(spec))
     }
@@ -119,6 +122,12 @@ impl PyGroupSpec {
         self.0.margin
     }
 
+    /// Whether a hit may end inside a block.
+    #[getter]
+    const fn partial_hits(&self) -> bool {
+        self.0.partial_hits
+    }
+
     fn __repr__(&self) -> String {
         let mut text = format!("GroupSpec({:?}, {}", self.kind(), self.block_size());
         let sizes = [("window", self.window()), ("chunk", self.chunk())];
@@ -130,6 +139,9 @@ impl PyGroupSpec {
         }
         if self.0.margin > 0 {
             text.push_str(&format!(", margin={}", self.0.margin));
+        }
+        if self.0.partial_hits {
+            text.push_str(", partial_hits=True");
         }
         text.replace('"', "'") + ")"
     }

@@ -117,6 +117,7 @@ pub(crate) struct GroupSettings {
     /// By name, and how often if it says so.
     keep: (String, usize),
     margin: usize,
+    partial_hits: bool,
 }
 
 impl From<&GroupSpec> for GroupSettings {
@@ -128,7 +129,8 @@ impl From<&GroupSpec> for GroupSettings {
             _ => ("unknown", 0),
         };
         let (kind, keep) = ((spec.kind.name().into(), spec.kind.span().unwrap_or(0)), (keep.into(), every));
-        Self { kind, block_tokens: spec.block_tokens, keep, margin: spec.margin }
+        let GroupSpec { block_tokens, margin, partial_hits, .. } = *spec;
+        Self { kind, block_tokens, keep, margin, partial_hits }
     }
 }
 
@@ -143,7 +145,8 @@ impl GroupSettings {
             ("junctions", _) => Keep::Junctions,
             (other, _) => return Err(unknown("keep", other)),
         };
-        Ok(GroupSpec { keep, margin: self.margin, ..GroupSpec::new(kind, self.block_tokens) })
+        let Self { block_tokens, margin, partial_hits, .. } = *self;
+        Ok(GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) })
     }
 }
 
@@ -210,7 +213,7 @@ mod tests {
             ..GroupSpec::new(GroupKind::Sliding { window: 5 }, 2)
         };
         let group = GroupSettings::from(&window);
-        let bytes = [&[7][..], b"sliding", &[5, 2, 5], b"every", &[9, 1]].concat();
+        let bytes = [&[7][..], b"sliding", &[5, 2, 5], b"every", &[9, 1, 0]].concat();
         assert_written(&group, &bytes);
         assert_eq!(group.spec(), Ok(window));
         let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };

@@ -115,9 +115,10 @@ pub(super) fn python_pool(
 
 /// KV-cache groups as an expression of Rust.
 fn rust_groups(groups: &Groups) -> String {
-    let group = |&GroupSpec { kind, block_tokens, keep, margin }: &GroupSpec| {
+    let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits }: &GroupSpec| {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
-        format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}, ..{new} }}")
+        let partial = if partial_hits { ", partial_hits: true" } else { "" };
+        format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}{partial}, ..{new} }}")
     };
     let specs: Vec<String> = groups.specs().iter().map(group).collect();
     let unit = groups.unit();
@@ -136,7 +137,8 @@ fn python_groups(groups: &Groups) -> String {
             _ => String::new(),
         };
         let margin = if spec.margin > 0 { format!(", margin={}", spec.margin) } else { String::new() };
-        format!("kvpool.GroupSpec({:?}, {}{span}{keep}{margin})", spec.kind.name(), spec.block_tokens)
+        let partial = if spec.partial_hits { ", partial_hits=True" } else { "" };
+        format!("kvpool.GroupSpec({:?}, {}{span}{keep}{margin}{partial})", spec.kind.name(), spec.block_tokens)
     };
     groups.specs().iter().map(group).collect::<Vec<_>>().join(", ")
 }

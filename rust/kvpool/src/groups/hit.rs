@@ -8,13 +8,20 @@
 //! Costs: each block of a sparse group is asked for at most once: O(its stretch) if the first length is legal, O(blocks) at worst;
 //! one block per stretch where a group has nothing. vLLM repeats its lookups until no group shortens the hit; the result is the same.
 
-use super::{Blocks, GroupSpec, Groups, Tokens};
+use super::{Blocks, GroupSpec, Groups, HashUnits, Tokens};
 use crate::block::{BlockId, NULL_BLOCK};
 
 /// What is cached, by group and position.
 pub trait Cached {
     /// Appends the cached blocks of a group in `first..end`, up to the first that is not cached.
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>);
+
+    /// The cached block that holds the most of what belongs at a position of a group, at most `most` hash units, which are fewer than
+    /// a block has; and how many. Asked of groups with [`GroupSpec::partial_hits`].
+    fn find_leading(&mut self, group: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
+        let _ = (group, at, most);
+        None
+    }
 }
 
 /// A hit, group by group.
@@ -23,7 +30,8 @@ pub trait Cached {
 pub struct GroupHit {
     /// Its length: a multiple of [`Groups::alignment`].
     pub tokens: Tokens,
-    /// By group its table up to there: the null block where nothing is needed.
+    /// By group its table up to there: the null block where nothing is needed. If the hit ends inside a block of a group, that block is
+    /// the last one, and only its first tokens are of use: to be copied, not to be written to.
     pub tables: Vec<Vec<BlockId>>,
     /// How far the groups of full attention alone would have gone; the limit, if there are none.
     pub full_tokens: Tokens,
@@ -75,8 +83,28 @@ impl Groups {
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
         let caching = self.specs.iter().filter(|spec| spec.kind.is_cached());
-        let each = caching.map(|spec| spec.ending_before(spec.full_blocks(limit)));
+        let each = caching.map(|spec| match spec.partial_hits {
+            true => limit,
+            false => spec.ending_before(spec.full_blocks(limit)),
+        });
         self.align(each.min().unwrap_or(Tokens::ZERO))
+    }
+
+    /// How many tokens behind the blocks of a table, within `limit`, are cached inside one more, which is put behind them.
+    fn find_leading(
+        &self,
+        group: usize,
+        limit: Tokens,
+        table: &mut Vec<BlockId>,
+        cached: &mut impl Cached,
+    ) -> Tokens {
+        let (spec, at) = (self.specs[group], Blocks(table.len()));
+        let left = limit.minus(spec.tokens(at)).0.min(spec.block_tokens - 1);
+        let most = HashUnits(left / self.unit);
+        let found = if spec.partial_hits && most.0 > 0 { cached.find_leading(group, at, most) } else { None };
+        let Some((units, block)) = found else { return Tokens::ZERO };
+        table.push(block);
+        Tokens(units.0.min(most.0) * self.unit)
     }
 
     /// The longest hit of at most `limit` tokens that every group can serve: its length is a multiple of all block sizes, and of each
@@ -89,7 +117,8 @@ impl Groups {
             let most = spec.full_blocks(full_tokens).plus(Blocks(spec.margin));
             let most = most.min(spec.full_blocks(limit));
             cached.find_run(group, Blocks::ZERO, most, &mut tables[group]);
-            full_tokens = full_tokens.min(spec.ending_before(Blocks(tables[group].len())));
+            let whole = spec.ending_before(Blocks(tables[group].len()));
+            full_tokens = full_tokens.min(whole.plus(self.find_leading(group, limit, &mut tables[group], cached)));
         }
         let mut length = self.align(full_tokens).min(self.longest_possible(limit));
         let sparse =
@@ -105,7 +134,7 @@ impl Groups {
             }
         }
         for (group, spec) in caching().filter(|(_, spec)| spec.kind.is_full()) {
-            tables[group].truncate(spec.full_blocks(length).0);
+            tables[group].truncate(spec.covering(length).0);
         }
         for group in sparse {
             let at = group.group;
@@ -135,5 +164,9 @@ struct Alone<'a, C> {
 impl<C: Cached> Cached for Alone<'_, C> {
     fn find_run(&mut self, _: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
         self.cached.find_run(self.group, first, end, out);
+    }
+
+    fn find_leading(&mut self, _: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
+        self.cached.find_leading(self.group, at, most)
     }
 }

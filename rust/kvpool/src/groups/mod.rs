@@ -74,7 +74,8 @@ impl Groups {
             return Err(PoolError::config("unit", unit, allowed));
         }
         let common = |so_far: usize, size: usize| (so_far / gcd(so_far, size)).checked_mul(size);
-        let Some(alignment) = cached().try_fold(1, common) else {
+        let mut steps = specs.iter().filter(|spec| spec.kind.is_cached()).map(|spec| spec.granularity(unit));
+        let Some(alignment) = steps.try_fold(1, common) else {
             return Err(PoolError::config("groups", "of these block sizes", "a common multiple in range"));
         };
         Ok(Self { specs, unit, alignment })
@@ -92,7 +93,8 @@ impl Groups {
         self.unit
     }
 
-    /// What the length of a hit is a multiple of: all block sizes' least common multiple.
+    /// What the length of a hit is a multiple of: the least common multiple of all block sizes, of the unit in the place of those of
+    /// groups with [`GroupSpec::partial_hits`].
     #[must_use]
     pub const fn alignment(&self) -> Tokens {
         Tokens(self.alignment)
@@ -102,6 +104,13 @@ impl Groups {
     #[must_use]
     pub const fn align(&self, tokens: Tokens) -> Tokens {
         Tokens(tokens.0 - tokens.0 % self.alignment)
+    }
+
+    /// Hash units behind which a hit can end inside a block ([`GroupSpec::partial_hits`]), at most: 0 without such blocks.
+    #[must_use]
+    pub fn interior_units(&self) -> usize {
+        let partial = self.specs.iter().filter(|spec| spec.partial_hits);
+        partial.map(|spec| spec.block_tokens / self.unit - 1).max().unwrap_or(0)
     }
 
     /// The hash unit whose digest names the block of a group at a position: the last one in it, for a digest stands for everything

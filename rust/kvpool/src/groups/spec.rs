@@ -129,13 +129,21 @@ pub struct GroupSpec {
     pub keep: Keep,
     /// Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read, else 0.
     pub margin: usize,
+    /// Whether a hit may end inside a block, behind any hash unit: the request gets a copy of that block. Full attention alone, for
+    /// which any part of a prefix is one; without a margin.
+    pub partial_hits: bool,
 }
 
 impl GroupSpec {
-    /// A group that keeps all blocks, and has no margin.
+    /// A group that keeps all blocks, has no margin, and is hit in whole blocks.
     #[must_use]
     pub const fn new(kind: GroupKind, block_tokens: usize) -> Self {
-        Self { kind, block_tokens, keep: Keep::All, margin: 0 }
+        Self { kind, block_tokens, keep: Keep::All, margin: 0, partial_hits: false }
+    }
+
+    /// What the length of a hit is a multiple of, if prompts are hashed in units of so many tokens.
+    pub(super) const fn granularity(&self, unit: usize) -> usize {
+        if self.partial_hits { unit } else { self.block_tokens }
     }
 
     /// Blocks that so many tokens fill.
@@ -194,6 +202,10 @@ impl GroupSpec {
         }
         if self.margin > MAX_MARGIN {
             return Err(PoolError::config("margin", self.margin, format!("at most {MAX_MARGIN} blocks")));
+        }
+        if self.partial_hits && (!self.kind.is_full() || self.margin > 0) {
+            let allowed = "false but for full attention without a margin";
+            return Err(PoolError::config("partial_hits", true, allowed));
         }
         Ok(())
     }

@@ -150,6 +150,11 @@ impl CacheManager {
             return Err(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }.into());
         }
         config.groups.as_ref().map_or(Ok(()), |groups| check_groups(groups, config))?;
+        let mut tiers = tiers;
+        let interior = config.groups.as_ref().map_or(0, Groups::interior_units);
+        if interior > 0 {
+            tiers.device_mut().keep_interior(interior)?;
+        }
         Ok(Self {
             tiers,
             hasher: Arc::new(hasher),

@@ -5,8 +5,9 @@
 use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
-use crate::groups::{Blocks, Cached, GroupHit, Groups, Tokens};
+use crate::groups::{Blocks, Cached, GroupHit, Groups, HashUnits, Tokens};
 use crate::hash::{BlockHash, HashChain};
+use crate::record::Name;
 
 /// What a pool has cached of a chain.
 struct OfChain<'a> {
@@ -30,6 +31,17 @@ impl Cached for OfChain<'_> {
             named
         };
         pool.find_named_run(hashes, group as u16, out);
+    }
+
+    fn find_leading(&mut self, group: usize, at: Blocks, most: HashUnits) -> Option<(HashUnits, BlockId)> {
+        let Self { pool, groups, hashes, .. } = *self;
+        let per_block = groups.specs().get(group)?.block_tokens / groups.unit();
+        let first = at.0.checked_mul(per_block)?;
+        let units = hashes.get(first..hashes.len().min(first + most.0.min(per_block - 1)))?;
+        let find = |hash: &BlockHash| pool.index.find_interior(Name { hash, group: group as u16 });
+        // What is found behind some units is found behind each fewer.
+        let found = units.partition_point(|hash| find(hash).is_some());
+        Some((HashUnits(found), find(units.get(found.checked_sub(1)?)?)?))
     }
 }
 
@@ -80,6 +92,36 @@ impl BlockPool {
             return Err(PoolError::BlockSizeMismatch { chain: groups.unit(), pool: self.block_size() });
         }
         Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
+    }
+
+    /// From now on the hash units inside blocks can be named, for hits of [`GroupSpec::partial_hits`](crate::groups::GroupSpec): at
+    /// most `per_block` of each block. 72 bytes each.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if they are too many, or there is no memory.
+    pub fn keep_interior(&mut self, per_block: usize) -> Result<(), PoolError> {
+        self.check_poison()?;
+        self.index.keep_interior(self.num_blocks(), per_block)
+    }
+
+    /// Names the first hash units inside a registered block of a group, each by its digest. Units of a block that has such names, and
+    /// those behind the last that there is room for, are not named. O(units).
+    ///
+    /// # Errors
+    /// [`PoolError::NotRegistered`]; as [`Self::register_named`] of the group.
+    pub fn name_interior(
+        &mut self,
+        block: BlockId,
+        hashes: &[BlockHash],
+        group: u16,
+    ) -> Result<(), PoolError> {
+        self.check_group(group)?;
+        if !self.is_registered(block) {
+            return Err(PoolError::NotRegistered { block });
+        }
+        let most = self.index.interior_units().min(hashes.len());
+        self.index.name_interior(block, &hashes[..most], group);
+        Ok(())
     }
 
     /// Acquires what [`Self::find_groups`] found since the pool last changed; of `asked` blocks of the first group `hits` were there.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use super::interior::Interior;
 use super::rings::LOOKAHEAD;
 use super::table::{Home, Table};
 use crate::block::BlockId;
@@ -41,6 +42,8 @@ pub(crate) struct Index {
     /// A change met links that do not mirror each other, or a table that does not lead to a ring's head: the content that it
     /// met is not found any more, and the index can no longer be trusted.
     pub(super) torn: bool,
+    /// What is inside blocks, for whoever asks for that.
+    pub(super) interior: Option<Box<Interior>>,
 }
 
 impl Index {
@@ -64,6 +67,7 @@ impl Index {
             registered: 0,
             mixed: 0,
             torn: false,
+            interior: None,
         };
         index.grow_arrays(num_blocks)?;
         Ok(index)
@@ -73,6 +77,7 @@ impl Index {
     pub(crate) fn grow(&mut self, records: &Records, num_blocks: usize) -> Result<(), PoolError> {
         let mut table = self.table.prepare(num_blocks - 1)?;
         self.grow_arrays(num_blocks)?;
+        self.interior.as_mut().map_or(Ok(()), |interior| interior.grow(num_blocks))?;
         table.rebuild(&self.table, |id| records.at(id).name());
         self.table = table;
         Ok(())
@@ -110,9 +115,35 @@ impl Index {
         Ok(())
     }
 
+    /// From now on units inside blocks can be named, at most `per_block` of each.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there are too many, or no memory; then nothing has changed.
+    pub(crate) fn keep_interior(&mut self, num_blocks: usize, per_block: usize) -> Result<(), PoolError> {
+        self.interior = Some(Box::new(Interior::new(num_blocks, per_block)?));
+        Ok(())
+    }
+
+    /// Names the first units inside a registered block, as far as there is room, if none is named.
+    pub(crate) fn name_interior(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
+        if let Some(interior) = self.interior.as_mut().filter(|interior| !interior.names(block)) {
+            interior.name(block, hashes, group);
+        }
+    }
+
+    /// The block that was named first of those with a unit of this name inside.
+    pub(crate) fn find_interior(&self, name: Name<'_>) -> Option<BlockId> {
+        self.interior.as_ref()?.find(name)
+    }
+
+    /// Units inside a block that can be named.
+    pub(crate) fn interior_units(&self) -> usize {
+        self.interior.as_ref().map_or(0, |interior| interior.per_block())
+    }
+
     /// Whether a change met broken links: see [`Self::check_block`].
-    pub(crate) const fn is_torn(&self) -> bool {
-        self.torn
+    pub(crate) fn is_torn(&self) -> bool {
+        self.torn || self.interior.as_ref().is_some_and(|interior| interior.is_torn())
     }
 
     pub(crate) const fn num_registered(&self) -> usize {

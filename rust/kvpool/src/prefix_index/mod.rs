@@ -34,6 +34,7 @@
 //! ```
 
 mod index;
+mod interior;
 mod named;
 mod rings;
 pub(crate) mod table;

@@ -236,7 +236,15 @@ impl Index {
     #[inline]
     pub(crate) fn remove(&mut self, records: &mut Records, block: BlockId) -> Visibility {
         let home = self.table.home(records.at(block.get()).name());
+        self.forget_interior(&[block]);
         self.remove_from(records, block, home)
+    }
+
+    #[inline]
+    fn forget_interior(&mut self, blocks: &[BlockId]) {
+        if let Some(interior) = &mut self.interior {
+            blocks.iter().for_each(|&block| interior.remove(block));
+        }
     }
 
     #[inline(always)]
@@ -261,6 +269,7 @@ impl Index {
         blocks: &[BlockId],
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) {
+        self.forget_interior(blocks);
         let mut homes = [Home::default(); LOOKAHEAD];
         for blocks in blocks.chunks(LOOKAHEAD) {
             self.table.find_homes(blocks.iter().map(|block| records.at(block.get()).name()), &mut homes);
@@ -290,6 +299,7 @@ impl Index {
     /// Forgets everything, the algorithm too. O(blocks).
     pub(crate) fn clear(&mut self, records: &mut Records) {
         self.table.clear();
+        self.interior.as_mut().map(|interior| interior.clear());
         records.iter_mut().for_each(|record| forget(Some(record)));
         self.registered = 0;
         self.mixed = 0;
@@ -368,6 +378,7 @@ impl Index {
         ensure(mixed == self.mixed, "P3 (rings are counted)", || {
             format!("{mixed} hashes have two, {} counted", self.mixed)
         })?;
+        self.interior.as_ref().map_or(Ok(()), |interior| interior.check_invariants(records))?;
         let flagged = records.iter().filter(|record| record.is_registered()).count();
         ensure(
             in_rings == flagged && flagged == self.registered,

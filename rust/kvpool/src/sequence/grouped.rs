@@ -18,7 +18,7 @@ use super::tables::Sequence;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
-use crate::hash::HashCursor;
+use crate::hash::{BlockHash, HashCursor};
 use crate::pool::BlockPool;
 use crate::record::{MAX_POSITIONS, Name};
 use crate::tiers::{TierError, Tiers};
@@ -154,9 +154,46 @@ impl Grouped {
             // Full attention needs what is before, so that goes last; the others need no more than they hold.
             let parent = at.checked_sub(1).filter(|_| chained).map(|before| table.blocks[before]);
             pool.register_behind(block, name, at as u32, parent)?;
+            if let Some(inside) = self.interior(cursor, table, at) {
+                pool.name_interior(block, inside, table.group)?;
+            }
             count += 1;
         }
         Ok(count)
+    }
+
+    /// Digests of the hash units that a hit can end behind inside a block of a table, if its group has such hits. Of the block behind
+    /// the full ones fewer.
+    fn interior<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<&'a [BlockHash]> {
+        let spec = Some(self.spec(table)).filter(|spec| spec.partial_hits)?;
+        let per_block = spec.block_tokens / self.groups.unit();
+        let (hashes, first) = (cursor.chain().hashes(), at.checked_mul(per_block)?);
+        let inside = hashes.get(first..hashes.len().min(first + per_block - 1))?;
+        (!inside.is_empty()).then_some(inside)
+    }
+
+    /// Registers what a table that is to be given up has computed behind its last full block, which hits can end inside: under no name
+    /// of its own, for it is not full.
+    fn register_tail(
+        &self,
+        pool: &mut BlockPool,
+        cursor: &HashCursor,
+        table: &Table,
+        computed: usize,
+    ) -> Result<(), PoolError> {
+        let at = computed / table.block_tokens;
+        let (Some(&tail), Some(inside)) = (table.blocks.get(at), self.interior(cursor, table, at)) else {
+            return Ok(());
+        };
+        let units = computed % table.block_tokens / self.groups.unit();
+        let Some(hash) = units.checked_sub(1).and_then(|last| inside.get(last)) else { return Ok(()) };
+        // Nobody else writes behind these tokens.
+        if at < MAX_POSITIONS && pool.num_users(tail) == 1 && !pool.is_registered(tail) {
+            let parent = at.checked_sub(1).map(|before| table.blocks[before]);
+            pool.register_hidden(tail, hash, at as u32, parent)?;
+            pool.name_interior(tail, &inside[..units], table.group)?;
+        }
+        Ok(())
     }
 
     /// The state of a table that is to be kept when so many tokens are computed: its position, if there is one. Hits end at multiples
@@ -204,6 +241,17 @@ impl Sequence {
         // What went further than this has another state by now.
         grouped.due = (due && grouped.written_to == *computed).then_some(*computed);
         Ok(count)
+    }
+
+    /// Registers what is computed behind the last full blocks of tables that are to be given up.
+    pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
+        let Some(grouped) = self.grouped.as_deref() else { return Ok(()) };
+        let pool = tiers.pool_mut(self.tier)?;
+        if self.tier > 0 || !self.publishes || self.cursor.epoch() != pool.epoch() {
+            return Ok(());
+        }
+        let mut tables = self.tables();
+        Ok(tables.try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
     }
 
     /// Copies states that the latest commit ended at to blocks of their own, which are registered, as far as there are blocks. Returns

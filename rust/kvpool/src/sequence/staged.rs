@@ -33,7 +33,9 @@ pub(crate) struct StagedTable {
     /// once it is allocated.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
-    layout: Layout,
+    /// Whether the request writes to the last of these blocks, if there is one, and so to a copy of it: a state, or a block that the
+    /// hit ends inside.
+    copies: bool,
 }
 
 /// An admission that was looked up: what is cached of a prompt, and how many blocks are to be allocated behind it.
@@ -111,7 +113,10 @@ impl Staged {
         let (ready_tokens, covered_tokens) = ready_and_covered(tokens, cached_tokens, part);
         // Blocks of a group beyond its match, for so many tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
-            Layout::Positions => specs[group].covering(Tokens(tokens)).0.saturating_sub(tables[group].len()),
+            Layout::Positions => {
+                let whole = specs[group].full_blocks(Tokens(cached_tokens)).0.min(tables[group].len());
+                specs[group].covering(Tokens(tokens)).0.saturating_sub(whole)
+            }
             Layout::State => 1,
             Layout::Encoder => 0,
         };
@@ -131,7 +136,8 @@ impl Staged {
             if layout == Layout::State {
                 blocks.retain(|block| !block.is_null());
             }
-            StagedTable { blocks, new_blocks, layout }
+            let shares = layout == Layout::Positions && blocks.len() > spec.full_blocks(Tokens(cached_tokens)).0;
+            StagedTable { blocks, new_blocks, copies: shares || layout == Layout::State }
         });
         let cached = cached_tokens / specs[0].block_tokens;
         let asked = tokens.saturating_sub(1) / specs[0].block_tokens;
@@ -188,17 +194,21 @@ impl Staged {
         pool.acquire_in_groups(&self.matched().collect::<Vec<_>>(), self.cached, self.found.asked)
     }
 
-    /// Allocates the blocks behind the match, which was acquired before. A state that was hit is copied: the request writes to its own.
+    /// Allocates the blocks behind the match, which was acquired before, and copies what the request writes to.
     pub(crate) fn allocate(&mut self, tiers: &mut Tiers, tier: usize) -> Result<(), TierError> {
         if self.tables.is_empty() {
             self.found.blocks.reserve_exact(self.new_blocks);
             return Ok(tiers.pool_mut(tier)?.allocate_into(self.new_blocks, &mut self.found.blocks)?);
         }
-        for StagedTable { blocks, new_blocks, layout } in &mut self.tables {
-            match (layout, blocks.first()) {
-                (Layout::State, Some(&state)) => *blocks = vec![tiers.copy_on_write(tier, state)?],
-                _ => tiers.pool_mut(tier)?.allocate_into(*new_blocks, blocks)?,
-            }
+        for StagedTable { blocks, new_blocks, copies, .. } in &mut self.tables {
+            let copied = match blocks.last_mut().filter(|_| *copies) {
+                Some(shared) => {
+                    *shared = tiers.copy_on_write(tier, *shared)?;
+                    1
+                }
+                None => 0,
+            };
+            tiers.pool_mut(tier)?.allocate_into(new_blocks.saturating_sub(copied), blocks)?;
         }
         Ok(())
     }

@@ -305,6 +305,7 @@ impl Sequence {
     /// goes last: what it keeps is of use without the others.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         let tier = self.tier;
+        self.keep_tails(tiers)?;
         self.tables_mut().rev().try_for_each(|table| table.give_up(tiers, tier, until))?;
         (self.tier, self.computed_tokens, self.publishes) = (0, 0, true);
         Ok(())

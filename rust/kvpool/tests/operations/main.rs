@@ -8,6 +8,7 @@ mod engine_calls;
 mod groups;
 mod manager_retention;
 mod named;
+mod partial_hits;
 mod parts;
 mod request_ids;
 mod resets;
