@@ -138,7 +138,11 @@ fn python_groups(groups: &Groups) -> String {
         };
         let margin = if spec.margin > 0 { format!(", margin={}", spec.margin) } else { String::new() };
         let partial = if spec.partial_hits { ", partial_hits=True" } else { "" };
-        format!("kvpool.GroupSpec({:?}, {}{span}{keep}{margin}{partial})", spec.kind.name(), spec.block_tokens)
+        format!(
+            "kvpool.GroupSpec({:?}, {}{span}{keep}{margin}{partial})",
+            spec.kind.name(),
+            spec.block_tokens
+        )
     };
     groups.specs().iter().map(group).collect::<Vec<_>>().join(", ")
 }

@@ -60,7 +60,7 @@ pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
     (settings(), prop::collection::vec(group, 1..4)).prop_map(|(config, specs)| {
         let spec = |(kind, times, keep, margin)| {
             let block_tokens = times * config.block_size;
-            let partial_hits = kind.is_full() && margin == 0 && keep != groups::Keep::All;
+            let partial_hits = kind == GroupKind::Full && margin == 0 && keep != groups::Keep::All;
             GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) }
         };
         let specs = specs.into_iter().map(spec).collect();

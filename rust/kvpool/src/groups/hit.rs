@@ -118,7 +118,8 @@ impl Groups {
             let most = most.min(spec.full_blocks(limit));
             cached.find_run(group, Blocks::ZERO, most, &mut tables[group]);
             let whole = spec.ending_before(Blocks(tables[group].len()));
-            full_tokens = full_tokens.min(whole.plus(self.find_leading(group, limit, &mut tables[group], cached)));
+            full_tokens =
+                full_tokens.min(whole.plus(self.find_leading(group, limit, &mut tables[group], cached)));
         }
         let mut length = self.align(full_tokens).min(self.longest_possible(limit));
         let sparse =

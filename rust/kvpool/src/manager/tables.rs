@@ -266,7 +266,9 @@ impl CacheManager {
         let pairs = swap.pairs();
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
         for &slot in &swap.members {
-            self.at_mut(slot)?.sequence.moved(&mapping, swap.to);
+            let (request, tiers) = self.parts(slot)?;
+            request.sequence.moved(&mapping, swap.to);
+            request.sequence.name_interior(tiers)?;
             if self.arrive(slot, swap.to)? {
                 self.apply_hints(slot, 0..usize::MAX)?; // on the device its content is new, or was hit
             }

@@ -46,9 +46,7 @@ impl BlockPool {
 
     /// Whether `block` has a place in the order of eviction though pins hold it.
     pub(super) fn is_pinned_in_order(&self, block: BlockId) -> bool {
-        self.pinned_in_order > 0
-            && self.is_pinned(block)
-            && self.order.contains(&self.records, block)
+        self.pinned_in_order > 0 && self.is_pinned(block) && self.order.contains(&self.records, block)
     }
 
     /// Whether pins alone hold `block`, and its turn has come: what it depends on may be gone.

@@ -187,7 +187,7 @@ impl Grouped {
         };
         let units = computed % table.block_tokens / self.groups.unit();
         let Some(hash) = units.checked_sub(1).and_then(|last| inside.get(last)) else { return Ok(()) };
-        // Nobody else writes behind these tokens.
+        // Whoever else holds it would have to copy it before it goes on.
         if at < MAX_POSITIONS && pool.num_users(tail) == 1 && !pool.is_registered(tail) {
             let parent = at.checked_sub(1).map(|before| table.blocks[before]);
             pool.register_hidden(tail, hash, at as u32, parent)?;
@@ -243,6 +243,23 @@ impl Sequence {
         Ok(count)
     }
 
+    /// Names again what is inside registered blocks that a swap has brought: what goes from tier to tier is a content as a whole.
+    pub(crate) fn name_interior(&self, tiers: &mut Tiers) -> Result<(), TierError> {
+        let (Some(grouped), pool) = (self.grouped.as_deref(), tiers.pool_mut(self.tier)?) else {
+            return Ok(());
+        };
+        for table in self.tables() {
+            for (at, &block) in table.blocks.iter().enumerate().take(table.published) {
+                let own = grouped.name(&self.cursor, table, at);
+                let inside = grouped.interior(&self.cursor, table, at);
+                if let Some(inside) = inside.filter(|_| own.is_some() && pool.name_of(block) == own) {
+                    pool.name_interior(block, inside, table.group)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Registers what is computed behind the last full blocks of tables that are to be given up.
     pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
         let Some(grouped) = self.grouped.as_deref() else { return Ok(()) };
@@ -251,7 +268,8 @@ impl Sequence {
             return Ok(());
         }
         let mut tables = self.tables();
-        Ok(tables.try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
+        Ok(tables
+            .try_for_each(|table| grouped.register_tail(pool, &self.cursor, table, self.computed_tokens))?)
     }
 
     /// Copies states that the latest commit ended at to blocks of their own, which are registered, as far as there are blocks. Returns

@@ -136,7 +136,8 @@ impl Staged {
             if layout == Layout::State {
                 blocks.retain(|block| !block.is_null());
             }
-            let shares = layout == Layout::Positions && blocks.len() > spec.full_blocks(Tokens(cached_tokens)).0;
+            let shares =
+                layout == Layout::Positions && blocks.len() > spec.full_blocks(Tokens(cached_tokens)).0;
             StagedTable { blocks, new_blocks, copies: shares || layout == Layout::State }
         });
         let cached = cached_tokens / specs[0].block_tokens;

@@ -254,7 +254,8 @@ impl World {
             self.note_taken(&[own], &order, evicted);
             let source = self.planned.get(&block).copied().unwrap_or(block);
             self.planned.insert(own, source);
-            for end in [source, own].into_iter().filter(|&end| self.blocks[end].pins == 0).collect::<Vec<_>>() {
+            for end in [source, own].into_iter().filter(|&end| self.blocks[end].pins == 0).collect::<Vec<_>>()
+            {
                 let block = &mut self.blocks[end];
                 block.references += 1;
                 block.fences += 1;

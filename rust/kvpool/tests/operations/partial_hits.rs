@@ -4,6 +4,7 @@
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{BlockId, CacheManager, ExtraKeys, ManagerConfig, MultimodalItem, Place, PoolError, Until};
 use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence};
 
 const UNIT: usize = 2;
 
@@ -13,7 +14,8 @@ fn full(block_tokens: usize) -> GroupSpec {
 
 fn manager(specs: Vec<GroupSpec>, num_blocks: usize) -> CacheManager {
     let groups = Some(Groups::new(specs, Some(UNIT)).unwrap());
-    CacheManager::new(ManagerConfig { num_blocks, block_size: UNIT, groups, ..ManagerConfig::default() }).unwrap()
+    CacheManager::new(ManagerConfig { num_blocks, block_size: UNIT, groups, ..ManagerConfig::default() })
+        .unwrap()
 }
 
 fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32]) -> usize {
@@ -139,6 +141,11 @@ fn kinds_whose_hits_cannot_end_inside_a_block_refuse_it() {
 }
 
 proptest! {
+    #![proptest_config(Config {
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    })]
+
     /// Nothing is evicted: a hit is as long as the longest prefix that some request has computed, in units, whatever the blocks.
     #[test]
     fn a_hit_is_the_longest_computed_prefix(
@@ -165,4 +172,25 @@ proptest! {
             computed.push(prompt[..known].to_vec());
         }
     }
+}
+
+/// What a swap brings back is as good as what was there before.
+#[test]
+fn a_hit_ends_inside_a_block_that_a_swap_has_brought() {
+    let groups = Some(Groups::new(vec![full(8)], Some(UNIT)).unwrap());
+    let config =
+        ManagerConfig { num_blocks: 9, block_size: UNIT, host_blocks: 9, groups, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    admit(&mut manager, 1, &counting(21));
+    manager.commit(1, 21).unwrap();
+    for way in [CacheManager::begin_swap_out, CacheManager::begin_swap_in] {
+        let swap = way(&mut manager, &[1.into()]).unwrap();
+        manager.take_plan().unwrap();
+        manager.complete_swap(swap).unwrap();
+        manager.check_invariants().unwrap();
+        manager.evict(usize::MAX).unwrap();
+    }
+    assert_eq!(run(&mut manager, &counting(14)), 12);
+    manager.release(1, Until::Now).unwrap();
+    assert_eq!(run(&mut manager, &counting(21)), 20);
 }
