@@ -35,6 +35,8 @@ def manager(groups: list[GroupSpec], **settings: Any) -> kvpool.CacheManager:
         (("state", 4), {"keep": "some"}, "'all', 'junctions', or every so many tokens"),
         (("state", 4), {"keep": 0}, "keep"),
         (("full", 4), {"margin": -1}, "margin"),
+        (("state", 4), {"partial_hits": True}, "partial_hits"),
+        (("full", 4), {"partial_hits": True, "margin": 1}, "partial_hits"),
     ],
 )
 def test_a_group_that_cannot_be_is_refused_by_name(arguments: Any, named: Any, message: str) -> None:
@@ -54,7 +56,7 @@ def test_groups_that_do_not_go_with_the_manager_are_refused() -> None:
         manager(["full"])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1)])
+@pytest.mark.parametrize("spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1), GroupSpec("full", partial_hits=True)])
 def test_a_spec_is_what_it_prints(spec: GroupSpec) -> None:
     again = eval(repr(spec), {"GroupSpec": GroupSpec})
     assert (again, hash(again)) == (spec, hash(spec))
@@ -120,7 +122,13 @@ def test_an_encoder_is_covered_or_nothing_changes() -> None:
         st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.sampled_from(["admit", "step", "release", "fork"])),
         max_size=40,
     ),
-    st.sampled_from([WINDOW, STATES, [*WINDOW, GroupSpec("state", 8)], [GroupSpec("chunked", 4, chunk=12)]]),
+    st.sampled_from([
+        WINDOW,
+        STATES,
+        [*WINDOW, GroupSpec("state", 8)],
+        [GroupSpec("chunked", 4, chunk=12)],
+        [GroupSpec("full", 8, partial_hits=True), GroupSpec("state", 4)],
+    ]),
 )
 def test_random_calls_hold_the_invariants_and_the_journal_replays(
     calls: list[tuple[str, int, str]], groups: list[GroupSpec]
@@ -149,10 +157,12 @@ def test_random_calls_hold_the_invariants_and_the_journal_replays(
     assert kvpool.journal.replay_journal(image).difference is None
 
 
-def test_the_example_of_the_docs_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_docs_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).resolve().parent.parent / "docs" / "groups.md").read_text(encoding="utf-8")
-    (snippet,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    exec(compile(snippet, "groups.md", "exec"), {})
-    tables, changes, hit, reach = capsys.readouterr().out.splitlines()
+    snippets = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert len(snippets) == 2
+    exec(compile("".join(snippets), "groups.md", "exec"), {})
+    tables, changes, hit, reach, inside, copies = capsys.readouterr().out.splitlines()
+    assert (inside, copies) == ("688 [1, 3]", "[((0, 2), (0, 3))]")
     assert (tables, changes) == ("[19, 19, 1]", "[]")
     assert (hit, reach) == ("128 192", "[192, 192, 128]")

@@ -4,8 +4,9 @@
 //! Fails it: a table of partial digests beside the index that promotion does not clean; a promotion onto another block that
 //! leaves the one given up in the index.
 //!
-//! Here a part of a block has no digest at all, and a promoted block has one: this module holds that so. vLLM has partial
-//! digests: `kvpool-vllm/tests/properties`, `tests/properties/test_p17_superseded_partial.py`.
+//! Without `partial_hits` a part of a block has no digest at all, and a promoted block has one: this module holds that so. With
+//! them, names inside a block go with it: `operations/partial_hits.rs`. vLLM has partial digests of its own:
+//! `kvpool-vllm/tests/properties`, `tests/properties/test_p17_superseded_partial.py`.
 
 use super::*;
 
