@@ -32,6 +32,11 @@ fn window() -> GroupSpec {
     GroupSpec::new(GroupKind::Sliding { window: 1024 }, BLOCK)
 }
 
+/// Full attention in blocks as large as a state's.
+fn large(partial_hits: bool) -> GroupSpec {
+    GroupSpec { partial_hits, ..GroupSpec::new(GroupKind::Full, 32 * BLOCK) }
+}
+
 fn lookup(criterion: &mut Criterion) {
     let mut bench = criterion.benchmark_group("lookup_32k");
     let prompt = prompt();
@@ -44,6 +49,8 @@ fn lookup(criterion: &mut Criterion) {
         ("the same, windows cached up to the half", gemma(), 0.5),
         ("the same, windows not cached", gemma(), 0.0),
         ("full and state", vec![full(), state], 1.0),
+        ("blocks of 512", vec![large(false)], 1.0),
+        ("blocks of 512, the hit ends inside one", vec![large(true)], 1.0),
     ] {
         let groups = Groups::new(specs, Some(BLOCK)).unwrap();
         let config = PoolConfig { num_blocks: 7 * TOKENS / BLOCK, block_size: BLOCK, ..Default::default() };
@@ -55,6 +62,12 @@ fn lookup(criterion: &mut Criterion) {
             let names = &names[..(share * names.len() as f64) as usize];
             let blocks = pool.allocate(names.len()).unwrap();
             pool.register_named(&blocks, names, group as u16, |_, _| {}).unwrap();
+            if spec.partial_hits {
+                pool.keep_interior(groups.interior_units()).unwrap();
+                for (block, hashes) in blocks.iter().zip(hashes.chunks(per_block)) {
+                    pool.name_interior(*block, &hashes[..per_block - 1], group as u16).unwrap();
+                }
+            }
         }
         bench.bench_function(name, |bencher| {
             bencher
@@ -85,6 +98,8 @@ fn life(criterion: &mut Criterion) {
         ("six groups: full, five windows", Some(windows(Keep::All))),
         ("the same, windows kept at junctions", Some(windows(Keep::Junctions))),
         ("full and state", Some(vec![full(), GroupSpec::new(GroupKind::State, 32 * BLOCK)])),
+        ("blocks of 512", Some(vec![large(false)])),
+        ("blocks of 512, hits may end inside", Some(vec![large(true)])),
     ] {
         let groups = specs.map(|specs| Groups::new(specs, Some(BLOCK)).unwrap());
         let per_prompt = groups.as_ref().map_or(1, |groups| groups.specs().len()) * PROMPT / BLOCK;

@@ -25,6 +25,8 @@ pub(crate) struct Interior {
     /// By unit; a block's own are neighbours.
     records: Vec<Record>,
     index: Index,
+    /// Reused by every call.
+    units: Vec<BlockId>,
 }
 
 impl Interior {
@@ -34,7 +36,8 @@ impl Interior {
     /// [`PoolError::InvalidConfig`] for more units than there are numbers, or than there is memory for.
     pub(super) fn new(num_blocks: usize, per_block: usize) -> Result<Self, PoolError> {
         let units = Self::count(num_blocks, per_block)?;
-        Ok(Self { per_block, records: blank(units)?, index: Index::new(units, 1, Verify::None)? })
+        let index = Index::new(units, 1, Verify::None)?;
+        Ok(Self { per_block, records: blank(units)?, index, units: Vec::with_capacity(per_block) })
     }
 
     /// Records for so many blocks. The null block has some, too, so that no unit has its number.
@@ -68,8 +71,17 @@ impl Interior {
 
     /// Names the first units of a real block, which has none that are named, in a group.
     pub(super) fn name(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
-        for (unit, hash) in self.units_of(block).zip(hashes) {
-            self.index.insert_named(&mut self.records, unit, &Index::link(*hash, 0, None), group);
+        let of_block = self.units_of(block);
+        let Self { records, index, units, .. } = self;
+        units.clear();
+        units.extend(of_block.take(hashes.len()));
+        let mut done = 0;
+        while done < units.len() {
+            done += index.insert_named_run(records, &units[done..], &hashes[done..], group);
+            if let (Some(&copy), Some(&hash)) = (units.get(done), hashes.get(done)) {
+                index.insert_named(records, copy, &Index::link(hash, 0, None), group);
+                done += 1;
+            }
         }
     }
 
@@ -86,12 +98,11 @@ impl Interior {
 
     /// Forgets what is inside a block.
     pub(super) fn remove(&mut self, block: BlockId) {
-        for unit in self.units_of(block) {
-            if !self.records.at(unit.get()).is_registered() {
-                break;
-            }
-            self.index.remove(&mut self.records, unit);
-        }
+        let of_block = self.units_of(block);
+        let Self { records, index, units, .. } = self;
+        units.clear();
+        units.extend(of_block.take_while(|unit| records.at(unit.get()).is_registered()));
+        index.remove_run(records, units, |_, _, _| {});
     }
 
     /// Forgets everything.
