@@ -10,8 +10,8 @@ TRACE ?=
 MODEL_OPERATIONS ?= 5000000
 # States of every policy that are broken in every way: half a minute for a hundred.
 FAULT_STATES ?= 300
-# Schedules of each kind, of every model of what threads share.
-SCHEDULES ?= 10000
+# Schedules of each kind, of every model of what threads share: half a minute for ten thousand.
+SCHEDULES ?= 50000
 # Examples of a property in Python, of 120 steps where it is a machine: a quarter of an hour for a thousand.
 EXAMPLES ?= 2000
 # Processes that the Python tests are shared out to.
