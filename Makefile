@@ -4,11 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
-MODEL_OPERATIONS ?= 10000000
-# States of every policy that test-slow breaks in every way.
+# What test-slow takes, on two quiet cores about 40 minutes. Each can be set for a longer run; `make test` runs 200,000 operations,
+# 30 states, 1,000 schedules and 100 examples.
+# Operations of every model in Rust: a minute of a core for a million.
+MODEL_OPERATIONS ?= 5000000
+# States of every policy that are broken in every way: half a minute for a hundred.
 FAULT_STATES ?= 300
-# Schedules of each kind that test-slow runs of every model of what threads share.
-SCHEDULES ?= 100000
+# Schedules of each kind, of every model of what threads share: half a minute for ten thousand.
+SCHEDULES ?= 50000
+# Examples of a property in Python, of 120 steps where it is a machine: a quarter of an hour for a thousand.
+EXAMPLES ?= 2000
 # Processes that the Python tests are shared out to.
 WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 # Minutes that soak runs.
@@ -28,7 +33,7 @@ FREE_THREADED ?= python3.14t
 TARGET ?=
 SECONDS ?= 60
 # The same in test-slow.
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 30
 
 # Without the descriptors of make -j: a cargo that a test starts would take its own of these numbers for a jobserver.
 APART := env -u MAKEFLAGS -u MFLAGS
@@ -37,7 +42,7 @@ APART := env -u MAKEFLAGS -u MFLAGS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-mutants test-torch fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
 	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -136,18 +141,24 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-conformance test-mutants coverage journal-check \
 	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
-# The time limit of the Python tests is a net for what hangs, far above what any takes on a machine that others use, too.
-test-slow: $(VENV)/.test ## What is slow or random, for longer: MODEL_OPERATIONS=n SCHEDULES=n, fuzzing, the Python tests that draw
-	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool \
-		--test pool_model --test manager_model --test manager_tables --test manager_groups --test sequences
-	KVPOOL_FAULT_STATES=$(FAULT_STATES) $(CARGO) test --locked --release -p kvpool --test evidence
-	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
-	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(CARGO) test --locked --release -p kvpool-shuttle
+# Side by side: a model in Rust runs on one core.
+test-slow: $(VENV)/.test ## What is slow or random, for longer (40 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
+	$(MAKE) --no-print-directory -j2 --output-sync=line test-slow-rust test-slow-python
+
+test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, schedules, each hash alone, fuzzing
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) KVPOOL_FAULT_STATES=$(FAULT_STATES) $(APART) $(CARGO) test --locked --release -p kvpool \
+		--test pool_model --test manager_model --test manager_tables --test manager_groups --test sequences --test evidence
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
+	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle
 	for feature in $(HASH_FEATURES); do \
-		$(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
+		$(APART) $(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
 	done
-	$(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
-	HYPOTHESIS_PROFILE=slow $(BIN)/python -m pytest -q -m "slow or longer or hypothesis" --timeout 14400 $(WORKERS)
+	$(APART) $(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
+
+# The time limit is a net for what hangs, far above what any test takes on a machine that others use, too.
+test-slow-python: $(VENV)/.test ## The Python half: what is marked slow or longer, and what Hypothesis draws
+	HYPOTHESIS_PROFILE=slow KVPOOL_EXAMPLES=$(EXAMPLES) $(APART) $(BIN)/python -m pytest -q \
+		-m "slow or longer or hypothesis" --timeout 14400 --durations 10 $(WORKERS)
 
 journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace)
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)

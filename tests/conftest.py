@@ -1,4 +1,7 @@
-"""Hypothesis profiles: ``fast`` for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow). Fixtures."""
+"""Hypothesis profiles, and fixtures.
+
+``fast`` for every run, ``slow`` for ``make test-slow``: HYPOTHESIS_PROFILE=slow; KVPOOL_EXAMPLES=n sets its examples.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ settings.register_profile(
 )
 settings.register_profile(
     "slow",
-    max_examples=5000,
+    max_examples=int(os.environ.get("KVPOOL_EXAMPLES", "2000")),
     stateful_step_count=120,
     suppress_health_check=_PATIENT,
     deadline=None,

@@ -1,7 +1,7 @@
 """A large state machine in shares, each a run of its own.
 
 A run of Hypothesis keeps all that it has drawn, in one process: 7,500 histories of the pool take more than 6 GB. Shares
-draw as many in all, in a tenth of the memory each, side by side.
+draw as many in all, side by side, and give back their memory at the end of each.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
 
-#: One for every change, 10 in `make test-slow`.
+#: One for every change, one for 500 examples in `make test-slow`.
 SHARES: Final = max(settings().max_examples // 500, 1)
 in_shares = pytest.mark.parametrize("share", range(SHARES))
 

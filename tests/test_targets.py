@@ -140,7 +140,7 @@ def draws(function: ast.FunctionDef) -> bool:
 
 def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
     """test-slow leaves out what `make test` runs alike. Markers say what draws; Hypothesis marks what it calls."""
-    assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow"]
+    assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow-python"]
     longer, unmarked = 0, []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
@@ -153,6 +153,16 @@ def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
             unmarked.append(path.name)
     assert not unmarked
     assert longer > 10
+
+
+def test_what_is_set_for_test_slow_is_read(makefile: Makefile) -> None:
+    recipes = "".join(makefile.recipes[target] for target in makefile.reached({"test-slow"}))
+    given = dict(re.findall(r"(KVPOOL_\w+)=\$\((\w+)\)", recipes))
+    assert set(given.values()) == {"MODEL_OPERATIONS", "FAULT_STATES", "SCHEDULES", "EXAMPLES"}
+    sources = [*(ROOT / "rust").rglob("tests/**/*.rs"), ROOT / "tests/conftest.py"]
+    read = set(re.findall(r'"(KVPOOL_\w+)"', "".join(path.read_text(encoding="utf-8") for path in sources)))
+    assert set(given) <= read
+    assert "tools/fuzz.py --all --seconds $(FUZZ_SECONDS)" in recipes
 
 
 def test_what_the_makefile_says_is_read(makefile: Makefile) -> None:
