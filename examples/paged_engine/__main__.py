@@ -27,7 +27,7 @@ from examples.paged_engine.display import check_progress, generate, print_output
 from examples.paged_engine.engine import Engine, EngineConfig
 from examples.paged_engine.model import Llama
 from examples.paged_engine.sampling import Sampling
-from examples.paged_engine.scheduler import RequestTooLargeError
+from examples.paged_engine.request import RequestTooLargeError
 
 __all__ = ["main"]
 

@@ -131,7 +131,7 @@ class _Mode:
             host_blocks=_ROOM if self.preempt == "swap" else 0,
             preempt=self.preempt,
             prefix_caching=self.prefix_caching,
-            fill=float("nan"),
+            poison=True,
         )
 
 
