@@ -102,7 +102,7 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["passed"] is True
     assert report["problems"] == []
     modes = {mode["mode"]: mode for mode in report["modes"]}
-    assert len(modes) == 7
+    assert len(modes) == 8
     assert all(mode["identical"] for mode in modes.values())
     rows = {mode["logits_rows"] for mode in modes.values()}
     assert len(rows) == 1
@@ -124,7 +124,7 @@ def test_the_check_finds_a_difference(capsys: pytest.CaptureFixture[str], monkey
         return step(engine)
 
     monkeypatch.setattr(Engine, "step", scribbling)
-    # The first is what the others are compared with; all seven run above.
+    # The first is what the others are compared with; all of them run above.
     modes = {mode.name: mode for mode in check._MODES}
     monkeypatch.setattr(check, "_MODES", [modes[name] for name in ("uncached", "swap", "recompute")])
     assert main(["--check", "--check-prompts", "12"]) == 1

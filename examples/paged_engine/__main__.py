@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 import torch
 import typer
 
-from examples.paged_engine.check import NUM_MODES, Workload, check
+from examples.paged_engine.check import Workload, check, modes
 from examples.paged_engine.checkpoint import (
     AsciiTokenizer,
     CheckpointError,
@@ -162,7 +162,7 @@ def _check(llama: Llama, prompts: int, *, as_json: bool) -> int:
     """Runs the check and returns the exit code."""
     workload = Workload.make(llama.config.vocab_size, prompts=prompts)
     with check_progress(shown=not as_json or sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=NUM_MODES * workload.num_tokens)
+        task = bar.add_task("", total=(len(modes(llama)) + 1) * workload.num_tokens)
         report = check(
             llama, workload, on_tokens=lambda mode, tokens: bar.update(task, description=mode, advance=tokens)
         )

@@ -98,6 +98,12 @@ class EngineStats:
     recomputes: int
     #: Shared blocks that were copied to be written.
     cow_copies: int
+    #: Cached blocks that were taken to hold something else.
+    evicted: int
+    #: Of a model with several KV-cache groups: tokens that full attention had cached, and another group could not serve;
+    #: and copies of states that were kept.
+    unserved_tokens: int = 0
+    checkpoints: int = 0
 
     @property
     def hit_rate(self) -> float:
@@ -215,6 +221,9 @@ class Engine:
             swapped_in=manager.swapped_in,
             recomputes=manager.preemptions,
             cow_copies=self.scheduler.cow_copies,
+            evicted=manager.pool.evicted,
+            unserved_tokens=manager.unserved_tokens,
+            checkpoints=manager.checkpoints,
         )
 
     def close(self) -> None:
