@@ -1,4 +1,4 @@
-"""The example engine's hybrid model: whatever blocks, copies and chunks make of it, the bits of a plain forward pass."""
+"""The example engine's hybrid model: whatever becomes of its blocks, the bits are those of a plain forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch.nn import functional
 # The examples are no part of the package: they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from examples.paged_engine import hybrid as hybrid_module
 from examples.paged_engine import model as model_module
 from examples.paged_engine.__main__ import main
 from examples.paged_engine.display import limits
@@ -113,7 +112,9 @@ def assert_all_blocks_are_back(engine: Engine) -> None:
     assert host is None or host.active == 0
 
 
-def run(model: Hybrid, plain: Any, n: int = 2, max_tokens: int = 7, **settings: Any) -> tuple[EngineStats, list[Request]]:
+def run(
+    model: Hybrid, plain: Any, n: int = 2, max_tokens: int = 7, **settings: Any
+) -> tuple[EngineStats, list[Request]]:
     """Runs the prompts, the last ones when the first are under way, and compares every row."""
     with Engine(model, dataclasses.replace(ROOMY, **settings)) as engine:
         first, last = prompts()[:4], prompts()[4:]
@@ -248,7 +249,7 @@ def test_without_a_cache_nothing_is_hit_or_kept(model: Hybrid, plain: Any) -> No
 @pytest.mark.parametrize("prefix_caching", [True, False])
 @pytest.mark.parametrize("preempt", ["swap", "recompute"])
 def test_preemption_changes_nothing(model: Hybrid, plain: Any, preempt: str, prefix_caching: bool) -> None:
-    settings = {"blocks": 34, "preempt": preempt, "prefix_caching": prefix_caching, "token_budget": 24}
+    settings: dict[str, Any] = {"blocks": 34, "preempt": preempt, "prefix_caching": prefix_caching, "token_budget": 24}
     stats, _ = run(model, plain, n=3, **settings)
     assert (stats.swapped_out if preempt == "swap" else stats.recomputes) > 10
     assert stats.swapped_out == stats.swapped_in
@@ -262,13 +263,16 @@ def test_a_small_host_swaps_some_and_recomputes_others(model: Hybrid, plain: Any
 
 def test_a_pool_that_just_holds_one_sequence_is_enough(model: Hybrid, plain: Any) -> None:
     chunk, size = 16, ROOMY.block_size
-    for length in range(40, 64, 3):
+    for length in range(41, 64, 7):
         prompt, most = tokens(length, seed=length), 12
         blocks = sum(group.most_blocks(length + most - 1, size, chunk) for group in model.groups)
         settings = dataclasses.replace(ROOMY, blocks=blocks, token_budget=chunk, preempt="recompute", host_blocks=0)
-        with Engine(model, dataclasses.replace(settings, blocks=blocks - 1)) as engine:
-            with pytest.raises(RequestTooLargeError, match=f"need {blocks} blocks: the pool has {blocks - 1}"):
-                engine.submit(prompt, Sampling(max_tokens=most))
+        too_small, words = (
+            dataclasses.replace(settings, blocks=blocks - 1),
+            f"{blocks} blocks: the pool has {blocks - 1}",
+        )
+        with Engine(model, too_small) as engine, pytest.raises(RequestTooLargeError, match=words):
+            engine.submit(prompt, Sampling(max_tokens=most))
         with Engine(model, settings) as engine:
             requests = [engine.submit(prompt, Sampling(n=2, max_tokens=most, seed=seed)) for seed in range(2)]
             check_bits(engine.run(), requests, plain)
@@ -303,7 +307,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
         requests.append(engine.submit(tokens(20), Sampling(n=2, max_tokens=1)))
         check_bits(engine.run(), requests, plain)
         assert_all_blocks_are_back(engine)
-    assert refused == ["0.1", "1.1", "2.1"]
+    assert sorted(refused) == ["0.1", "1.1", "2.1"]
 
 
 @pytest.mark.parametrize("when", range(1, 9))
@@ -345,10 +349,9 @@ def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
     # Cold; at a multiple of 32; where the prompt ended; where the second prompt turned off, which kept its state there.
     assert [hit.cached for hit in hits] == [0, 32, 96, 56]
     assert limits(hits[0], names) == limits(hits[2], names) == limits(hits[3], names) == ""
+    # The wider window needs for hits of 32, 64 and 96 all that there is.
     assert limits(hits[1], names) == (
-        "; window of 12 and state had no more: full attention 56, window of 12 32, window of 40 32, state 32"
-        if hits[1].reach[NARROW] == 32
-        else "; state had no more: full attention 56, window of 12 56, window of 40 56, state 32"
+        "; window of 12 and state had no more: full attention 56, window of 12 32, window of 40 56, state 32"
     )
 
 
@@ -357,16 +360,17 @@ def test_a_hit_ends_before_what_a_window_has_lost(model: Hybrid, plain: Any, gro
     prompt = tokens(100)
     with Engine(model, dataclasses.replace(ROOMY, keep="all", token_budget=100)) as engine:
         request = engine.submit(prompt, Sampling(max_tokens=3))
-        engine.step()
-        # What the window still reads, and all that ends the prompt.
-        lost = [block for block in engine.manager.block_ids("0.0", group=group) if block][-2:]
+        while not engine.step():
+            pass
+        # The last full block, which hits of the next tokens need, too; behind it is one of 4 tokens.
+        lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
         list(engine.run())
         assert engine.manager.drop_cached(lost) > 0
-        (hit,) = in_turn(engine, plain, prompt + [5])
+        (hit,) = in_turn(engine, plain, [*prompt, 5])
         assert request.hit == Hit(0, [0, 0, 0, 0])
-        assert hit.cached < 96
-        assert hit.reach[FULL] == 96
-        assert hit.reach[group] < hit.reach[FULL]
+        # All that ends behind the block before it, however long the window is.
+        assert hit.cached == 88
+        assert hit.reach == [88 if number == group else 96 for number in range(4)]
 
 
 def test_the_words_for_a_hit() -> None:
@@ -389,9 +393,10 @@ def test_a_window_that_reads_a_token_too_many_shows(model: Hybrid, monkeypatch: 
         return visible(tile, wider)
 
     monkeypatch.setattr(model_module, "visible", further)
-    with Engine(model, ROOMY) as engine, pytest.raises(AssertionError, match="nobody had written"):
+    with Engine(model, ROOMY) as engine:
         engine.submit(tokens(60), Sampling(max_tokens=8))
-        list(engine.run())
+        with pytest.raises(AssertionError, match="nobody had written"):
+            list(engine.run())
 
 
 @pytest.mark.parametrize("lost", ["forks", "hits"])
@@ -400,7 +405,7 @@ def test_a_lost_copy_of_a_state_shows(model: Hybrid, lost: str) -> None:
         engine.submit(tokens(48), Sampling(max_tokens=2))
         list(engine.run())
         engine.scheduler._executor = Dropping(engine)  # type: ignore[assignment]
-        prompt = tokens(48) + [1] if lost == "hits" else tokens(30, seed=1)
+        prompt = [*tokens(48), 1] if lost == "hits" else tokens(30, seed=1)
         engine.submit(prompt, Sampling(n=2, max_tokens=4, seed=5))
         with pytest.raises(AssertionError, match="nobody had written"):
             list(engine.run())
@@ -423,25 +428,34 @@ class Dropping:
 
 
 def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hybrid_module.torch.Tensor, "where", lambda self, *_: self)
-    with Engine(model, ROOMY) as engine, pytest.raises(AssertionError, match="nobody had written"):
+    mix = Hybrid._mix
+
+    def unaware(self: Hybrid, number: int, layer: Any, x: Tensor, tile: Tile, *rest: Any) -> Tensor:
+        """A request goes on from whatever its block holds, wherever it is."""
+        started = tile if number != 0 else dataclasses.replace(tile, positions=tile.positions.clamp(min=1))
+        return mix(self, number, layer, x, started, *rest)
+
+    monkeypatch.setattr(Hybrid, "_mix", unaware)
+    with Engine(model, ROOMY) as engine:
         engine.submit(tokens(4), Sampling(max_tokens=2))
-        list(engine.run())
+        with pytest.raises(AssertionError, match="nobody had written"):
+            list(engine.run())
 
 
 # --- The command line ------------------------------------------------------------------------------------------------
 
 
 def test_prompts_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    shared = "You are a patient assistant who answers every question in one short sentence. "
-    arguments = ["--model", "hybrid", "--in-turn", "--max-tokens", "2", f"{shared}Why?", f"{shared}Who was it, and when?"]
+    shared = "You are a patient assistant who answers every question in one very short sentence. "
+    prompts = [f"{shared}Why is the sky blue?", f"{shared}Who was it, and when?"]
+    arguments = ["--model", "hybrid", "--in-turn", "--max-tokens", "2", *prompts]
     assert main(arguments) == 0
     lines = capsys.readouterr().out
-    assert "  0 of 82 tokens cached\n" in lines
-    assert "  64 of 99 tokens cached; state had no more: full attention 80, " in lines.replace(" \n", " ")
+    assert "  0 of 103 tokens cached\n" in lines
+    assert "  64 of 104 tokens cached; state had no more: full attention 80, " in lines
     assert main([*arguments, "--keep", "all", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert [hit["cached"] for hit in report["hits"]] == [0, 64]
+    assert [hit["cached"] for hit in report["hits"]] == [0, 80]
     for wrong in ("some", "0"):
         assert main([*arguments, "--keep", wrong]) == 2
         assert "--keep" in capsys.readouterr().err

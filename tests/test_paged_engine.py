@@ -25,8 +25,8 @@ from examples.paged_engine.checkpoint import CheckpointError, ModelConfig, Weigh
 from examples.paged_engine.engine import Engine, EngineConfig, TokenEvent
 from examples.paged_engine.kv_cache import PagedKV
 from examples.paged_engine.model import TILES, Batch, Llama, batch_invariant
-from examples.paged_engine.sampling import Sampling, draw
 from examples.paged_engine.request import Request, RequestTooLargeError
+from examples.paged_engine.sampling import Sampling, draw
 from kvpool.transfer import FinishedSwap
 
 if TYPE_CHECKING:
@@ -575,7 +575,8 @@ def test_prompts_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main(small) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one two three four"
-    assert [line[:5] for line in lines[1:4]] == ["  0.0", "  0.1", "  0.2"]
+    assert lines[1] == "  0 of 18 tokens cached"
+    assert [line[:5] for line in lines[2:5]] == ["  0.0", "  0.1", "  0.2"]
 
 
 @pytest.mark.parametrize(

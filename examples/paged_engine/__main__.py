@@ -28,8 +28,8 @@ from examples.paged_engine.engine import Engine, EngineConfig
 from examples.paged_engine.hybrid import Hybrid, HybridConfig, hybrid_weights
 from examples.paged_engine.kv_cache import Keep
 from examples.paged_engine.model import Llama
-from examples.paged_engine.sampling import Sampling
 from examples.paged_engine.request import RequestTooLargeError
+from examples.paged_engine.sampling import Sampling
 
 __all__ = ["main"]
 
@@ -121,7 +121,8 @@ def _command(
         outputs, requests = generate(engine, tokenizer, todo, in_turn=in_turn)
         texts = {key: tokenizer.decode(tokens) for key, tokens in outputs.items()}
         if not as_json:
-            print_outputs(prompts, texts, requests, llama.groups, engine.stats())
+            names = [group.name for group in llama.groups]
+            print_outputs(prompts, texts, requests, names, engine.stats())
             return
         samples = [
             {"request": request, "sample": sample, "tokens": outputs[request, sample], "text": texts[request, sample]}
@@ -134,8 +135,10 @@ def _command(
 
 def _keep(given: str) -> Keep:
     """What --keep says."""
-    if given == "all" or given == "junctions":
-        return given
+    if given == "all":
+        return "all"
+    if given == "junctions":
+        return "junctions"
     if given.isdecimal() and int(given) > 0:
         return int(given)
     raise typer.BadParameter(f"{given!r} is neither all nor junctions nor a number of tokens", param_hint="--keep")

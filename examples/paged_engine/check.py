@@ -1,9 +1,9 @@
 """The check: whatever the scheduler does, every logits row and every token is the same, to the bit.
 
-Prompts with shared prefixes are sampled by engines that cache or do not, cut prompts into larger or smaller chunks, have
-room or must preempt, by swap or by recompute; and by a plain forward of each whole sequence, without cache, blocks or
-batch. KV memory is NaN wherever it holds nothing: a read of anything that was not written would show. Of each logits row
-a digest of its bytes is kept.
+Prompts with shared prefixes are sampled by engines that cache or do not, cut prompts into larger or smaller chunks,
+have room or must preempt, by swap or by recompute; and by a plain forward of each whole sequence, without cache, blocks
+or batch. KV memory is NaN wherever it holds nothing: a read of anything that was not written would show. Of each logits
+row a digest of its bytes is kept.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from examples.paged_engine.check import Report
     from examples.paged_engine.checkpoint import Tokenizer
     from examples.paged_engine.engine import Engine, EngineStats
-    from examples.paged_engine.kv_cache import Group
     from examples.paged_engine.request import Hit, Request
     from examples.paged_engine.sampling import Sampling
 
@@ -89,16 +88,16 @@ def print_outputs(
     prompts: list[str],
     texts: dict[tuple[int, int], str],
     requests: list[Request],
-    groups: list[Group],
+    names: list[str],
     stats: EngineStats,
 ) -> None:
-    """Prints prompts, their samples, what was cached of them, and what the engine has done."""
+    """Prints prompts, what was cached of them, their samples, and what the engine has done; groups by name."""
     console = Console(highlight=False)
     for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
         console.print(Text(one_line(prompt), style="bold"))
         if request.hit is not None:
-            words = limits(request.hit, [group.name for group in groups])
-            console.print(f"  {request.hit.cached} of {len(request.prompt)} tokens cached{words}", style="dim")
+            words = f"  {request.hit.cached} of {len(request.prompt)} tokens cached{limits(request.hit, names)}"
+            console.print(words, style="dim")
         for key in sorted(key for key in texts if key[0] == number):
             console.print(Text(f"  {name(key)}  {one_line(texts[key])}"))
     console.print(

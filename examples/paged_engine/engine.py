@@ -53,8 +53,8 @@ class EngineConfig:
     max_running: int = 64
     #: Share of the pool that an admission leaves to the sequences that run.
     watermark: float = 0.05
-    #: Of a model with windows or states, what of them stays cached, so that hits can end there: all, what hits need that
-    #: end at multiples of so many tokens, or where prompts end or turn off from each other.
+    #: What stays cached of windows and states, so that hits can end there: all; what hits need that end at multiples of
+    #: so many tokens; or where prompts end or turn off from each other.
     keep: Keep = 64
     #: Whether KV memory that holds nothing is NaN, which shows whoever reads it: for tests.
     poison: bool = False
@@ -100,10 +100,10 @@ class EngineStats:
     cow_copies: int
     #: Cached blocks that were taken to hold something else.
     evicted: int
-    #: Of a model with several KV-cache groups: tokens that full attention had cached, and another group could not serve;
-    #: and copies of states that were kept.
-    unserved_tokens: int = 0
-    checkpoints: int = 0
+    #: Tokens that full attention had cached, and another group could not serve.
+    unserved_tokens: int
+    #: Copies of states that were kept.
+    checkpoints: int
 
     @property
     def hit_rate(self) -> float:

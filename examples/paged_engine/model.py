@@ -10,8 +10,8 @@ rounding. Here every kernel that sums always sees the same shape:
   not see adds an exact zero, so it does not matter which ones a tile needs. Positions, not blocks, are cut: the block
   size does not matter either.
 
-A model of other layers is a subclass: it says what its layers keep (:attr:`Llama.groups`), and how a layer mixes tokens,
-in a tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``). ``hybrid`` is one.
+A model of other layers is a subclass: it says what its layers keep (``_group``), and how a layer mixes tokens, in a
+tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``). ``hybrid`` is one.
 
 What is left is an assumption about the kernels: a row's result does not depend on its place in the tile or on its
 neighbours. :func:`batch_invariant` tests it on this machine, and :meth:`Llama.choose_tile` takes the largest tile that
@@ -186,7 +186,7 @@ class Llama:
     def _mix(
         self, number: int, layer: LayerWeights, x: Tensor, tile: Tile, context: Context | None, kv: PagedKV
     ) -> Tensor:
-        """What the rows of a tile take from the tokens before them, in one layer; writes what later ones take of them."""
+        """What rows of a tile take from the tokens before them, in one layer; writes what later ones take of them."""
         assert context is not None
         queries, keys, values = self._project(layer, x, tile.positions)
         kv.write(number, context.own, keys[: tile.rows], values[: tile.rows])

@@ -205,7 +205,7 @@ class Scheduler:
         return [self._manager.block_ids(sequence.key, group=group) for group in range(len(self._groups))]
 
     def _advance(self) -> tuple[list[Chunk], bool]:
-        """Shares the token budget out to what runs. Returns the chunks, and whether there were blocks for all of them."""
+        """Shares the token budget out to what runs. Returns the chunks, and whether there were blocks for all."""
         chunks = self._chunks()
         with contextlib.suppress(OutOfBlocksError):
             self._cover(chunks)
@@ -287,7 +287,7 @@ class Scheduler:
         self._begun.append(swap)
 
     def _admit(self, chunks: list[Chunk]) -> None:
-        """Lets waiting sequences in, and adds their chunks. Nobody overtakes: if there is no room for the oldest, all wait."""
+        """Lets waiting sequences in, and adds their chunks. If there is no room for the oldest, all wait."""
         rows = self._token_budget - sum(chunk.rows for chunk in chunks)
         while self.waiting and rows > 0 and len(self.running) + len(self.moving) < self._max_running:
             sequence = self.waiting[0]
