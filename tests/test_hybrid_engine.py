@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from examples.paged_engine.engine import TokenEvent
+    from examples.paged_engine.kv_cache import Keep
     from examples.paged_engine.request import Request
 
 #: Windows of a block and a half, and of five blocks of 8; a state that fits a page of them.
@@ -94,12 +96,12 @@ def plain(model: Hybrid) -> Any:
 
 def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any) -> None:
     """Token ids follow from logits, so that logits of the same bits are the same tokens."""
-    samples = defaultdict(list)
+    samples, asked = defaultdict(list), {request.number: request.prompt for request in requests}
     for event in events:
         samples[event.request, event.sample].append(event)
     assert set(samples) == {(r.number, sample) for r in requests for sample in range(r.sampling.n)}
     for (request, _), own in samples.items():
-        prompt = requests[request].prompt
+        prompt = asked[request]
         expected = plain([*prompt, *(event.token for event in own[:-1])])[len(prompt) - 1 :]
         assert torch.equal(torch.stack([event.logits for event in own]), expected)
 
@@ -324,6 +326,51 @@ def test_an_abort_returns_all_blocks(model: Hybrid, plain: Any, when: int) -> No
         again = [engine.submit(prompt, Sampling(n=2, max_tokens=6, seed=1)) for prompt in prompts()[:4]]
         renumbered = [dataclasses.replace(event, request=event.request - len(requests)) for event in engine.run()]
         check_bits(renumbered, [dataclasses.replace(r, number=number) for number, r in enumerate(again)], plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(least: int, most: int) -> int:
+        return int(torch.randint(least, most + 1, (), generator=random))
+
+    keeps: list[Keep] = ["all", "junctions", 8, 16, 24, 64]
+    config = dataclasses.replace(
+        ROOMY,
+        blocks=draw(26, 60),
+        block_size=[8, 8, 9, 16][draw(0, 3)],
+        host_blocks=[0, 12, 60][draw(0, 2)],
+        token_budget=[1, 5, 16, 24, 40][draw(0, 4)],
+        keep=keeps[draw(0, 5)],
+        prefix_caching=draw(0, 9) > 0,
+        watermark=draw(0, 1) * 0.1,
+    )
+    shared = tokens(60, seed=draw(0, 3))
+    with Engine(model, config) as engine:
+        requests: list[Request] = []
+        events: list[TokenEvent] = []
+        aborted = set()
+        for _ in range(30):
+            match draw(0, 3):
+                case 0:
+                    prompt = shared[: draw(0, 60)] + tokens(draw(1, 12), seed=draw(0, 3))
+                    sampling = Sampling(n=draw(1, 4), max_tokens=draw(1, 9), seed=draw(0, 99))
+                    with contextlib.suppress(RequestTooLargeError):
+                        requests.append(engine.submit(prompt, sampling))
+                case 1 if requests and draw(0, 3) == 0:
+                    victim = requests[draw(0, len(requests) - 1)]
+                    aborted.add(victim.number)
+                    engine.abort(victim)
+                case 2 if draw(0, 3) == 0:
+                    engine.manager.evict(draw(0, 9))
+                case _:
+                    events += engine.step()
+        events += engine.run()
+        assert_all_blocks_are_back(engine)
+    whole = [request for request in requests if request.number not in aborted]
+    check_bits([event for event in events if event.request not in aborted], whole, plain)
 
 
 # --- Hits ------------------------------------------------------------------------------------------------------------

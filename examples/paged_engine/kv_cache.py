@@ -3,8 +3,8 @@
 Layers that keep the same of a request are a :class:`Group`: they share a block table. All groups have blocks of one
 pool, so all blocks are of the same bytes, and every group has the same number of layers: a block is a *page* in each of
 them. Page ``n`` of all blocks is one tensor, which the layer ``n`` of each group uses. Of a group with keys and values,
-slot ``offset`` of block ``block`` is row ``block * block_size + offset`` of the tensor. Of a group with states, the page
-is a row of numbers: the state, and padding.
+slot ``offset`` of block ``block`` is row ``block * block_size + offset`` of the tensor. Of a group with states, the
+page is a row of numbers: the state, and padding.
 
 Block 0, the null block, is what a window has given up: kvpool never hands it out, and nothing reads it. Whoever must
 not see a position reads a block of zeros instead, behind those of the pool, so that neither the garbage of a recycled
