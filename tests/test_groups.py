@@ -105,6 +105,42 @@ def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
     assert (len(m.take_plan()), len(m.block_ids("b", group=1))) == (1, 1)
 
 
+def test_a_first_chunk_ends_where_a_state_is_kept_whatever_was_hit() -> None:
+    m = manager(STATES)
+    for request, prompt, cached, ends in [("a", range(20), 0, [8, 16, 20]), ("b", [*range(17), 99, 98], 16, [19])]:
+        admission = m.admit(request, prompt, allocate_tokens=0)
+        # What is cached, and a state: no block to be computed.
+        assert (admission.cached_tokens, [len(table) for table in admission.tables]) == (cached, [cached // 4, 1])
+        chunks = []
+        while m.request(request).computed_tokens < len(prompt):
+            m.take_plan()
+            chunks.append(min(m.next_checkpoint(request) or len(prompt), len(prompt)))
+            m.extend(request, chunks[-1])
+            m.commit(request, chunks[-1])
+        assert chunks == ends
+
+
+def test_the_block_of_a_kept_state_is_out_of_reach_until_its_plan_is_taken() -> None:
+    m = kvpool.CacheManager(num_blocks=5, block_size=4, groups=STATES)
+    m.admit("a", range(12), allocate_tokens=8)
+    m.commit("a", 8)
+    assert m.stats().checkpoints == 1
+    with pytest.raises(OutOfBlocksError, match="1 needed, 0 available, 1 missing; 1 more are fenced"):
+        m.extend("a", 12)
+    assert len(m.take_plan()) == 1
+    assert m.extend("a", 12) == [(2, 4, 0)]
+
+
+def test_a_fork_that_finds_no_block_for_its_state_changes_nothing() -> None:
+    m = kvpool.CacheManager(num_blocks=5, block_size=4, groups=STATES)
+    m.admit("a", range(12))
+    before = m.state_digest_from_scratch()
+    for fork in (lambda: m.fork("a", "b"), lambda: m.fork_batch(["a"], ["b"])):
+        with pytest.raises(OutOfBlocksError):
+            fork()
+        assert ("b" in m, m.state_digest_from_scratch()) == (False, before)
+
+
 def test_an_encoder_is_covered_or_nothing_changes() -> None:
     m = kvpool.CacheManager(num_blocks=8, block_size=4, groups=[GroupSpec("full", 4), GroupSpec("cross", 4)])
     m.admit("a", range(8))

@@ -152,16 +152,13 @@ _MODES: Final = (
     _Mode("recompute uncached", _TIGHT, prefix_caching=False, preempt="recompute"),
 )
 
-#: Of a model with several KV-cache groups, what its windows and states keep besides.
-_KEEPS: Final = (
-    _Mode("all kept", _ROOM, prefix_caching=True, keep="all"),
-    _Mode("junctions", _ROOM, prefix_caching=True, keep="junctions"),
-)
+#: Of a model with several KV-cache groups, with states where prompts turn off only: hits are shorter, chunks longer.
+_JUNCTIONS: Final = _Mode("junctions", _ROOM, prefix_caching=True, keep="junctions")
 
 
 def modes(model: Llama) -> tuple[_Mode, ...]:
     """The ways in which the check runs a model, besides the plain forward."""
-    return _MODES + _KEEPS if len(model.groups) > 1 else _MODES
+    return (*_MODES, _JUNCTIONS) if len(model.groups) > 1 else _MODES
 
 
 def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], None] | None = None) -> Report:

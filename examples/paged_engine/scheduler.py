@@ -18,7 +18,7 @@ One step of the engine, and what it asks of kvpool:
    reads, and copies of states are planned, which the next step makes before it overwrites the states. Then tokens are
    sampled, prompts branch into their samples (``fork``), and what is over is released (``release``).
 
-With several KV-cache groups nothing is called more often: there is a table for each, and changes name the group.
+With several KV-cache groups the calls are the same: there is a table for each, and changes of tables name the group.
 
 When blocks run out, the youngest running sequence gives way, by swap or by recompute. This cannot go round in circles:
 
