@@ -17,9 +17,10 @@ from torch.nn import functional
 # The examples are no part of the package: they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from examples.paged_engine import check
+from examples.paged_engine import check as check_module
 from examples.paged_engine import model as model_module
 from examples.paged_engine.__main__ import main
+from examples.paged_engine.check import Workload
 from examples.paged_engine.display import limits
 from examples.paged_engine.engine import Engine, EngineConfig, EngineStats
 from examples.paged_engine.hybrid import Hybrid, HybridConfig, RecurrentWeights, hybrid_weights
@@ -493,7 +494,12 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
 # --- The command line ------------------------------------------------------------------------------------------------
 
 
-def test_prompts_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prompts_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: Hybrid
+) -> None:
+    small = dataclasses.replace(TINY, vocab_size=96, end_tokens=(95,), kinds=HybridConfig().kinds)
+    monkeypatch.setattr("examples.paged_engine.__main__.HybridConfig", lambda: small)
+    monkeypatch.setattr(Hybrid, "choose_tile", lambda self: setattr(self, "tile", model.tile))
     shared = "You are a patient assistant who answers every question in one very short sentence. "
     prompts = [f"{shared}Why is the sky blue?", f"{shared}Who was it, and when?"]
     arguments = ["--model", "hybrid", "--in-turn", "--max-tokens", "2", *prompts]
@@ -511,14 +517,14 @@ def test_prompts_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
     assert "does not fit a page" in capsys.readouterr().err
 
 
-def test_the_check_knows_what_a_hybrid_must_show(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # All modes run in make engine-check.
-    monkeypatch.setattr(check, "_MODES", [mode for mode in check._MODES if mode.name in ("uncached", "small chunks")])
-    assert main(["--check", "--check-prompts", "12", "--model", "hybrid", "--json"]) == 0
-    modes = {mode["mode"]: mode for mode in json.loads(capsys.readouterr().out)["modes"]}
+def test_the_check_knows_what_a_hybrid_must_show(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With the small model and all modes it runs in make engine-check.
+    some = [mode for mode in check_module._MODES if mode.name in ("uncached", "small chunks")]
+    monkeypatch.setattr(check_module, "_MODES", some)
+    report = check_module.check(model, Workload.make(TINY.vocab_size, prompts=12, n=2, max_tokens=4))
+    assert report.problems == []
+    modes = {outcome.mode: outcome for outcome in report.outcomes}
     assert list(modes) == ["uncached", "small chunks", "junctions", "plain forward"]
-    assert all(mode["identical"] for mode in modes.values())
-    assert modes["junctions"]["unserved_tokens"] > 0
-    assert modes["small chunks"]["checkpoints"] > 0
+    stats = modes["junctions"].stats
+    assert stats is not None
+    assert min(stats.checkpoints, stats.unserved_tokens) > 0

@@ -233,8 +233,7 @@ class CacheManager:
 
         A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of
         the state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the
-        next step, and call for blocks: the copy is in it, and pins one. None if no place is known. O(groups). Raises
-        UnknownRequestError.
+        next step or call for blocks: the copy is in it. None if no place is known. Raises UnknownRequestError.
         """
     def extend_encoder(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
@@ -443,10 +442,9 @@ class CacheManager:
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Makes a second request over the blocks of a running one: parallel sampling, beam search.
 
-        It shares every block, and gets copies of recurrent states. O(blocks + tokens).
+        It shares all but states, of which it gets copies, or OutOfBlocksError without blocks. O(blocks + tokens).
 
         Raises:
-            OutOfBlocksError: Too few blocks are available for these copies.
             UnknownRequestError: No request has the parent's id.
             DuplicateRequestError: A request has the child's id.
             RequestStateError: The parent is not running.
@@ -462,7 +460,6 @@ class CacheManager:
             child_ids: The ids of the children, one per parent, each named once.
 
         Raises:
-            OutOfBlocksError: As for ``fork``, for the batch as a whole.
             UnknownRequestError: No request has a parent's id.
             DuplicateRequestError: A request has a child's id, or a child is named twice.
             RequestStateError: A parent is not running.
