@@ -185,14 +185,18 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 			"torch==$$version" && \
 		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
 			$(VENV)-torch-$$version/bin/maturin develop $(MATURIN_as-tested) --locked --quiet && \
-		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py || exit 1; \
+		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py tests/test_hybrid_engine.py || exit 1; \
 	done
 
-engine: $(VENV)/.test ## Stream a few prompts through the example engine: PROMPT="Once upon a time"
-	$(BIN)/python -m examples.paged_engine "$(or $(PROMPT),Once upon a time)"
+# Without a prompt of its own it has some that share what a hit can serve, and where it ends differs between models.
+SHARED := You are a patient assistant who answers every question in one very short sentence.
+engine: $(VENV)/.test ## Stream a few prompts through the example engine: PROMPT="Once upon a time" MODEL=llama, hybrid or a directory
+	$(BIN)/python -m examples.paged_engine --model "$(or $(MODEL),llama)" --in-turn \
+		$(if $(PROMPT),"$(PROMPT)","$(SHARED) Why is the sky blue?" "$(SHARED) Who was it, and when?" "$(SHARED) Where is it?")
 
-engine-check: $(VENV)/.test ## The example engine: the same bits with and without cache, with swap and with recompute
+engine-check: $(VENV)/.test ## The example engine, both models: the same bits with and without cache, with swap and with recompute
 	$(BIN)/python -m examples.paged_engine --check
+	$(BIN)/python -m examples.paged_engine --check --model hybrid
 
 gpu-check: $(VENV)/.test ## On a machine with a GPU: correctness and speed of every way to copy blocks, into benches/results
 	$(BIN)/python cuda/gpu_check.py

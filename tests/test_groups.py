@@ -56,7 +56,9 @@ def test_groups_that_do_not_go_with_the_manager_are_refused() -> None:
         manager(["full"])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1), GroupSpec("full", partial_hits=True)])
+@pytest.mark.parametrize(
+    "spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1), GroupSpec("full", partial_hits=True)]
+)
 def test_a_spec_is_what_it_prints(spec: GroupSpec) -> None:
     again = eval(repr(spec), {"GroupSpec": GroupSpec})
     assert (again, hash(again)) == (spec, hash(spec))
@@ -105,6 +107,43 @@ def test_a_hit_that_one_group_cannot_serve_is_told_as_such() -> None:
     assert (len(m.take_plan()), len(m.block_ids("b", group=1))) == (1, 1)
 
 
+def test_a_first_chunk_ends_where_a_state_is_kept_whatever_was_hit() -> None:
+    m = manager(STATES)
+    for request, prompt, cached, ends in [("a", range(20), 0, [8, 16, 20]), ("b", [*range(17), 99, 98], 16, [19])]:
+        admission = m.admit(request, prompt, allocate_tokens=0)
+        # What is cached, and a state: no block to be computed.
+        assert (admission.cached_tokens, [len(table) for table in admission.tables]) == (cached, [cached // 4, 1])
+        chunks = []
+        while m.request(request).computed_tokens < len(prompt):
+            m.take_plan()
+            chunks.append(min(m.next_checkpoint(request) or len(prompt), len(prompt)))
+            m.extend(request, chunks[-1])
+            m.commit(request, chunks[-1])
+        assert chunks == ends
+
+
+def test_the_block_of_a_kept_state_is_out_of_reach_until_its_plan_is_taken() -> None:
+    m = kvpool.CacheManager(num_blocks=5, block_size=4, groups=STATES)
+    m.admit("a", range(12), allocate_tokens=8)
+    m.commit("a", 8)
+    assert m.stats().checkpoints == 1
+    with pytest.raises(OutOfBlocksError, match="1 needed, 0 available, 1 missing; 1 more are fenced"):
+        m.extend("a", 12)
+    assert len(m.take_plan()) == 1
+    assert m.extend("a", 12) == [(2, 4, 0)]
+
+
+def test_a_fork_that_finds_no_block_for_its_state_changes_nothing() -> None:
+    m = kvpool.CacheManager(num_blocks=5, block_size=4, groups=STATES)
+    m.admit("a", range(12))
+    before = m.state_digest_from_scratch()
+    with pytest.raises(OutOfBlocksError):
+        m.fork("a", "b")
+    with pytest.raises(OutOfBlocksError):
+        m.fork_batch(["a"], ["b"])
+    assert ("b" in m, m.state_digest_from_scratch()) == (False, before)
+
+
 def test_an_encoder_is_covered_or_nothing_changes() -> None:
     m = kvpool.CacheManager(num_blocks=8, block_size=4, groups=[GroupSpec("full", 4), GroupSpec("cross", 4)])
     m.admit("a", range(8))
@@ -122,13 +161,15 @@ def test_an_encoder_is_covered_or_nothing_changes() -> None:
         st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.sampled_from(["admit", "step", "release", "fork"])),
         max_size=40,
     ),
-    st.sampled_from([
-        WINDOW,
-        STATES,
-        [*WINDOW, GroupSpec("state", 8)],
-        [GroupSpec("chunked", 4, chunk=12)],
-        [GroupSpec("full", 8, partial_hits=True), GroupSpec("state", 4)],
-    ]),
+    st.sampled_from(
+        [
+            WINDOW,
+            STATES,
+            [*WINDOW, GroupSpec("state", 8)],
+            [GroupSpec("chunked", 4, chunk=12)],
+            [GroupSpec("full", 8, partial_hits=True), GroupSpec("state", 4)],
+        ]
+    ),
 )
 def test_random_calls_hold_the_invariants_and_the_journal_replays(
     calls: list[tuple[str, int, str]], groups: list[GroupSpec]

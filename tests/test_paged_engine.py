@@ -25,8 +25,8 @@ from examples.paged_engine.checkpoint import CheckpointError, ModelConfig, Weigh
 from examples.paged_engine.engine import Engine, EngineConfig, TokenEvent
 from examples.paged_engine.kv_cache import PagedKV
 from examples.paged_engine.model import TILES, Batch, Llama, batch_invariant
+from examples.paged_engine.request import Request, RequestTooLargeError
 from examples.paged_engine.sampling import Sampling, draw
-from examples.paged_engine.scheduler import Request, RequestTooLargeError
 from kvpool.transfer import FinishedSwap
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ TINY = ModelConfig(
     end_tokens=(256,),
 )
 #: Too small for what is submitted below: sequences of up to 5 blocks of 8.
-TIGHT = EngineConfig(blocks=12, block_size=8, host_blocks=64, watermark=0.0, fill=float("nan"))
+TIGHT = EngineConfig(blocks=12, block_size=8, host_blocks=64, watermark=0.0, poison=True)
 ROOMY = dataclasses.replace(TIGHT, blocks=500)
 Outputs = dict[tuple[int, int], list[int]]
 
@@ -102,7 +102,7 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["passed"] is True
     assert report["problems"] == []
     modes = {mode["mode"]: mode for mode in report["modes"]}
-    assert len(modes) == 7
+    assert len(modes) == 8
     assert all(mode["identical"] for mode in modes.values())
     rows = {mode["logits_rows"] for mode in modes.values()}
     assert len(rows) == 1
@@ -119,12 +119,12 @@ def test_the_check_finds_a_difference(capsys: pytest.CaptureFixture[str], monkey
     def scribbling(engine: Engine) -> list[TokenEvent]:
         """One value of one running sequence's KV is off by a thousandth."""
         if engine.config.preempt == "recompute" and engine.stats().steps == 3:
-            block = engine.scheduler.running[0].table[0]
-            engine.kv.layers[0][1, block, 0, 0, 0] += 0.001
+            block = engine.scheduler.running[0].tables[0][0]
+            engine.kv.pages[0][1, block, 0, 0, 0] += 0.001
         return step(engine)
 
     monkeypatch.setattr(Engine, "step", scribbling)
-    # The first is what the others are compared with; all seven run above.
+    # The first is what the others are compared with; all of them run above.
     modes = {mode.name: mode for mode in check._MODES}
     monkeypatch.setattr(check, "_MODES", [modes[name] for name in ("uncached", "swap", "recompute")])
     assert main(["--check", "--check-prompts", "12"]) == 1
@@ -179,12 +179,12 @@ def test_paged_is_plain_to_the_bit_however_it_is_chunked(model: Llama, block_siz
     random = torch.Generator().manual_seed(block_size)
     tokens = torch.randint(256, (150,), generator=random).tolist()
     blocks = -(-len(tokens) // block_size)
-    kv = PagedKV(TINY, blocks + 1, block_size, fill=float("nan"))
+    kv = PagedKV(TINY, model.groups, blocks + 1, block_size, poison=True)
     table = (1 + torch.randperm(blocks, generator=random)).expand(len(tokens), -1)
     rows, done = [], 0
     for count in (1, 31, 40, 1, 1, 70, 6):
         positions = torch.arange(done, done + count)
-        batch = Batch(torch.tensor(tokens)[positions], positions, table[:count], torch.arange(count))
+        batch = Batch(torch.tensor(tokens)[positions], positions, [table[:count]], torch.arange(count))
         rows.append(model.forward(batch, kv))
         done += count
     assert torch.equal(torch.cat(rows), model.forward_plain(tokens))
@@ -223,8 +223,8 @@ def test_preemption_changes_nothing(model: Llama, preempt: Literal["swap", "reco
 
 def test_nan_in_free_blocks_changes_nothing(model: Llama) -> None:
     results = []
-    for fill in (0.0, float("nan")):
-        with Engine(model, dataclasses.replace(TIGHT, fill=fill)) as engine:
+    for poison in (False, True):
+        with Engine(model, dataclasses.replace(TIGHT, poison=poison)) as engine:
             submit_all(engine)
             results.append(collect(engine.run()))
     assert results[0] == results[1]
@@ -321,7 +321,7 @@ def states(engine: Engine, request: Request) -> set[str]:
         if info.state == "moving":
             found.add("moving out" if info.tier == 0 else "moving in")
         else:
-            found.add("prefilling" if info.state == "running" and sequence.left > 0 else info.state)
+            found.add("prefilling" if info.state == "running" and sequence.left > 1 else info.state)
     return found
 
 
@@ -575,7 +575,8 @@ def test_prompts_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main(small) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one two three four"
-    assert [line[:5] for line in lines[1:4]] == ["  0.0", "  0.1", "  0.2"]
+    assert lines[1] == "  0 of 18 tokens cached"
+    assert [line[:5] for line in lines[2:5]] == ["  0.0", "  0.1", "  0.2"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 import torch
 import typer
 
-from examples.paged_engine.check import NUM_MODES, Workload, check
+from examples.paged_engine.check import Workload, check, modes
 from examples.paged_engine.checkpoint import (
     AsciiTokenizer,
     CheckpointError,
@@ -25,9 +25,11 @@ from examples.paged_engine.checkpoint import (
 )
 from examples.paged_engine.display import check_progress, generate, print_outputs, print_report
 from examples.paged_engine.engine import Engine, EngineConfig
+from examples.paged_engine.hybrid import Hybrid, HybridConfig, hybrid_weights
+from examples.paged_engine.kv_cache import Keep
 from examples.paged_engine.model import Llama
+from examples.paged_engine.request import RequestTooLargeError
 from examples.paged_engine.sampling import Sampling
-from examples.paged_engine.scheduler import RequestTooLargeError
 
 __all__ = ["main"]
 
@@ -36,6 +38,8 @@ _EXAMPLES: Final = """Examples:
   python -m examples.paged_engine "Once upon a time" "Once upon a hill" --n 2
 
   python -m examples.paged_engine one two --n 8 --blocks 9 --preempt recompute
+
+  python -m examples.paged_engine "Once upon a time" "Once upon a hill" --model hybrid --in-turn
 
   python -m examples.paged_engine "Why?" --model ~/SmolLM2-135M --threads 8
 
@@ -56,9 +60,12 @@ def _command(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the likeliest token.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the samples; prompts count up from it.")] = 0,
     model: Annotated[
-        Path | None,
-        typer.Option(help="Directory of a Llama checkpoint. Without one, weights are random and the text is noise."),
-    ] = None,
+        str,
+        typer.Option(
+            help="llama or hybrid, whose weights are random and whose text is noise; or a directory with a Llama "
+            "checkpoint."
+        ),
+    ] = "llama",
     blocks: Annotated[int, typer.Option(min=1, help="Blocks of the device's pool.")] = 512,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens per block.")] = 16,
     host_blocks: Annotated[int, typer.Option(min=0, help="Blocks of the host tier, for swaps.")] = 1024,
@@ -66,6 +73,16 @@ def _command(
         Literal["swap", "recompute"], typer.Option(help="How a sequence gives way when blocks run out.")
     ] = "swap",
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Prefix caching.")] = True,
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="all|junctions|N",
+            help="Of windows and states, where hits can end: anywhere, where prompts turn off, or every N tokens.",
+        ),
+    ] = "64",
+    in_turn: Annotated[
+        bool, typer.Option("--in-turn", help="Prompts one after the other: each finds what those before it have left.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where the model and its KV are: cpu, cuda, cuda:1.")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Threads of the model; more pay off for a larger one.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -78,7 +95,8 @@ def _command(
 
     Prompts are computed together, in paged KV blocks: chunked prefill,
     prefix caching, parallel sampling with copy-on-write, preemption by swap
-    or recompute. What is sampled depends on the seed alone.
+    or recompute; of models with full attention, windows and recurrent
+    states. What is sampled depends on the seed alone.
     """
     if run_check == bool(prompts):
         raise typer.BadParameter("give either prompts or --check")
@@ -88,33 +106,56 @@ def _command(
         raise typer.Exit(_check(llama, check_prompts, as_json=as_json))
     llama.choose_tile()
     config = EngineConfig(
-        blocks=blocks, block_size=block_size, host_blocks=host_blocks, preempt=preempt, prefix_caching=cache
+        blocks=blocks,
+        block_size=block_size,
+        host_blocks=host_blocks,
+        preempt=preempt,
+        prefix_caching=cache,
+        keep=_keep(keep),
     )
     with Engine(llama, config) as engine:
-        for number, prompt in enumerate(prompts):
-            sampling = Sampling(n, max_tokens, temperature, seed + number)
-            engine.submit(tokenizer.encode(prompt), sampling)
-        outputs = generate(engine, tokenizer, len(prompts) * n * max_tokens)
+        todo = [
+            (tokenizer.encode(prompt), Sampling(n, max_tokens, temperature, seed + number))
+            for number, prompt in enumerate(prompts)
+        ]
+        outputs, requests = generate(engine, tokenizer, todo, in_turn=in_turn)
         texts = {key: tokenizer.decode(tokens) for key, tokens in outputs.items()}
         if not as_json:
-            print_outputs(prompts, texts, engine.stats())
+            names = [group.name for group in llama.groups]
+            print_outputs(prompts, texts, requests, names, engine.stats())
             return
         samples = [
             {"request": request, "sample": sample, "tokens": outputs[request, sample], "text": texts[request, sample]}
             for request, sample in sorted(outputs)
         ]
-        typer.echo(json.dumps({"samples": samples, "stats": dataclasses.asdict(engine.stats())}, indent=2))
+        hits = [dataclasses.asdict(request.hit) for request in requests if request.hit is not None]
+        report = {"samples": samples, "hits": hits, "stats": dataclasses.asdict(engine.stats())}
+        typer.echo(json.dumps(report, indent=2))
 
 
-def _load(directory: Path | None, device: str) -> tuple[Llama, Tokenizer]:
-    """A checkpoint, or the small model with random weights."""
-    tokenizer: Tokenizer
-    if directory is None:
-        config, tokenizer = ModelConfig(), AsciiTokenizer()
-        weights = random_weights(config)
-    else:
-        config, weights, tokenizer = load_checkpoint(directory)
+def _keep(given: str) -> Keep:
+    """What --keep says."""
+    if given == "all":
+        return "all"
+    if given == "junctions":
+        return "junctions"
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    raise typer.BadParameter(f"{given!r} is neither all nor junctions nor a number of tokens", param_hint="--keep")
+
+
+def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:
+    """One of the small models with random weights, or a checkpoint."""
+    tokenizer: Tokenizer = AsciiTokenizer()
     try:
+        if model == "hybrid":
+            hybrid = HybridConfig()
+            return Hybrid(hybrid, hybrid_weights(hybrid).to(device)), tokenizer
+        if model == "llama":
+            config = ModelConfig()
+            weights = random_weights(config)
+        else:
+            config, weights, tokenizer = load_checkpoint(Path(model))
         return Llama(config, weights.to(device)), tokenizer
     except (RuntimeError, AssertionError) as error:  # torch built without the device's support asserts
         raise typer.BadParameter(f"{device}: {str(error).splitlines()[0]}", param_hint="--device") from error
@@ -124,7 +165,7 @@ def _check(llama: Llama, prompts: int, *, as_json: bool) -> int:
     """Runs the check and returns the exit code."""
     workload = Workload.make(llama.config.vocab_size, prompts=prompts)
     with check_progress(shown=not as_json or sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=NUM_MODES * workload.num_tokens)
+        task = bar.add_task("", total=(len(modes(llama)) + 1) * workload.num_tokens)
         report = check(
             llama, workload, on_tokens=lambda mode, tokens: bar.update(task, description=mode, advance=tokens)
         )

@@ -1,8 +1,9 @@
 """The check: whatever the scheduler does, every logits row and every token is the same, to the bit.
 
-Prompts with shared prefixes are sampled by engines that cache or do not, have room or must preempt, by swap or by
-recompute; and by a plain forward of each whole sequence, without cache, blocks or batch. All KV memory starts as NaN: a
-read of anything that was not written would show. Of each logits row a digest of its bytes is kept.
+Prompts with shared prefixes are sampled by engines that cache or do not, cut prompts into larger or smaller chunks,
+have room or must preempt, by swap or by recompute; and by a plain forward of each whole sequence, without cache, blocks
+or batch. KV memory is NaN wherever it holds nothing: a read of anything that was not written would show. Of each logits
+row a digest of its bytes is kept.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from examples.paged_engine.kv_cache import Keep
     from examples.paged_engine.model import Llama
 
-__all__ = ["Outcome", "Report", "Workload", "check"]
+__all__ = ["Outcome", "Report", "Workload", "check", "modes"]
 
 #: Request, sample, and position in the sequence.
 Key = tuple[int, int, int]
@@ -123,15 +125,19 @@ class _Mode:
     blocks: int
     prefix_caching: bool
     preempt: Literal["swap", "recompute"] = "swap"
+    token_budget: int = 256
+    keep: Keep = 64
 
     @property
     def config(self) -> EngineConfig:
         return EngineConfig(
             blocks=self.blocks,
+            token_budget=self.token_budget,
+            keep=self.keep,
             host_blocks=_ROOM if self.preempt == "swap" else 0,
             preempt=self.preempt,
             prefix_caching=self.prefix_caching,
-            fill=float("nan"),
+            poison=True,
         )
 
 
@@ -139,13 +145,20 @@ class _Mode:
 _MODES: Final = (
     _Mode("uncached", _ROOM, prefix_caching=False),
     _Mode("cached", _ROOM, prefix_caching=True),
+    _Mode("small chunks", _ROOM, prefix_caching=True, token_budget=50),
     _Mode("swap", _TIGHT, prefix_caching=True),
     _Mode("swap uncached", _TIGHT, prefix_caching=False),
     _Mode("recompute", _TIGHT, prefix_caching=True, preempt="recompute"),
     _Mode("recompute uncached", _TIGHT, prefix_caching=False, preempt="recompute"),
 )
 
-NUM_MODES: Final = len(_MODES) + 1
+#: Of a model with several KV-cache groups, with states where prompts turn off only: hits are shorter, chunks longer.
+_JUNCTIONS: Final = _Mode("junctions", _ROOM, prefix_caching=True, keep="junctions")
+
+
+def modes(model: Llama) -> tuple[_Mode, ...]:
+    """The ways in which the check runs a model, besides the plain forward."""
+    return (*_MODES, _JUNCTIONS) if len(model.groups) > 1 else _MODES
 
 
 def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], None] | None = None) -> Report:
@@ -161,10 +174,10 @@ def check(model: Llama, workload: Workload, *, on_tokens: Callable[[str, int], N
     tell = on_tokens or (lambda _mode, _tokens: None)
     outcomes: list[Outcome] = []
     problems: list[str] = []
-    for mode in _MODES:
+    for mode in modes(model):
         outcome = _run(model, workload, mode, tell)
         outcomes.append(_compared(outcome, outcomes))
-        problems += _shortfalls(mode, outcome)
+        problems += _shortfalls(model, mode, outcome)
     outcomes.append(_compared(_run_plain(model, workload, outcomes[0].rows, tell), outcomes))
     problems += [f"{outcome.mode}: {outcome.difference}" for outcome in outcomes if outcome.difference]
     return Report(model.tile, fast, outcomes, problems)
@@ -214,7 +227,7 @@ def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
     return outcome
 
 
-def _shortfalls(mode: _Mode, outcome: Outcome) -> list[str]:
+def _shortfalls(model: Llama, mode: _Mode, outcome: Outcome) -> list[str]:
     """What a mode was to show and did not: a check that exercises nothing proves nothing."""
     stats = outcome.stats
     assert stats is not None
@@ -226,6 +239,11 @@ def _shortfalls(mode: _Mode, outcome: Outcome) -> list[str]:
         "a pool with room has preempted": mode.blocks != _ROOM or not (stats.swapped_out or stats.recomputes),
         "not all swaps came back": stats.swapped_out == stats.swapped_in,
         "nothing was copied on write": stats.cow_copies > 0,
+        "nothing was evicted": stats.evicted > 0 or mode.blocks == _ROOM or not mode.prefix_caching,
+        "no state was kept": (
+            stats.checkpoints > 0 or not mode.prefix_caching or not any(group.state for group in model.groups)
+        ),
+        "every hit was as long as that of full attention": stats.unserved_tokens > 0 or mode.keep != "junctions",
         "computed and cached tokens are not the prompts'": (
             mode.blocks != _ROOM or stats.prefill_tokens + stats.saved_tokens == stats.prompt_tokens
         ),

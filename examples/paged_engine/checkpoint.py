@@ -84,7 +84,7 @@ class Weights:
     def to(self, device: str) -> Weights:
         """The same weights on a device."""
         layers = [
-            LayerWeights(*(getattr(layer, part.name).to(device) for part in dataclasses.fields(layer)))
+            type(layer)(*(getattr(layer, part.name).to(device) for part in dataclasses.fields(layer)))
             for layer in self.layers
         ]
         return Weights(self.embedding.to(device), layers, self.norm.to(device), self.head.to(device))

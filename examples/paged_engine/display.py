@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from examples.paged_engine.check import Report
     from examples.paged_engine.checkpoint import Tokenizer
     from examples.paged_engine.engine import Engine, EngineStats
+    from examples.paged_engine.request import Hit, Request
+    from examples.paged_engine.sampling import Sampling
 
 __all__ = ["Outputs", "check_progress", "generate", "print_outputs", "print_report"]
 
@@ -53,30 +55,49 @@ class _Screen:
         return Group(*texts, Text(state, style="dim"), self._bar)
 
 
-def generate(engine: Engine, tokenizer: Tokenizer, total: int) -> Outputs:
-    """Runs an engine to the end, and shows it if stderr is a terminal. Returns what each sample has become.
+def generate(
+    engine: Engine, tokenizer: Tokenizer, prompts: list[tuple[list[int], Sampling]], *, in_turn: bool = False
+) -> tuple[Outputs, list[Request]]:
+    """Runs prompts to the end, and shows it if stderr is a terminal.
 
     Args:
-        engine: Its requests are submitted.
+        engine: Runs them.
         tokenizer: Makes text of tokens.
-        total: Tokens that are sampled, at most.
+        prompts: Tokens, and how they are continued.
+        in_turn: One after the other.
+
+    Returns:
+        What each sample has become, and the requests.
 
     """
     outputs: Outputs = {}
+    requests: list[Request] = []
     console = Console(stderr=True)
+    total = sum(sampling.n * sampling.max_tokens for _, sampling in prompts)
     screen = _Screen(engine, tokenizer, outputs, total)
     live = Live(screen, console=console, transient=True, refresh_per_second=10)
     with live if console.is_terminal else contextlib.nullcontext():
-        for event in engine.run():
-            outputs.setdefault((event.request, event.sample), []).append(event.token)
-    return outputs
+        for turn in [[prompt] for prompt in prompts] if in_turn else [prompts]:
+            requests += [engine.submit(tokens, sampling) for tokens, sampling in turn]
+            for event in engine.run():
+                outputs.setdefault((event.request, event.sample), []).append(event.token)
+    return outputs, requests
 
 
-def print_outputs(prompts: list[str], texts: dict[tuple[int, int], str], stats: EngineStats) -> None:
-    """Prints prompts, their samples, and what the engine has done."""
+def print_outputs(
+    prompts: list[str],
+    texts: dict[tuple[int, int], str],
+    requests: list[Request],
+    names: list[str],
+    stats: EngineStats,
+) -> None:
+    """Prints prompts, what was cached of them, their samples, and what the engine has done; groups by name."""
     console = Console(highlight=False)
-    for number, prompt in enumerate(prompts):
+    for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
         console.print(Text(one_line(prompt), style="bold"))
+        if request.hit is not None:
+            words = f"  {request.hit.cached} of {len(request.prompt)} tokens cached{limits(request.hit, names)}"
+            console.print(words, style="dim")
         for key in sorted(key for key in texts if key[0] == number):
             console.print(Text(f"  {name(key)}  {one_line(texts[key])}"))
     console.print(
@@ -85,6 +106,18 @@ def print_outputs(prompts: list[str], texts: dict[tuple[int, int], str], stats: 
         f"{stats.recomputes} recomputes",
         style="dim",
     )
+
+
+def limits(hit: Hit, names: list[str]) -> str:
+    """Says which groups a hit is the shorter for: nothing, if all of them would have served as much."""
+    least, most = min(hit.reach), max(hit.reach)
+    if hit.cached == most:
+        return ""
+    alone = ", ".join(f"{name} {reach}" for name, reach in zip(names, hit.reach, strict=True))
+    if hit.cached < least:
+        return f"; no more is cached in all groups at once: {alone}"
+    short = " and ".join(name for name, reach in zip(names, hit.reach, strict=True) if reach == least)
+    return f"; {short} had no more: {alone}"
 
 
 def name(key: tuple[int, int]) -> str:

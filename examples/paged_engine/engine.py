@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from examples.paged_engine.kv_cache import PagedKV
 from examples.paged_engine.model import Batch
+from examples.paged_engine.request import Request, RequestTooLargeError
 from examples.paged_engine.sampling import draw
-from examples.paged_engine.scheduler import Request, RequestTooLargeError, Scheduler
+from examples.paged_engine.scheduler import Scheduler
 from kvpool import CacheManager
 from kvpool.transfer import BlockStore, PlanExecutor, TransferEngine
 
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from examples.paged_engine.kv_cache import Keep
     from examples.paged_engine.model import Llama
+    from examples.paged_engine.request import Chunk, Sequence
     from examples.paged_engine.sampling import Sampling
-    from examples.paged_engine.scheduler import Chunk, Sequence
 
 __all__ = ["Engine", "EngineConfig", "EngineStats", "TokenEvent"]
 
@@ -50,8 +53,11 @@ class EngineConfig:
     max_running: int = 64
     #: Share of the pool that an admission leaves to the sequences that run.
     watermark: float = 0.05
-    #: What KV memory holds at the start. NaN shows whoever reads what was not written.
-    fill: float = 0.0
+    #: What stays cached of windows and states, so that hits can end there: all; what hits need that end at multiples of
+    #: so many tokens; or where prompts end or turn off from each other.
+    keep: Keep = 64
+    #: Whether KV memory that holds nothing is NaN, which shows whoever reads it: for tests.
+    poison: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,12 @@ class EngineStats:
     recomputes: int
     #: Shared blocks that were copied to be written.
     cow_copies: int
+    #: Cached blocks that were taken to hold something else.
+    evicted: int
+    #: Tokens that full attention had cached, and another group could not serve.
+    unserved_tokens: int
+    #: Copies of states that were kept.
+    checkpoints: int
 
     @property
     def hit_rate(self) -> float:
@@ -114,15 +126,20 @@ class Engine:
         self.device = model.weights.embedding.device
         # Block 0 is the null block: one more than can be used, in each tier.
         blocks, host_blocks = config.blocks + 1, config.host_blocks + 1 if config.host_blocks else 0
-        self.kv = PagedKV(model.config, blocks, config.block_size, fill=config.fill, device=str(self.device))
+        self.kv = PagedKV(
+            model.config, model.groups, blocks, config.block_size, poison=config.poison, device=str(self.device)
+        )
+        # One group of full attention needs no name.
+        specs = [group.spec(config.block_size, config.keep) for group in model.groups]
         self.manager = CacheManager(
             blocks,
             config.block_size,
             host_blocks=host_blocks,
             watermark=config.watermark,
             block_bytes=self.kv.block_bytes,
+            groups=specs if len(specs) > 1 else None,
         )
-        self._stores = [BlockStore.from_tensors(self.kv.layers, block_dim=1)]
+        self._stores = [BlockStore.from_tensors(self.kv.pages, block_dim=1)]
         if host_blocks:
             self._stores.append(BlockStore.host(host_blocks, like=self._stores[0]))
         self._transfer = TransferEngine(str(self.device))
@@ -130,11 +147,15 @@ class Engine:
         self.scheduler = Scheduler(
             self.manager,
             self._executor,
+            model.groups,
             preempt=config.preempt if host_blocks else "recompute",
             token_budget=config.token_budget,
             max_running=config.max_running,
             prefix_caching=config.prefix_caching,
+            on_new_blocks=self.kv.poison if config.poison else None,
         )
+        #: Free blocks that are NaN.
+        self._poisoned: set[int] = set()
         self._requests = 0
         self._steps = 0
         self._rows = 0
@@ -174,8 +195,11 @@ class Engine:
         chunks = self.scheduler.schedule()
         if not chunks:
             return []
+        if self.config.poison:
+            self._poison()
         batch = self._batch(chunks)
         logits = self.model.forward(batch, self.kv)
+        assert not self.config.poison or bool(logits.isfinite().all()), "KV was read that nobody had written"
         self._steps += 1
         self._rows += len(batch.tokens)
         self.scheduler.commit(chunks)
@@ -197,6 +221,9 @@ class Engine:
             swapped_in=manager.swapped_in,
             recomputes=manager.preemptions,
             cow_copies=self.scheduler.cow_copies,
+            evicted=manager.pool.evicted,
+            unserved_tokens=manager.unserved_tokens,
+            checkpoints=manager.checkpoints,
         )
 
     def close(self) -> None:
@@ -212,18 +239,27 @@ class Engine:
     def __exit__(self, *_exception: object) -> None:
         self.close()
 
+    def _poison(self) -> None:
+        """Makes blocks NaN that became free: all copies that read them are done."""
+        free = set(self.manager.free_order())
+        self.kv.poison(free - self._poisoned)
+        self._poisoned = free
+
     def _batch(self, chunks: list[Chunk]) -> Batch:
         """Makes rows of chunks, one per token."""
-        counts = torch.tensor([chunk.stop - chunk.start for chunk in chunks])
+        counts = torch.tensor([chunk.rows for chunk in chunks])
         tokens = [token for chunk in chunks for token in chunk.sequence.tokens[chunk.start : chunk.stop]]
         positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
-        widest = max(len(chunk.sequence.table) for chunk in chunks)
-        tables = [chunk.sequence.table + [0] * (widest - len(chunk.sequence.table)) for chunk in chunks]
+        tables = []
+        for group in range(len(self.model.groups)):
+            own = [torch.tensor(chunk.sequence.tables[group]) for chunk in chunks]
+            padded = pad_sequence(own, batch_first=True, padding_value=self.kv.padding)
+            tables.append(padded.repeat_interleave(counts, dim=0))
         last_rows = counts.cumsum(0) - 1
         return Batch(
             tokens=torch.tensor(tokens),
             positions=torch.tensor(positions),
-            tables=torch.tensor(tables).repeat_interleave(counts, dim=0),
+            tables=tables,
             wanted=last_rows[torch.tensor([chunk.samples for chunk in chunks])],
         ).to(self.device)
 

@@ -7,8 +7,11 @@ rounding. Here every kernel that sums always sees the same shape:
 - Rows (tokens) are computed in *tiles* of a fixed number of rows, the last one padded. Whether a row is one of a
   prompt's chunk or a decode, and who its neighbours are, changes nothing.
 - Attention goes over the context in *segments* of :data:`SEGMENT` positions, first to last. A segment that a row does
-  not see adds an exact zero, so it does not matter how many a tile needs. Positions, not blocks, are cut: the block
+  not see adds an exact zero, so it does not matter which ones a tile needs. Positions, not blocks, are cut: the block
   size does not matter either.
+
+A model of other layers is a subclass: it says what its layers keep (``_group``), and how a layer mixes tokens, in a
+tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``). ``hybrid`` is one.
 
 What is left is an assumption about the kernels: a row's result does not depend on its place in the tile or on its
 neighbours. :func:`batch_invariant` tests it on this machine, and :meth:`Llama.choose_tile` takes the largest tile that
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.nn import functional
 
-from examples.paged_engine.kv_cache import PagedKV
+from examples.paged_engine.kv_cache import Group, PagedKV
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
     from examples.paged_engine.checkpoint import LayerWeights, ModelConfig, Weights
 
-__all__ = ["SEGMENT", "TILES", "Batch", "Llama", "batch_invariant"]
+__all__ = ["SEGMENT", "TILES", "Batch", "Context", "Llama", "Tile", "batch_invariant", "visible"]
 
 #: Positions of the context that attention takes at once.
 SEGMENT: Final = 64
@@ -50,30 +53,56 @@ class Batch:
     tokens: Tensor
     #: Position of each row in its sequence: [rows].
     positions: Tensor
-    #: Block table of each row's sequence, padded with null blocks: [rows, blocks].
-    tables: Tensor
+    #: For each group, the block table of each row's sequence, padded with blocks of zeros: [rows, blocks].
+    tables: list[Tensor]
     #: Rows whose logits are wanted.
     wanted: Tensor
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device."""
-        return Batch(*(column.to(device) for column in (self.tokens, self.positions, self.tables, self.wanted)))
+        tables = [table.to(device) for table in self.tables]
+        return Batch(self.tokens.to(device), self.positions.to(device), tables, self.wanted.to(device))
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tile:
     """Rows that are computed together; the last tile of a batch is padded with rows that nobody asks for."""
 
     tokens: Tensor
     positions: Tensor
-    tables: Tensor
+    #: By group.
+    tables: list[Tensor]
     #: Rows that are none of the padding.
     rows: int
 
-    @property
-    def num_segments(self) -> int:
-        """Segments until the last one that a row sees."""
-        return int(self.positions.max()) // SEGMENT + 1
+
+class Context:
+    """What the rows of a tile see of a group's keys and values, and where that is.
+
+    Args:
+        tile: The rows.
+        group: The group.
+        table: The block table of each row in it.
+        kv: The memory.
+
+    """
+
+    def __init__(self, tile: Tile, group: Group, table: Tensor, kv: PagedKV) -> None:
+        #: For each segment that a row sees something of, which of its positions: [rows, positions].
+        self.visible = visible(tile, group)
+        #: Where the rows that are none of the padding write.
+        self.own = kv.slots(table, tile.positions[:, None])[: tile.rows, 0]
+        first, last = min(self.visible), max(self.visible)
+        positions = torch.arange(SEGMENT * first, SEGMENT * (last + 1), device=table.device)
+        missing = int(positions[-1]) // kv.block_size + 1 - table.shape[1]
+        padded = functional.pad(table, (0, max(missing, 0)), value=kv.padding)
+        slots = kv.slots(padded, positions.expand(len(table), -1)).split(SEGMENT, dim=1)
+        zeros = kv.padding * kv.block_size
+        #: Where the positions of each segment are, by head; what a row does not see is in the block of zeros.
+        self.rows = {
+            segment: kv.head_rows(part.where(seen, zeros))
+            for part, (segment, seen) in zip(slots, self.visible.items(), strict=True)
+        }
 
 
 class Llama:
@@ -90,7 +119,19 @@ class Llama:
         self.config = config
         self.weights = weights
         self.tile = tile
+        #: What the layers keep of a request.
+        self.groups = self._group()
+        self._group_of = {layer: number for number, group in enumerate(self.groups) for layer in group.layers}
         self._cosines, self._sines = _rotations(config, weights.embedding.device)
+
+    def _group(self) -> list[Group]:
+        """Puts layers that keep the same into one group."""
+        return [Group(tuple(range(self.config.num_layers)))]
+
+    def probe(self, tile: int) -> Llama:
+        """A model that computes what this one does, of as few layers as show it: here they all have the same shapes."""
+        config = dataclasses.replace(self.config, num_layers=1)
+        return Llama(config, dataclasses.replace(self.weights, layers=self.weights.layers[:1]), tile=tile)
 
     def choose_tile(self) -> bool:
         """Takes the largest tile that is batch-invariant on this machine. Returns whether it is the favourite."""
@@ -103,7 +144,7 @@ class Llama:
 
         A row sees the positions of its sequence up to its own: in the pool, or in an earlier row of the batch.
         """
-        hidden = [self._forward_tile(tile, kv)[: tile.rows] for tile in self._tiles(batch)]
+        hidden = [self._forward_tile(tile, kv)[: tile.rows] for tile in self._tiles(batch, kv.padding)]
         return self._logits(torch.cat(hidden)[batch.wanted])
 
     @torch.inference_mode()
@@ -114,54 +155,60 @@ class Llama:
         """
         device = self.weights.embedding.device
         ids, positions = torch.tensor(tokens, device=device), torch.arange(len(tokens), device=device)
-        no_tables = torch.zeros(len(tokens), 1, dtype=torch.int64, device=device)
-        tiles = list(self._tiles(Batch(ids, positions, no_tables, positions)))
+        tiles = list(self._tiles(Batch(ids, positions, [], positions), 0))
         hidden = [self.weights.embedding[tile.tokens] for tile in tiles]
-        padding = (0, 0, 0, 0, 0, -len(tokens) % SEGMENT)
-        for layer in self.weights.layers:
-            projected = [self._project(layer, x, tile.positions) for x, tile in zip(hidden, tiles, strict=True)]
-            _, *parts = (torch.cat(rows)[: len(tokens)] for rows in zip(*projected, strict=True))
-            context = [self._shared_segments(functional.pad(part, padding)) for part in parts]
-
-            def read(segment: int, part: int, context: list[list[Tensor]] = context) -> Tensor:
-                return context[part][segment]
-
-            for number, (x, tile, (queries, _, _)) in enumerate(zip(hidden, tiles, projected, strict=True)):
-                hidden[number] = self._finish(layer, x, self._attend(queries, _visible(tile), read))
+        for number, layer in enumerate(self.weights.layers):
+            mixed = self._mix_plain(number, layer, hidden, tiles)
+            hidden = [self._finish(layer, x, rows) for x, rows in zip(hidden, mixed, strict=True)]
         return self._logits(torch.cat(hidden)[: len(tokens)])
 
-    def _tiles(self, batch: Batch) -> Iterator[_Tile]:
-        """Cuts a batch into tiles."""
+    def _tiles(self, batch: Batch, padding: int) -> Iterator[Tile]:
+        """Cuts a batch into tiles. The rows of padding are where the last row is, in a block of zeros."""
         count = len(batch.tokens)
         for start in range(0, count, self.tile):
             rows = min(self.tile, count - start)
-            columns = (batch.tokens, batch.positions, batch.tables)
-            tokens, positions, tables = (_pad_rows(column[start : start + rows], self.tile) for column in columns)
-            yield _Tile(tokens, positions, tables, rows)
+            own = slice(start, start + rows)
+            tokens = _pad_rows(batch.tokens[own], self.tile)
+            positions = _pad_rows(batch.positions[own], self.tile, int(batch.positions[start + rows - 1]))
+            tables = [_pad_rows(table[own], self.tile, padding) for table in batch.tables]
+            yield Tile(tokens, positions, tables, rows)
 
-    def _forward_tile(self, tile: _Tile, kv: PagedKV) -> Tensor:
+    def _forward_tile(self, tile: Tile, kv: PagedKV) -> Tensor:
         """Runs a tile through all layers."""
-        own = kv.slots(tile.tables, tile.positions[:, None])[: tile.rows, 0]
-        visible = _visible(tile)
-        context = self._context(tile, visible, kv)
+        groups = zip(self.groups, tile.tables, strict=True)
+        contexts = [None if group.state else Context(tile, group, table, kv) for group, table in groups]
         x = self.weights.embedding[tile.tokens]
         for number, layer in enumerate(self.weights.layers):
-            queries, keys, values = self._project(layer, x, tile.positions)
-            kv.write(number, own, keys[: tile.rows], values[: tile.rows])
-
-            def read(segment: int, part: int, number: int = number) -> Tensor:
-                return kv.read(number, part, context[segment])
-
-            x = self._finish(layer, x, self._attend(queries, visible, read))
+            mixed = self._mix(number, layer, x, tile, contexts[self._group_of[number]], kv)
+            x = self._finish(layer, x, mixed)
         return x
 
-    def _context(self, tile: _Tile, visible: list[Tensor], kv: PagedKV) -> list[Tensor]:
-        """Where the keys and values of each segment are; what a row does not see is in the null block."""
-        positions = torch.arange(SEGMENT * len(visible), device=tile.tables.device)
-        missing = int(positions[-1]) // kv.block_size + 1 - tile.tables.shape[1]
-        tables = functional.pad(tile.tables, (0, max(missing, 0)))
-        slots = _segments(kv.slots(tables, positions.expand(self.tile, -1)))
-        return [kv.head_rows(part.where(seen, 0)) for part, seen in zip(slots, visible, strict=True)]
+    def _mix(
+        self, number: int, layer: LayerWeights, x: Tensor, tile: Tile, context: Context | None, kv: PagedKV
+    ) -> Tensor:
+        """What rows of a tile take from the tokens before them, in one layer; writes what later ones take of them."""
+        assert context is not None
+        queries, keys, values = self._project(layer, x, tile.positions)
+        kv.write(number, context.own, keys[: tile.rows], values[: tile.rows])
+
+        def read(segment: int, part: int) -> Tensor:
+            return kv.read(number, part, context.rows[segment])
+
+        return self._attend(queries, context.visible, read)
+
+    def _mix_plain(self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]) -> list[Tensor]:
+        """The same for all tiles of one sequence."""
+        group, count = self.groups[self._group_of[number]], sum(tile.rows for tile in tiles)
+        projected = [self._project(layer, x, tile.positions) for x, tile in zip(hidden, tiles, strict=True)]
+        _, *parts = (torch.cat(rows)[:count] for rows in zip(*projected, strict=True))
+        padding = (0, 0, 0, 0, 0, -count % SEGMENT)
+        context = [self._shared_segments(functional.pad(part, padding)) for part in parts]
+
+        def read(segment: int, part: int) -> Tensor:
+            return context[part][segment]
+
+        rows = zip(projected, tiles, strict=True)
+        return [self._attend(queries, visible(tile, group), read) for (queries, _, _), tile in rows]
 
     def _shared_segments(self, rows: Tensor) -> list[Tensor]:
         """Cuts keys or values of one sequence, [positions, heads, head dimension], into segments for a whole tile."""
@@ -180,26 +227,26 @@ class Llama:
         queries, keys = rotated.tensor_split([config.num_heads], dim=1)
         return queries, keys, values
 
-    def _attend(self, queries: Tensor, visible: list[Tensor], read: Callable[[int, int], Tensor]) -> Tensor:
+    def _attend(self, queries: Tensor, visible: dict[int, Tensor], read: Callable[[int, int], Tensor]) -> Tensor:
         """Attention of a tile's queries over the segments of their contexts.
 
         Args:
             queries: [rows, heads, head dimension].
-            visible: For each segment, which of its positions a row sees: [rows, positions].
+            visible: For segments in order, which of their positions a row sees: [rows, positions].
             read: Keys (part 0) or values (part 1) of a segment: [rows * KV heads, positions, head dimension].
 
         """
         config = self.config
         grouped = queries.reshape(-1, config.num_heads // config.num_kv_heads, config.head_dim)
         grouped = grouped * config.head_dim**-0.5
-        scores = []
-        for segment, seen in enumerate(visible):
+        scores = {}
+        for segment, seen in visible.items():
             hidden = ~seen.repeat_interleave(config.num_kv_heads, dim=0)[:, None]
-            scores.append(torch.bmm(grouped, read(segment, 0).transpose(1, 2)).masked_fill(hidden, -torch.inf))
-        peak = torch.stack([score.amax(dim=2, keepdim=True) for score in scores]).amax(dim=0)
+            scores[segment] = torch.bmm(grouped, read(segment, 0).transpose(1, 2)).masked_fill(hidden, -torch.inf)
+        peak = torch.stack([score.amax(dim=2, keepdim=True) for score in scores.values()]).amax(dim=0)
         attended = torch.zeros_like(grouped)
         total = torch.zeros_like(peak)
-        for segment, score in enumerate(scores):
+        for segment, score in scores.items():
             weights = torch.exp(score - peak)
             total += weights.sum(dim=2, keepdim=True)
             attended += torch.bmm(weights, read(segment, 1))
@@ -228,44 +275,47 @@ def batch_invariant(model: Llama, tile: int) -> bool:
     """Tests whether a row's logits and KV are the same bits at every place of a tile, whatever its neighbours are.
 
     The neighbours are random tokens at random positions over random KV, so that the number of segments changes, too.
-    One layer is enough: they all have the same shapes.
     """
-    config = dataclasses.replace(model.config, num_layers=1)
-    weights = dataclasses.replace(model.weights, layers=model.weights.layers[:1])
-    probe = Llama(config, weights, tile=tile)
-    device, random = weights.embedding.device, torch.Generator().manual_seed(0)
+    probe = model.probe(tile)
+    config, device, random = probe.config, probe.weights.embedding.device, torch.Generator().manual_seed(0)
     length = min(3 * SEGMENT, config.max_positions)
-    kv = PagedKV(config, num_blocks=1 + tile * length, block_size=1, device=str(device))
-    # The probe has the first table and the same context at every place, its neighbours have the other tables.
-    own, others = kv.layers[0].tensor_split([1 + length], dim=1)
-    content, position = torch.randn(own[:, 1:].shape, generator=random), length * 5 // 8
-    tables = torch.arange(1, 1 + tile * length).view(tile, length)
+    # The same number of blocks for each row and group: a state needs the first.
+    blocks = -(-length // SEGMENT)
+    held = blocks * len(probe.groups)
+    kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))
+    # The probe has the first tables and the same context at every place, its neighbours have the other tables.
+    (page,) = kv.pages
+    _, own, others, _ = page.tensor_split([1, 1 + held, 1 + tile * held], dim=1)
+    content, position = torch.randn(own.shape, generator=random), length * 5 // 8
+    tables = torch.arange(1, 1 + tile * held).view(tile, held)
     outcomes = set()
     for place in range(tile):
-        own[:, 1:] = content
+        own.copy_(content)
         others.copy_(torch.randn(others.shape, generator=random))
         tokens = torch.randint(config.vocab_size, (tile,), generator=random)
         positions = torch.randint(length, (tile,), generator=random)
         tokens[place], positions[place] = 1, position
-        batch = Batch(tokens, positions, tables.roll(place, dims=0), torch.arange(tile)).to(device)
+        placed = list(tables.roll(place, dims=0).split(blocks, dim=1))
+        batch = Batch(tokens, positions, placed, torch.arange(tile)).to(device)
         outcomes.add(_bytes(probe.forward(batch, kv)[place]) + _bytes(own))
     return len(outcomes) == 1
 
 
-def _visible(tile: _Tile) -> list[Tensor]:
-    """For each segment, which of its positions a row sees: those up to its own."""
-    positions = torch.arange(SEGMENT * tile.num_segments, device=tile.positions.device)
-    return _segments(positions <= tile.positions[:, None])
+def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
+    """For each segment that a row sees something of, which of its positions: [rows, positions]."""
+    own = tile.positions[:, None]
+    first = 0 if group.window is None else max(int(own.min()) - group.window + 1, 0) // SEGMENT
+    last = int(own.max()) // SEGMENT
+    positions = torch.arange(SEGMENT * first, SEGMENT * (last + 1), device=own.device)
+    seen = positions <= own
+    if group.window is not None:
+        seen &= positions > own - group.window
+    return dict(enumerate(seen.split(SEGMENT, dim=1), start=first))
 
 
-def _segments(rows: Tensor) -> list[Tensor]:
-    """Cuts [rows, positions] into segments."""
-    return list(rows.view(len(rows), -1, SEGMENT).unbind(1))
-
-
-def _pad_rows(rows: Tensor, count: int) -> Tensor:
-    """Appends rows of zeros: token 0 at position 0, over null blocks."""
-    return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, count - len(rows)))
+def _pad_rows(rows: Tensor, count: int, value: int = 0) -> Tensor:
+    """Appends rows of a value."""
+    return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, count - len(rows)), value=value)
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -168,7 +168,7 @@ class CacheManager:
                 place.
             retention: Ranges of its tokens, hits included: see ``retain``.
             allocate_tokens: Tokens that get blocks now, behind the cached and external ones: the first chunk of a
-                chunked prefill. ``extend`` makes room for the next. None is all.
+                chunked prefill, or 0 to ask ``next_checkpoint`` for its end. ``extend`` is for the next. None is all.
             external_tokens: A connector has the KV of the prompt's first so many tokens, fewer than all. Those that are
                 not cached here get blocks, and the request is loading until ``external_done``: nothing of them can be
                 matched before, and nothing else be done with the request but ``release``.
@@ -233,7 +233,7 @@ class CacheManager:
 
         A copy of the state is kept when a commit ends there, and the request's tables cover no more: for the block of
         the state would hold a later one. Give chunks by ``allocate_tokens`` and ``extend``. Take the plan before the
-        next step: the copy is one of it. None if no place is known. O(groups). Raises UnknownRequestError.
+        next step or call for blocks: the copy is in it. None if no place is known. Raises UnknownRequestError.
         """
     def extend_encoder(self, request_id: RequestId, num_tokens: int) -> list[tuple[int, ...]]:
         """Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
@@ -442,7 +442,7 @@ class CacheManager:
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Makes a second request over the blocks of a running one: parallel sampling, beam search.
 
-        It shares every block. O(blocks + tokens).
+        It shares all but states, of which it gets copies, or OutOfBlocksError without blocks. O(blocks + tokens).
 
         Raises:
             UnknownRequestError: No request has the parent's id.

@@ -1,0 +1,530 @@
+"""The example engine's hybrid model: whatever becomes of its blocks, the bits are those of a plain forward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+# The examples are no part of the package: they are run from the repository's root.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from examples.paged_engine import check as check_module
+from examples.paged_engine import model as model_module
+from examples.paged_engine.__main__ import main
+from examples.paged_engine.check import Workload
+from examples.paged_engine.display import limits
+from examples.paged_engine.engine import Engine, EngineConfig, EngineStats
+from examples.paged_engine.hybrid import Hybrid, HybridConfig, RecurrentWeights, hybrid_weights
+from examples.paged_engine.kv_cache import Group, PagedKV
+from examples.paged_engine.model import Batch, Tile, batch_invariant
+from examples.paged_engine.request import Hit, RequestTooLargeError
+from examples.paged_engine.sampling import Sampling
+from kvpool.errors import OutOfBlocksError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor
+
+    from examples.paged_engine.engine import TokenEvent
+    from examples.paged_engine.kv_cache import Keep
+    from examples.paged_engine.request import Request
+
+#: Windows of a block and a half, and of five blocks of 8; a state that fits a page of them.
+TINY = HybridConfig(
+    vocab_size=272,
+    hidden_size=32,
+    intermediate_size=48,
+    num_layers=4,
+    num_heads=4,
+    head_dim=8,
+    max_positions=256,
+    end_tokens=(256,),
+    kinds=("state", 12, "full", 40),
+    state_key=8,
+    state_value=8,
+    conv_width=3,
+)
+ROOMY = EngineConfig(blocks=400, block_size=8, host_blocks=200, watermark=0.0, keep=16, poison=True)
+FULL, NARROW, WIDE, STATE = range(4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model() -> Hybrid:
+    hybrid = Hybrid(TINY, hybrid_weights(TINY, seed=1))
+    hybrid.choose_tile()
+    return hybrid
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    made: list[int] = torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return made
+
+
+def prompts() -> list[list[int]]:
+    """Prompts that turn off from one another at several places, two of them twice."""
+    shared = tokens(56)
+    made = [shared[: 36 + 4 * number] + tokens(6 + number, seed=number + 1) for number in range(5)]
+    return [*made, made[1], made[3] + [1, 2, 3]]
+
+
+@pytest.fixture(scope="module")
+def plain(model: Hybrid) -> Any:
+    """Logits by a forward pass over a whole sequence, which knows of no cache and no block."""
+    known: dict[tuple[int, ...], Tensor] = {}
+
+    def logits(sequence: list[int]) -> Tensor:
+        return known.setdefault(tuple(sequence), model.forward_plain(sequence))
+
+    return logits
+
+
+def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any) -> None:
+    """Token ids follow from logits, so that logits of the same bits are the same tokens."""
+    samples, asked = defaultdict(list), {request.number: request.prompt for request in requests}
+    for event in events:
+        samples[event.request, event.sample].append(event)
+    assert set(samples) == {(r.number, sample) for r in requests for sample in range(r.sampling.n)}
+    for (request, _), own in samples.items():
+        prompt = asked[request]
+        expected = plain([*prompt, *(event.token for event in own[:-1])])[len(prompt) - 1 :]
+        assert torch.equal(torch.stack([event.logits for event in own]), expected)
+
+
+def assert_all_blocks_are_back(engine: Engine) -> None:
+    engine.manager.check_invariants()
+    host = engine.manager.host_stats()
+    assert len(engine.manager) == 0
+    assert engine.manager.stats().pool.active == 0
+    assert host is None or host.active == 0
+
+
+def run(
+    model: Hybrid, plain: Any, n: int = 2, max_tokens: int = 7, **settings: Any
+) -> tuple[EngineStats, list[Request]]:
+    """Runs the prompts, the last ones when the first are under way, and compares every row."""
+    with Engine(model, dataclasses.replace(ROOMY, **settings)) as engine:
+        first, last = prompts()[:4], prompts()[4:]
+        requests = [engine.submit(prompt, Sampling(n, max_tokens, seed=seed)) for seed, prompt in enumerate(first)]
+        events = [event for _ in range(9) for event in engine.step()]
+        requests += [engine.submit(prompt, Sampling(n, max_tokens, seed=9 + seed)) for seed, prompt in enumerate(last)]
+        events += engine.run()
+        assert_all_blocks_are_back(engine)
+        check_bits(events, requests, plain)
+        return engine.stats(), requests
+
+
+# --- The model -------------------------------------------------------------------------------------------------------
+
+
+def textbook(model: Hybrid, ids: list[int]) -> Tensor:
+    """The model's formulas in float64: windows by a mask, the recurrence as one sum over all tokens before."""
+    config, weights = model.config, model.weights
+    positions = torch.arange(len(ids), dtype=torch.float64)
+    back = positions[:, None] - positions
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), weight.double(), config.norm_eps)
+
+    def rotated(x: Tensor) -> Tensor:
+        pairs = torch.complex(*x.chunk(2, dim=-1))
+        speeds = config.rope_theta ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
+        turned = pairs * torch.polar(torch.ones(1).double(), torch.outer(positions, speeds))[:, None]
+        return torch.cat((turned.real, turned.imag), dim=-1)
+
+    def attention(fused: Tensor, kind: str | int) -> Tensor:
+        heads = fused.view(len(ids), -1, config.head_dim)
+        kv_heads = config.num_kv_heads
+        queries, keys, values = heads.split([config.num_heads, kv_heads, kv_heads], dim=1)  # type: ignore[no-untyped-call]
+        seen = (back >= 0) & (back < (kind if isinstance(kind, int) else len(ids)))
+        q, k, v = (part.transpose(0, 1) for part in (rotated(queries), rotated(keys), values))
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+        return attended.transpose(0, 1).flatten(1)
+
+    def recurrence(fused: Tensor, layer: RecurrentWeights) -> Tensor:
+        heads, key, value = config.state_heads, config.state_key, config.state_value
+        sizes = [config.conv_channels, heads * value, heads]
+        inputs, gates, decays = fused.split(sizes, dim=1)  # type: ignore[no-untyped-call]
+        kernel = layer.conv.double().T[:, None]
+        padded = functional.pad(inputs.T[None], (config.conv_width - 1, 0))
+        mixed = functional.silu(functional.conv1d(padded, kernel, groups=len(kernel))[0].T)
+        parts = mixed.split([heads * key, heads * key, heads * value], dim=1)  # type: ignore[no-untyped-call]
+        q, k, v = (part.view(len(ids), heads, -1).transpose(0, 1) for part in parts)
+        # What is left of a token after all decays since: [heads, rows, tokens].
+        logs = torch.sigmoid(decays + layer.decay.double()).log().cumsum(dim=0).T
+        left = (logs[:, :, None] - logs[:, None]).exp().where(back >= 0, 0.0)
+        out = (q @ k.transpose(1, 2) * left) @ v
+        return norm(out, torch.ones(value)).transpose(0, 1).flatten(1) * functional.silu(gates)
+
+    x = weights.embedding.double()[ids]
+    for kind, layer in zip(config.kinds, weights.layers, strict=True):
+        fused = norm(x, layer.attention_norm) @ layer.qkv.double().T
+        mixed = recurrence(fused, layer) if isinstance(layer, RecurrentWeights) else attention(fused, kind)
+        x = x + mixed @ layer.output.double().T
+        gate, up = (norm(x, layer.mlp_norm) @ layer.gate_up.double().T).chunk(2, dim=1)
+        x = x + (functional.silu(gate) * up) @ layer.down.double().T
+    return norm(x, weights.norm) @ weights.head.double().T
+
+
+def test_the_model_computes_what_a_textbook_says(model: Hybrid) -> None:
+    ids = tokens(150)
+    expected = textbook(model, ids)
+    assert expected.std() > 0.5
+    torch.testing.assert_close(model.forward_plain(ids).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_that_keep_the_same_are_a_group() -> None:
+    kinds: tuple[Any, ...] = ("state", 32, 32, "full", "state", "full")
+    config = dataclasses.replace(TINY, num_layers=6, kinds=kinds)
+    hybrid = Hybrid(config, hybrid_weights(config))
+    state = config.state_numbers
+    assert hybrid.groups == [Group((3, 5)), Group((1, 2), window=32), Group((0, 4), state=state)]
+    assert [group.name for group in hybrid.groups] == ["full attention", "window of 32", "state"]
+
+
+@pytest.mark.parametrize("block_size", [7, 8, 100])
+def test_paged_is_plain_to_the_bit_however_it_is_chunked(model: Hybrid, plain: Any, block_size: int) -> None:
+    ids = tokens(150, seed=block_size)
+    blocks = -(-len(ids) // block_size)
+    kv = PagedKV(TINY, model.groups, 3 * blocks + 2, block_size, poison=True)
+    shuffled = 1 + torch.randperm(3 * blocks + 1, generator=torch.Generator().manual_seed(block_size))
+    rows, done = [], 0
+    for count in (1, 31, 40, 1, 1, 70, 6):
+        positions = torch.arange(done, done + count)
+        tables = [table.expand(count, -1) for table in shuffled.tensor_split([blocks, 2 * blocks, 3 * blocks])]
+        rows.append(model.forward(Batch(torch.tensor(ids)[positions], positions, tables, torch.arange(count)), kv))
+        done += count
+    assert torch.equal(torch.cat(rows), plain(ids))
+
+
+def test_a_recurrence_that_minds_the_place_of_a_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    hybrid = Hybrid(TINY, hybrid_weights(TINY))
+    read_out = Hybrid._read_out
+
+    def placed(self: Hybrid, convolved: Tensor, matrices: Tensor, gates: Tensor) -> Tensor:
+        return read_out(self, convolved, matrices, gates) * (1 + torch.arange(len(gates))[:, None] * 1e-6)
+
+    monkeypatch.setattr(Hybrid, "_read_out", placed)
+    assert not batch_invariant(hybrid, 8)
+    assert batch_invariant(hybrid, 1)
+
+
+def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
+    with pytest.raises(ValueError, match="224 numbers does not fit a page of 192, of 6 tokens: blocks need 7 tokens"):
+        Engine(model, dataclasses.replace(ROOMY, block_size=6))
+
+
+# --- The same bits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token_budget", [5, 24, 256])
+@pytest.mark.parametrize("keep", ["all", "junctions", 16, 64])
+def test_hits_and_chunks_change_nothing(model: Hybrid, plain: Any, keep: Any, token_budget: int) -> None:
+    stats, requests = run(model, plain, keep=keep, token_budget=token_budget)
+    assert stats.hit_tokens > 0
+    assert stats.checkpoints > 0
+    assert stats.cow_copies > 0
+    assert stats.prefill_tokens + stats.saved_tokens == stats.prompt_tokens
+    assert max(request.hit.cached for request in requests if request.hit) >= 40
+
+
+def test_without_a_cache_nothing_is_hit_or_kept(model: Hybrid, plain: Any) -> None:
+    stats, _ = run(model, plain, prefix_caching=False, token_budget=24)
+    assert (stats.saved_tokens, stats.checkpoints) == (0, 0)
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+@pytest.mark.parametrize("preempt", ["swap", "recompute"])
+def test_preemption_changes_nothing(model: Hybrid, plain: Any, preempt: str, prefix_caching: bool) -> None:
+    settings: dict[str, Any] = {"blocks": 34, "preempt": preempt, "prefix_caching": prefix_caching, "token_budget": 24}
+    stats, _ = run(model, plain, n=3, **settings)
+    assert (stats.swapped_out if preempt == "swap" else stats.recomputes) > 10
+    assert stats.swapped_out == stats.swapped_in
+    assert (stats.evicted > 0) == prefix_caching
+
+
+def test_a_small_host_swaps_some_and_recomputes_others(model: Hybrid, plain: Any) -> None:
+    stats, _ = run(model, plain, n=3, blocks=34, host_blocks=16, token_budget=24)
+    assert min(stats.swapped_out, stats.recomputes) > 0
+
+
+def test_a_pool_that_just_holds_one_sequence_is_enough(model: Hybrid, plain: Any) -> None:
+    chunk, size = 16, ROOMY.block_size
+    for length in range(41, 64, 7):
+        prompt, most = tokens(length, seed=length), 12
+        blocks = sum(group.most_blocks(length + most - 1, size, chunk) for group in model.groups)
+        settings = dataclasses.replace(ROOMY, blocks=blocks, token_budget=chunk, preempt="recompute", host_blocks=0)
+        too_small, words = (
+            dataclasses.replace(settings, blocks=blocks - 1),
+            f"{blocks} blocks: the pool has {blocks - 1}",
+        )
+        with Engine(model, too_small) as engine, pytest.raises(RequestTooLargeError, match=words):
+            engine.submit(prompt, Sampling(max_tokens=most))
+        with Engine(model, settings) as engine:
+            requests = [engine.submit(prompt, Sampling(n=2, max_tokens=most, seed=seed)) for seed in range(2)]
+            check_bits(engine.run(), requests, plain)
+            assert_all_blocks_are_back(engine)
+
+
+def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
+    model: Hybrid, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = []
+    with Engine(model, ROOMY) as engine:
+        fork = engine.manager.fork
+
+        class Manager:
+            """The manager, but that no second sample finds a block."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(engine.manager, name)
+
+            def __contains__(self, key: str) -> bool:
+                return key in engine.manager
+
+            def fork(self, parent: str, child: str) -> None:
+                if child.endswith(".1"):
+                    refused.append(child)
+                    raise OutOfBlocksError("no block for a state")
+                fork(parent, child)
+
+        monkeypatch.setattr(engine.scheduler, "_manager", Manager())
+        requests = [engine.submit(prompt, Sampling(n=3, max_tokens=5, seed=3)) for prompt in prompts()[:2]]
+        # One token each: the sample is over before it has run.
+        requests.append(engine.submit(tokens(20), Sampling(n=2, max_tokens=1)))
+        check_bits(engine.run(), requests, plain)
+        assert_all_blocks_are_back(engine)
+    assert sorted(refused) == ["0.1", "1.1", "2.1"]
+
+
+@pytest.mark.parametrize("when", range(1, 9))
+def test_an_abort_returns_all_blocks(model: Hybrid, plain: Any, when: int) -> None:
+    with Engine(model, dataclasses.replace(ROOMY, blocks=40, token_budget=24)) as engine:
+        requests = [engine.submit(prompt, Sampling(n=2, max_tokens=6, seed=1)) for prompt in prompts()[:4]]
+        for _ in range(when):
+            engine.step()
+        for request in requests[::2]:
+            engine.abort(request)
+        events = list(engine.run())
+        assert {event.request for event in events} <= {1, 3}
+        assert_all_blocks_are_back(engine)
+        again = [engine.submit(prompt, Sampling(n=2, max_tokens=6, seed=1)) for prompt in prompts()[:4]]
+        renumbered = [dataclasses.replace(event, request=event.request - len(requests)) for event in engine.run()]
+        check_bits(renumbered, [dataclasses.replace(r, number=number) for number, r in enumerate(again)], plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(least: int, most: int) -> int:
+        return int(torch.randint(least, most + 1, (), generator=random))
+
+    keeps: list[Keep] = ["all", "junctions", 8, 16, 24, 64]
+    config = dataclasses.replace(
+        ROOMY,
+        blocks=draw(26, 60),
+        block_size=[8, 8, 9, 16][draw(0, 3)],
+        host_blocks=[0, 12, 60][draw(0, 2)],
+        token_budget=[1, 5, 16, 24, 40][draw(0, 4)],
+        keep=keeps[draw(0, 5)],
+        prefix_caching=draw(0, 9) > 0,
+        watermark=draw(0, 1) * 0.1,
+    )
+    shared = tokens(60, seed=draw(0, 3))
+    with Engine(model, config) as engine:
+        requests: list[Request] = []
+        events: list[TokenEvent] = []
+        aborted = set()
+        for _ in range(30):
+            match draw(0, 3):
+                case 0:
+                    prompt = shared[: draw(0, 60)] + tokens(draw(1, 12), seed=draw(0, 3))
+                    sampling = Sampling(n=draw(1, 4), max_tokens=draw(1, 9), seed=draw(0, 99))
+                    with contextlib.suppress(RequestTooLargeError):
+                        requests.append(engine.submit(prompt, sampling))
+                case 1 if requests and draw(0, 3) == 0:
+                    victim = requests[draw(0, len(requests) - 1)]
+                    aborted.add(victim.number)
+                    engine.abort(victim)
+                case 2 if draw(0, 3) == 0:
+                    engine.manager.evict(draw(0, 9))
+                case _:
+                    events += engine.step()
+        events += engine.run()
+        assert_all_blocks_are_back(engine)
+    whole = [request for request in requests if request.number not in aborted]
+    check_bits([event for event in events if event.request not in aborted], whole, plain)
+
+
+# --- Hits ------------------------------------------------------------------------------------------------------------
+
+
+def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
+    """Runs prompts one after the other, and compares them."""
+    hits = []
+    for prompt in sequences:
+        request = engine.submit(prompt, Sampling(max_tokens=3))
+        events = [dataclasses.replace(event, request=0) for event in engine.run()]
+        check_bits(events, [dataclasses.replace(request, number=0)], plain)
+        assert request.hit is not None
+        hits.append(request.hit)
+    return hits
+
+
+def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
+    prompt = tokens(100)
+    with Engine(model, dataclasses.replace(ROOMY, keep=32)) as engine:
+        hits = in_turn(engine, plain, prompt, prompt[:60] + tokens(9), prompt, prompt[:60] + tokens(8, seed=1))
+        names = [group.name for group in model.groups]
+    # Cold; at a multiple of 32; where the prompt ended; where the second prompt turned off, which kept its state there.
+    assert [hit.cached for hit in hits] == [0, 32, 96, 56]
+    assert limits(hits[0], names) == limits(hits[2], names) == limits(hits[3], names) == ""
+    # The wider window needs for hits of 32, 64 and 96 all that there is.
+    assert limits(hits[1], names) == (
+        "; window of 12 and state had no more: full attention 56, window of 12 32, window of 40 56, state 32"
+    )
+
+
+@pytest.mark.parametrize("group", [NARROW, WIDE])
+def test_a_hit_ends_before_what_a_window_has_lost(model: Hybrid, plain: Any, group: int) -> None:
+    prompt = tokens(100)
+    with Engine(model, dataclasses.replace(ROOMY, keep="all", token_budget=100)) as engine:
+        request = engine.submit(prompt, Sampling(max_tokens=3))
+        while not engine.step():
+            pass
+        # The last full block, which hits of the next tokens need, too; behind it is one of 4 tokens.
+        lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
+        list(engine.run())
+        assert engine.manager.drop_cached(lost) > 0
+        (hit,) = in_turn(engine, plain, [*prompt, 5])
+        assert request.hit == Hit(0, [0, 0, 0, 0])
+        # All that ends behind the block before it, however long the window is.
+        assert hit.cached == 88
+        assert hit.reach == [88 if number == group else 96 for number in range(4)]
+
+
+def test_the_words_for_a_hit() -> None:
+    names = ["full", "window", "state"]
+    assert limits(Hit(64, [64, 64, 64]), names) == ""
+    assert limits(Hit(32, [64, 64, 32]), names) == "; state had no more: full 64, window 64, state 32"
+    assert limits(Hit(0, [64, 32, 48]), names) == (
+        "; no more is cached in all groups at once: full 64, window 32, state 48"
+    )
+
+
+# --- What the poison shows -------------------------------------------------------------------------------------------
+
+
+def test_a_window_that_reads_a_token_too_many_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    visible = model_module.visible
+
+    def further(tile: Tile, group: Group) -> dict[int, Tensor]:
+        wider = group if group.window != 12 else dataclasses.replace(group, window=21)
+        return visible(tile, wider)
+
+    monkeypatch.setattr(model_module, "visible", further)
+    with Engine(model, ROOMY) as engine:
+        engine.submit(tokens(60), Sampling(max_tokens=8))
+        with pytest.raises(AssertionError, match="nobody had written"):
+            list(engine.run())
+
+
+@pytest.mark.parametrize("lost", ["forks", "hits"])
+def test_a_lost_copy_of_a_state_shows(model: Hybrid, lost: str) -> None:
+    with Engine(model, ROOMY) as engine:
+        engine.submit(tokens(48), Sampling(max_tokens=2))
+        list(engine.run())
+        engine.scheduler._executor = Dropping(engine)  # type: ignore[assignment]
+        prompt = [*tokens(48), 1] if lost == "hits" else tokens(30, seed=1)
+        engine.submit(prompt, Sampling(n=2, max_tokens=4, seed=5))
+        with pytest.raises(AssertionError, match="nobody had written"):
+            list(engine.run())
+
+
+class Dropping:
+    """Takes plans, and copies nothing."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def run(self, swaps: Iterable[int] = ()) -> None:
+        assert not list(swaps)
+        self.engine.manager.take_plan()
+
+    def poll(self) -> list[Any]:
+        return []
+
+    wait = poll
+
+
+def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    mix = Hybrid._mix
+
+    def unaware(self: Hybrid, number: int, layer: Any, x: Tensor, tile: Tile, *rest: Any) -> Tensor:
+        """A request goes on from whatever its block holds, wherever it is."""
+        started = tile if number != 0 else dataclasses.replace(tile, positions=tile.positions.clamp(min=1))
+        return mix(self, number, layer, x, started, *rest)
+
+    monkeypatch.setattr(Hybrid, "_mix", unaware)
+    with Engine(model, ROOMY) as engine:
+        engine.submit(tokens(4), Sampling(max_tokens=2))
+        with pytest.raises(AssertionError, match="nobody had written"):
+            list(engine.run())
+
+
+# --- The command line ------------------------------------------------------------------------------------------------
+
+
+def test_prompts_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: Hybrid
+) -> None:
+    small = dataclasses.replace(TINY, vocab_size=96, end_tokens=(95,), kinds=HybridConfig().kinds)
+    monkeypatch.setattr("examples.paged_engine.__main__.HybridConfig", lambda: small)
+    monkeypatch.setattr(Hybrid, "choose_tile", lambda self: setattr(self, "tile", model.tile))
+    shared = "You are a patient assistant who answers every question in one very short sentence. "
+    prompts = [f"{shared}Why is the sky blue?", f"{shared}Who was it, and when?"]
+    arguments = ["--model", "hybrid", "--in-turn", "--max-tokens", "2", *prompts]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out
+    assert "  0 of 103 tokens cached\n" in lines
+    assert "  64 of 104 tokens cached; state had no more: full attention 80, " in lines
+    assert main([*arguments, "--keep", "all", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [hit["cached"] for hit in report["hits"]] == [0, 80]
+    for wrong in ("some", "0"):
+        assert main([*arguments, "--keep", wrong]) == 2
+        assert "--keep" in capsys.readouterr().err
+    assert main([*arguments, "--block-size", "4"]) == 2
+    assert "does not fit a page" in capsys.readouterr().err
+
+
+def test_the_check_knows_what_a_hybrid_must_show(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With the small model and all modes it runs in make engine-check.
+    some = [mode for mode in check_module._MODES if mode.name in ("uncached", "small chunks")]
+    monkeypatch.setattr(check_module, "_MODES", some)
+    report = check_module.check(model, Workload.make(TINY.vocab_size, prompts=12, n=2, max_tokens=4))
+    assert report.problems == []
+    modes = {outcome.mode: outcome for outcome in report.outcomes}
+    assert list(modes) == ["uncached", "small chunks", "junctions", "plain forward"]
+    stats = modes["junctions"].stats
+    assert stats is not None
+    assert min(stats.checkpoints, stats.unserved_tokens) > 0
