@@ -1,0 +1,455 @@
+//! `Lookup`: the longest hit of a request in several KV-cache groups, as vLLM's coordinator finds it.
+//!
+//! Groups that keep the same are a [`Family`]: they are asked together, and a block counts only if all of them have it. Families take
+//! turns. Each accepts the length so far or shortens it, and when one has shortened it, all of them look again. Full attention looks
+//! once: what it has of a length, it has of a shorter one.
+//!
+//! The core's own walk ([`kvpool::groups::Groups::longest_hit`]) finds the same where nothing is computed again behind a hit. With EAGLE
+//! or MTP vLLM does not always find the longest, nor only what is legal: a family that has looked behind its hit once does not do so
+//! again at a length that another family with such heads has shortened. A drop-in hits what vLLM hits, so the order of its questions
+//! is kept here, and its answers for each kind.
+//!
+//! Costs: of full attention one question per block that it has; of the others a few per length that is tried, and of states one per
+//! block from the right. Nothing is allocated but for the families' answers.
+
+use crate::window::find_window;
+
+/// What the layers of a family read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Everything.
+    Full,
+    /// So many tokens, the last one included.
+    Window(usize),
+    /// What is before a token in its chunk of so many tokens.
+    Chunk(usize),
+    /// The state behind the token before.
+    State,
+}
+
+/// Groups of one kind, size and reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// What their layers read.
+    pub reads: Reads,
+    /// Tokens per block.
+    pub block_tokens: usize,
+    /// Whether what lies before the end of a hit is computed again, for heads that read it.
+    pub drops: bool,
+    /// Tokens behind a length that are looked up for that; 0 where a hit loses them instead.
+    pub margin: usize,
+}
+
+/// What is cached of a request, by family: a question of a family is one of all its groups.
+pub trait Index {
+    /// Why it cannot say.
+    type Error;
+
+    /// How many of the first `blocks` blocks are cached, from the first on.
+    ///
+    /// # Errors
+    /// [`Self::Error`].
+    fn run(&mut self, family: usize, blocks: usize) -> Result<usize, Self::Error>;
+
+    /// Whether something is cached under the digest of a unit.
+    ///
+    /// # Errors
+    /// [`Self::Error`].
+    fn has(&mut self, family: usize, unit: usize) -> Result<bool, Self::Error>;
+}
+
+/// What a family has of a hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Its tokens.
+    pub tokens: usize,
+    /// Its blocks `first..end`; nothing before them is needed.
+    pub first: usize,
+    /// One past the last of them.
+    pub end: usize,
+    /// Behind those, the block under the digest of this unit: the hit ends inside of it.
+    pub tail: Option<usize>,
+}
+
+/// A hit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupsHit {
+    /// Its tokens.
+    pub tokens: usize,
+    /// The longest that any family had while lengths were tried: where it is longer, the others lag behind.
+    pub longest: usize,
+    /// By family what is found.
+    pub found: Vec<Found>,
+}
+
+/// The families of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    families: Vec<Family>,
+    /// Tokens of a digest.
+    unit: usize,
+    /// What the length of a hit is a multiple of.
+    alignment: usize,
+    /// Whether one turn is enough: a family alone, or one beside full attention.
+    one_turn: bool,
+}
+
+impl Lookup {
+    /// Of families in the order in which they are asked, full attention first. Block sizes are multiples of `unit`, and either divide
+    /// `alignment` or are multiples of it. `None` of sizes that are not.
+    #[must_use]
+    pub fn new(families: Vec<Family>, unit: usize, alignment: usize) -> Option<Self> {
+        let fits = |family: &Family| {
+            let size = family.block_tokens;
+            unit > 0 && alignment > 0 && size > 0 && size.is_multiple_of(unit)
+        };
+        let one_turn = match families.as_slice() {
+            [_] => true,
+            [first, _] => first.reads == Reads::Full,
+            _ => false,
+        };
+        families.iter().all(fits).then_some(Self { families, unit, alignment, one_turn })
+    }
+
+    /// The families.
+    #[must_use]
+    pub fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// Digests per block of a family.
+    #[must_use]
+    pub fn scale(&self, family: usize) -> usize {
+        self.families.get(family).map_or(1, |family| family.block_tokens / self.unit)
+    }
+
+    /// The hit of at most `limit` tokens, of a request with so many digests.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn find<I: Index>(&self, limit: usize, units: usize, index: &mut I) -> Result<GroupsHit, I::Error> {
+        let hashed = units.saturating_mul(self.unit);
+        let mut hit =
+            GroupsHit { tokens: limit, longest: 0, found: vec![Found::default(); self.families.len()] };
+        let mut asked = vec![false; self.families.len()];
+        // Families that have looked behind the length of the hit: once per length.
+        let mut proven = vec![false; self.families.len()];
+        loop {
+            let mut length = hit.tokens;
+            for (at, family) in self.families.iter().enumerate() {
+                if family.reads == Reads::Full && asked[at] {
+                    length = length.min(hit.found[at].tokens);
+                    continue;
+                }
+                let drops = family.drops && !proven[at];
+                // States are never computed again behind a hit.
+                let margin = if drops && family.reads != Reads::State { family.margin } else { 0 };
+                let most = length.saturating_add(margin).min(hashed);
+                let found = self.look(at, most, drops, units, index)?;
+                if drops {
+                    proven[at] = true;
+                } else if found.tokens < length {
+                    proven.fill(false);
+                }
+                length = found.tokens;
+                (hit.found[at], asked[at]) = (found, true);
+                hit.longest = hit.longest.max(length);
+            }
+            if length >= hit.tokens {
+                break;
+            }
+            hit.tokens = length;
+            if self.one_turn {
+                break;
+            }
+        }
+        for (family, found) in
+            self.families.iter().zip(&mut hit.found).filter(|(family, _)| family.reads == Reads::Full)
+        {
+            let blocks = hit.tokens.div_ceil(family.block_tokens);
+            if blocks <= found.end {
+                *found = Found { end: blocks, tail: None, ..*found };
+            }
+            found.tokens = hit.tokens;
+        }
+        Ok(hit)
+    }
+
+    /// What each family alone has of at most `limit` tokens.
+    ///
+    /// # Errors
+    /// Those of the index.
+    pub fn find_each<I: Index>(
+        &self,
+        limit: usize,
+        units: usize,
+        index: &mut I,
+    ) -> Result<Vec<Found>, I::Error> {
+        let hashed = units.saturating_mul(self.unit);
+        let alone = |(at, family): (usize, &Family)| {
+            let margin = if family.drops && family.reads != Reads::State { family.margin } else { 0 };
+            self.look(at, limit.saturating_add(margin).min(hashed), family.drops, units, index)
+        };
+        self.families.iter().enumerate().map(alone).collect()
+    }
+
+    /// What a family has of at most `most` tokens; with `drops`, less what is computed again.
+    fn look<I: Index>(
+        &self,
+        at: usize,
+        most: usize,
+        drops: bool,
+        units: usize,
+        index: &mut I,
+    ) -> Result<Found, I::Error> {
+        let Family { reads, block_tokens: size, .. } = self.families[at];
+        let (blocks, scale) = (most / size, size / self.unit);
+        // Digests inside of blocks lead somewhere, too.
+        let inside = self.alignment < size && size.is_multiple_of(self.alignment);
+        match reads {
+            Reads::Full => {
+                let run = index.run(at, blocks)?;
+                let mut found = Found { tokens: run * size, first: 0, end: run, tail: None };
+                if inside {
+                    let last = (run * scale + scale - 1).min(most / self.unit).min(units);
+                    if let Some(unit) = last_cached(run * scale..last, at, index)? {
+                        (found.tokens, found.tail) = ((unit + 1) * self.unit, Some(unit));
+                    }
+                }
+                if drops {
+                    found.tokens = found.tokens.saturating_sub(self.alignment.min(size));
+                }
+                found.tokens -= found.tokens % self.alignment;
+                let blocks = found.tokens.div_ceil(size);
+                if blocks <= run {
+                    (found.end, found.tail) = (blocks, None);
+                }
+                Ok(found)
+            }
+            Reads::Window(window) => {
+                let (need, shift) =
+                    (window.saturating_sub(1).div_ceil(size) + usize::from(drops), usize::from(drops));
+                let any = size == self.alignment;
+                let may_end =
+                    |end: usize| any || (end.saturating_sub(shift) * size).is_multiple_of(self.alignment);
+                let (mut failed, need) = (None, need.max(1));
+                let cached = |block: usize| match index.has(at, (block + 1) * scale - 1) {
+                    Ok(has) => has,
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        false
+                    }
+                };
+                let window = find_window(blocks, need, cached, may_end);
+                if let Some(error) = failed {
+                    return Err(error);
+                }
+                let mut end = window.end;
+                if window.end - window.first < need {
+                    end = self.aligned(end, size);
+                }
+                if drops && end > 0 {
+                    end = self.aligned(end - 1, size);
+                }
+                Ok(Found { tokens: end * size, first: window.first.min(end), end, tail: None })
+            }
+            Reads::Chunk(chunk) => {
+                let first = (most - most % chunk.max(1)) / size;
+                let mut end = first;
+                while end < blocks && index.has(at, (end + 1) * scale - 1)? {
+                    end += 1;
+                }
+                Ok(Found { tokens: end * size, first, end, tail: None })
+            }
+            Reads::State if inside => {
+                let last = last_cached(0..(most / self.unit).min(units), at, index)?;
+                Ok(last.map_or_else(Found::default, |unit| {
+                    let first = unit / scale;
+                    Found { tokens: (unit + 1) * self.unit, first, end: first, tail: Some(unit) }
+                }))
+            }
+            Reads::State => {
+                for end in (1..=blocks)
+                    .rev()
+                    .filter(|end| (end * size).is_multiple_of(self.alignment) || size == self.alignment)
+                {
+                    if index.has(at, end * scale - 1)? {
+                        return Ok(Found { tokens: end * size, first: end - 1, end, tail: None });
+                    }
+                }
+                Ok(Found::default())
+            }
+        }
+    }
+
+    /// The most blocks, up to so many, after which a hit may end.
+    fn aligned(&self, mut blocks: usize, size: usize) -> usize {
+        while size != self.alignment && !(blocks * size).is_multiple_of(self.alignment) {
+            blocks -= 1;
+        }
+        blocks
+    }
+}
+
+/// The last of some units under whose digest something is cached.
+fn last_cached<I: Index>(
+    units: std::ops::Range<usize>,
+    family: usize,
+    index: &mut I,
+) -> Result<Option<usize>, I::Error> {
+    for unit in units.rev() {
+        if index.has(family, unit)? {
+            return Ok(Some(unit));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use kvpool::BlockId;
+    use kvpool::groups::{Blocks, Cached, GroupKind, GroupSpec, Groups, Tokens};
+    use proptest::prelude::*;
+
+    use super::{Family, Found, GroupsHit, Index, Lookup, Reads};
+
+    const UNIT: usize = 2;
+
+    /// What is cached, by family and unit.
+    #[derive(Clone, Debug, Default)]
+    struct Units(Vec<Vec<bool>>, Vec<usize>);
+
+    impl Index for Units {
+        type Error = Infallible;
+
+        fn run(&mut self, family: usize, blocks: usize) -> Result<usize, Infallible> {
+            let scale = self.1[family];
+            Ok((0..blocks).take_while(|block| self.0[family][(block + 1) * scale - 1]).count())
+        }
+
+        fn has(&mut self, family: usize, unit: usize) -> Result<bool, Infallible> {
+            Ok(self.0[family][unit])
+        }
+    }
+
+    /// The core's question, of the same.
+    impl Cached for Units {
+        fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
+            let scale = self.1[group];
+            let cached = |block: &usize| self.0[group][(block + 1) * scale - 1];
+            out.extend((first.0..end.0).take_while(cached).map(|block| BlockId::new(block as u32 + 1)));
+        }
+    }
+
+    fn family(reads: Reads, block_tokens: usize) -> Family {
+        Family { reads, block_tokens, drops: false, margin: 0 }
+    }
+
+    fn find(families: Vec<Family>, alignment: usize, limit: usize, cached: &[&[usize]]) -> GroupsHit {
+        let scales = families.iter().map(|family| family.block_tokens / UNIT).collect();
+        let units = |which: &&[usize]| (0..32).map(|unit| which.contains(&unit)).collect();
+        let mut index = Units(cached.iter().map(units).collect(), scales);
+        let lookup = Lookup::new(families, UNIT, alignment).unwrap();
+        let Ok(hit) = lookup.find(limit, 32, &mut index);
+        hit
+    }
+
+    proptest! {
+        /// Where nothing is computed again, it is the longest hit that all can serve.
+        #[test]
+        fn it_is_the_core_s_longest_hit(
+            kinds in prop::collection::vec((0..4usize, 1..4usize, 2..14usize), 1..4),
+            cached in prop::collection::vec(prop::collection::vec(prop::bool::weighted(0.8), 48), 3),
+            limit in 0..96usize,
+        ) {
+            let mut specs = Vec::new();
+            for &(kind, blocks, span) in &kinds {
+                let size = blocks * UNIT;
+                specs.push(match kind {
+                    0 => GroupSpec::new(GroupKind::Full, size),
+                    1 => GroupSpec::new(GroupKind::Sliding { window: span }, size),
+                    // vLLM's chunks hold whole blocks, of the size that all have.
+                    2 if kinds.iter().all(|&(_, other, _)| other == blocks) =>
+                        GroupSpec::new(GroupKind::Chunked { chunk: span * size }, size),
+                    _ => GroupSpec::new(GroupKind::State, size),
+                });
+            }
+            specs.sort_by_key(|spec| !spec.kind.is_full());
+            let of = |spec: &GroupSpec| family(match spec.kind {
+                GroupKind::Sliding { window } => Reads::Window(window),
+                GroupKind::Chunked { chunk } => Reads::Chunk(chunk),
+                GroupKind::State => Reads::State,
+                _ => Reads::Full,
+            }, spec.block_tokens);
+            let scales = specs.iter().map(|spec| spec.block_tokens / UNIT).collect();
+            let mut index = Units(cached, scales);
+            let groups = Groups::new(specs.clone(), Some(UNIT)).unwrap();
+            let expected = groups.longest_hit(Tokens(limit), &mut index);
+            let lookup = Lookup::new(specs.iter().map(of).collect(), UNIT, groups.alignment().0).unwrap();
+            let Ok(hit) = lookup.find(limit, 48, &mut index);
+            prop_assert_eq!(hit.tokens, expected.tokens.0);
+            for (found, table) in hit.found.iter().zip(&expected.tables) {
+                let blocks: Vec<_> = (0..found.end).map(|at| if at < found.first { 0 } else { at as u32 + 1 }).collect();
+                let expected: Vec<_> = table.iter().map(|block| block.get()).collect();
+                prop_assert_eq!((blocks, found.tail), (expected, None));
+            }
+        }
+    }
+
+    #[test]
+    fn a_hit_inside_a_block_ends_where_full_attention_and_a_state_both_have_a_digest() {
+        let families = vec![family(Reads::Full, 8), family(Reads::State, 8)];
+        // Full attention: block 0, and of block 1 the first 4 and 6 tokens; states behind 4, 12 and 18.
+        let hit = find(families, UNIT, 19, &[&[3, 5, 6], &[1, 5, 8]]);
+        assert_eq!((hit.tokens, hit.longest), (12, 14));
+        assert_eq!(hit.found[0], Found { tokens: 12, first: 0, end: 1, tail: Some(6) });
+        assert_eq!(hit.found[1], Found { tokens: 12, first: 1, end: 1, tail: Some(5) });
+    }
+
+    #[test]
+    fn a_digest_s_tokens_are_dropped_where_hits_end_inside_blocks() {
+        let full = Family { drops: true, margin: UNIT, ..family(Reads::Full, 8) };
+        let hit = find(vec![full, family(Reads::State, 8)], UNIT, 12, &[&[3, 6], &[4, 5]]);
+        assert_eq!(hit.tokens, 12); // 14 tokens lie behind the limit, and 12 are left of them
+        assert_eq!(hit.found[0].tail, Some(6));
+    }
+
+    #[test]
+    fn who_has_looked_behind_a_length_does_not_look_again_where_another_such_family_shortens_it() {
+        let dropping = |window| Family { drops: true, margin: UNIT, ..family(Reads::Window(window), UNIT) };
+        let all: Vec<_> = (0..8).collect();
+        // The first has blocks 5 to 7, with one behind 14 tokens, and block 3; the second has none behind 8.
+        let hit = find(
+            vec![family(Reads::Full, UNIT), dropping(3), dropping(5)],
+            UNIT,
+            16,
+            &[&all, &[3, 5, 6, 7], &[2, 3, 4]],
+        );
+        assert_eq!(hit.tokens, 8);
+        assert_eq!(hit.found[1], Found { tokens: 8, first: 3, end: 4, tail: None });
+    }
+
+    #[test]
+    fn a_group_alone_loses_the_block_that_is_computed_again() {
+        let alone = Family { drops: true, ..family(Reads::Full, UNIT) };
+        let hit = find(vec![alone], UNIT, 7, &[&[0, 1, 2, 3]]);
+        assert_eq!((hit.tokens, hit.found[0].end), (4, 2));
+    }
+
+    #[test]
+    fn each_family_alone_has_its_own_length() {
+        let lookup = Lookup::new(vec![family(Reads::Full, 2), family(Reads::State, 2)], 2, 2).unwrap();
+        let mut index = Units(vec![vec![true; 5], vec![false, true, false, false, false]], vec![1, 1]);
+        let Ok(each) = lookup.find_each(9, 5, &mut index);
+        assert_eq!(each.iter().map(|found| found.tokens).collect::<Vec<_>>(), [8, 4]);
+    }
+
+    #[test]
+    fn sizes_that_no_digest_divides_are_refused() {
+        assert_eq!(Lookup::new(vec![family(Reads::Full, 3)], 2, 2), None);
+        assert_eq!(Lookup::new(vec![family(Reads::Full, 2)], 0, 2), None);
+        assert_eq!(Lookup::new(vec![family(Reads::Full, 2)], 2, 0), None);
+    }
+}
