@@ -1,0 +1,514 @@
+"""vLLM's managers of several KV-cache groups in plain Python, over kvpool's pool: what ``VllmGroups`` is compared with.
+
+Written from the description of what they do, and kept slow and simple: a lookup tries families in turn until none
+shortens the hit, a mask says block by block what is cached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+from kvpool import _core
+from tests.integrations.fake_vllm import Request, RequestStatus
+
+UNIT = 2
+WAITING = [int(RequestStatus.WAITING), int(RequestStatus.PREEMPTED)]
+MAX_LEN = 40
+
+
+class Result:
+    """vLLM's ``KVCacheBlocks``."""
+
+    def __init__(self, blocks: tuple[Any, ...]) -> None:
+        self.blocks = blocks
+
+
+def hashes_of(tokens: list[int]) -> list[bytes]:
+    ends = range(UNIT, len(tokens) + 1, UNIT)
+    return [hashlib.sha256(repr(tokens[:end]).encode()).digest() for end in ends]
+
+
+def request_of(name: str, tokens: list[int]) -> Request:
+    return Request(
+        name, list(tokens), hashes_of(tokens), status=RequestStatus.WAITING, num_prompt_tokens=len(tokens)
+    )
+
+
+def ids(blocks: Any) -> list[int]:
+    return [block.block_id for block in blocks]
+
+
+def num_idle(blocks: list[Any]) -> int:
+    """Blocks that nobody holds."""
+    return len([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
+
+
+def up(tokens: int, block_size: int) -> int:
+    return -(-tokens // block_size)
+
+
+def down(tokens: int, size: int) -> int:
+    return tokens // size * size
+
+
+class Manager:
+    """What vLLM's managers of one group have in common, and windows, chunks and states without alignment."""
+
+    def __init__(self, stock: Stock, number: int, kind: str, block_size: int, reads: int, retained: int) -> None:
+        self.stock, self.pool = stock, stock.pool
+        self.number, self.kind, self.block_size = number, kind, block_size
+        self.reads, self.retained = reads, retained
+        self.most = up(reads, block_size) + 2 if kind in ("sliding", "chunked") else None
+        self.drops = False
+        self.tables: dict[str, list[Any]] = {}
+        self.num_cached: dict[str, int] = {}
+        self.new_block_ids: list[int] = []
+        self.this_step: set[bytes] = set()
+        self.null = self.pool.blocks[0]
+
+    @property
+    def need(self) -> int:
+        """Blocks of a window that a hit needs, one more where its end is computed again."""
+        return up(self.reads - 1, self.block_size) + self.drops
+
+    def skipped(self, computed: int) -> int:
+        """Tokens that the next one does not read."""
+        if self.kind == "sliding":
+            return max(0, computed - self.reads + 1 - self.retained)
+        if self.kind == "chunked":
+            return computed // self.reads * self.reads
+        return max(0, computed - 1) if self.kind == "state" else 0
+
+    def remove_skipped(self, name: str, settled: int) -> None:
+        table = self.tables.setdefault(name, [])
+        freed = []
+        for at in range(min(self.skipped(settled) // self.block_size, len(table)) - 1, -1, -1):
+            if table[at].is_null:
+                break
+            freed.append(table[at])
+            table[at] = self.null
+        self.pool.free(freed)
+
+    def to_allocate(self, name: str, slots: int, hits: list[Any], total: int, *, whole: bool = False) -> int:
+        if hits and hits[-1].block_hash in self.this_step:
+            return self.stock.num_blocks + 1  # somebody computes it in this step
+        required = up(slots, self.block_size)
+        if whole and self.most is not None:
+            required = min(required, self.most)
+        held = len(self.tables.get(name, ()))
+        if name in self.num_cached:
+            return max(required - held, 0)
+        skipped = self.skipped(total) // self.block_size
+        kept = hits[max(0, skipped - held) :]
+        return max(required - max(skipped, len(hits) + held), 0) + num_idle(kept)
+
+    def add_hits(self, name: str, hits: list[Any], total: int) -> None:
+        skipped = self.skipped(total) // self.block_size
+        kept = hits[skipped:]
+        self.pool.touch([block for block in kept if not block.is_null])
+        self.tables[name] = [self.null] * skipped + kept
+        self.num_cached[name] = len(self.tables[name])
+
+    def take(self, n: int) -> list[Any]:
+        blocks, _ = self.pool.allocate(n)
+        self.new_block_ids += ids(blocks)
+        return list(blocks)
+
+    def allocate_new(self, name: str, slots: int) -> list[Any]:
+        table = self.tables.setdefault(name, [])
+        new = self.take(max(up(slots, self.block_size) - len(table), 0))
+        table += new
+        return new
+
+    def final(self, tokens: int) -> int:
+        """Tokens that are to be cached: to where a hit can end, and a block more where that is computed again."""
+        settled = max(0, tokens - self.stock.recomputed)
+        if len(self.stock.managers) == 1:
+            return settled
+        end = down(tokens, self.stock.alignment)
+        if not self.drops or end == 0:
+            return end
+        return min(settled, down(settled, self.stock.alignment) + self.block_size)
+
+    def keeps(self, at: int, request: Request) -> bool:
+        """Whether the block is one that a hit reads which ends at a boundary."""
+        interval, alignment, size = self.stock.retention_interval, self.stock.alignment, self.block_size
+        if self.kind in ("full", "chunked") or (self.kind == "state" and interval is None):
+            return True
+        segment = alignment if interval is None else interval
+        need, shift = (1, 0) if self.kind == "state" else (self.need, int(self.drops))
+        if segment and need >= segment // size:
+            return True
+        ends = set(range(segment, MAX_LEN + segment + 1, segment)) if segment else set()
+        if interval is not None:
+            ends |= {down(end, alignment) for end in self.stock.boundaries(request, self) if end >= 0}
+        return any(end // size + shift - need <= at < end // size + shift for end in ends)
+
+    def cache_blocks(self, request: Request, tokens: int) -> None:
+        name = request.request_id
+        known, full = self.num_cached.get(name, 0), self.final(tokens) // self.block_size
+        scale = self.block_size // UNIT
+        table = self.tables.setdefault(name, [])
+        full = min(full, len(request.block_hashes) // scale)
+        if known >= full:
+            return
+        mask = [self.keeps(at, request) for at in range(known, full)]
+        self.pool.cache_full(table, request.block_hashes, known, full, self.block_size, self.number, mask, scale, False)
+        self.num_cached[name] = full
+        if self.kind == "state":
+            self.this_step |= {block.block_hash for block in table[known:full] if block.block_hash}
+
+    def free(self, name: str) -> None:
+        self.pool.free(list(reversed(self.tables.pop(name, []))))
+        self.num_cached.pop(name, None)
+
+    def find(self, hashes: list[bytes], most: int, *, drops: bool) -> int:
+        """The tokens of the longest hit of at most ``most`` that this group has."""
+        size, alignment = self.block_size, self.stock.alignment
+        there = [self.at(hashes, at) is not None for at in range(min(most // size, len(hashes) * UNIT // size))]
+        if self.kind == "full":
+            run = next((at for at, one in enumerate(there) if not one), len(there))
+            return down(max(0, run - drops) * size, alignment)
+        if self.kind == "chunked":
+            first = most // self.reads * self.reads // size
+            return first * size + size * next((at for at, one in enumerate(there[first:]) if not one), len(there) - first)
+        for end in range(len(there), 0, -1):
+            need = 1 if self.kind == "state" else max(1, up(self.reads - 1, size) + drops)
+            after = end - (drops and self.kind != "state")
+            if after * size % alignment == 0 and end >= need and all(there[end - need : end]):
+                return after * size
+        if self.kind == "state":
+            return 0
+        # From the first block on, less than a window is enough.
+        runs = [end for end in range(1, len(there) + 1) if all(there[:end]) and (end - drops) * size % alignment == 0]
+        end = down(max((end for end in runs if end < need), default=0) * size, alignment)
+        return down(max(0, end - size), alignment) if drops and end else end
+
+    def at(self, hashes: list[bytes], at: int) -> Any:
+        found = self.pool.find(hashes[(at + 1) * self.block_size // UNIT - 1], [self.number])
+        return found[0] if found else None
+
+    def table_of(self, hashes: list[bytes], length: int) -> list[Any]:
+        """The blocks of a hit, null blocks left of what is read."""
+        first = self.skipped(length) // self.block_size
+        if self.kind == "sliding":
+            first = max(0, length // self.block_size - max(1, up(self.reads - 1, self.block_size))) if length else 0
+        blocks = [self.at(hashes, at) for at in range(first, length // self.block_size)]
+        return [self.null] * first + blocks
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "block_size": self.block_size,
+            "reads": self.reads,
+            "retained": self.retained,
+            "more_slots": 0,
+            "most": self.most,
+            "group": self.number,
+            "scale": self.block_size // UNIT,
+            "cached": True,
+            "counts": True,
+            "tables": self.tables,
+            "num_cached": self.num_cached,
+            "manager": self,
+            "zeroed": True,
+            "ends": self.stock.alignment if len(self.stock.managers) > 1 else None,
+            "alignment": self.stock.alignment,
+            "drops": self.drops,
+            "prompt_tail": None,
+            "this_step": self.this_step if self.kind == "state" else None,
+            "states": None,
+        }
+
+
+class AlignedStates(Manager):
+    """vLLM's manager of Mamba states in the mode ``align``, without checkpoints inside of chunks."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.drafts = self.reads  # blocks behind the running state
+        self.allocated: set[str] = set()
+        self.retired: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+        self._pending_boundary_state_offloads: list[tuple[str, int, Any, int]] = []
+
+    def remove_skipped(self, name: str, settled: int) -> None:
+        table = self.tables.setdefault(name, [])
+        end = min(self.skipped(settled) // self.block_size, len(table))
+        if self.retired.get(name, 0) < end:
+            freed = []
+            for at in range(end - 1, self.retired.get(name, 0) - 1, -1):
+                if not table[at].is_null:
+                    freed.append(table[at])
+                    table[at] = self.null
+            self.pool.free(freed)
+            self.retired[name] = end
+        last = self.last.get(name)
+        if last is not None and last < up(settled, self.block_size) - 1 and not table[last].is_null:
+            self.pool.free([table[last]])
+            table[last] = self.null
+
+    def to_allocate(self, name: str, slots: int, hits: list[Any], total: int, *, whole: bool = False) -> int:
+        if hits and hits[-1].block_hash in self.this_step:
+            return self.stock.num_blocks + 1
+        missing = up(slots, self.block_size) + self.drafts - len(hits) - len(self.tables.get(name, ()))
+        most = 1 if name in self.allocated else 1 + self.drafts
+        return min(max(missing, 0), most) + num_idle(hits)
+
+    def allocate_new(self, name: str, slots: int) -> list[Any]:
+        table = self.tables.setdefault(name, [])
+        end, before = up(slots, self.block_size), len(table)
+        if end + self.drafts > before:
+            if name in self.allocated:
+                self.last[name] = before - 1 - self.drafts
+            elif before:
+                self.last[name] = before - 1
+            table += [self.null] * (end - 1 - before)
+            if name in self.allocated:
+                # Blocks of drafts go on behind the state.
+                for at in range(before - self.drafts, min(before, end - 1)):
+                    table.append(table[at])
+                    table[at] = self.null
+            table += self.take(end + self.drafts - len(table))
+        self.allocated.add(name)
+        return table[before:]
+
+    def cache_blocks(self, request: Request, tokens: int) -> None:
+        name, final = request.request_id, self.final(tokens)
+        known = self.num_cached.get(name, 0)
+        super().cache_blocks(request, tokens)
+        table = self.tables.get(name, [])
+        for block in table[known : self.num_cached.get(name, 0)]:
+            if block.block_hash:
+                self._pending_boundary_state_offloads.append(
+                    (name, self.number, block, block.block_hash_num_tokens)
+                )
+        # The last state that a request with the same prompt can use is told of again as long as nothing follows it.
+        at = final // self.block_size - 1
+        if final and final == down(request.num_prompt_tokens - 1, UNIT) and at < len(table) and not table[at].is_null:
+            assert table[at].block_hash_num_tokens == final
+            self.this_step.add(table[at].block_hash)
+
+    def free(self, name: str) -> None:
+        self.allocated.discard(name)
+        self.retired.pop(name, None)
+        self.last.pop(name, None)
+        offers = self._pending_boundary_state_offloads
+        self._pending_boundary_state_offloads = [offer for offer in offers if offer[0] != name]
+        super().free(name)
+
+    def config(self) -> dict[str, Any]:
+        states = {
+            "speculative": self.drafts,
+            "allocated": self.allocated,
+            "retired": self.retired,
+            "last": self.last,
+            "partial": {},
+            "checkpoints": {},
+            "tails": {},
+            "junctions": False,
+            "drops": False,
+            "lookahead": 0,
+        }
+        return {**super().config(), "states": states}
+
+
+class Stock:
+    """vLLM's ``KVCacheManager`` and its coordinator, over groups that are described by kind, block size and reach."""
+
+    def __init__(
+        self,
+        num_blocks: int,
+        groups: list[tuple[str, int, int, int]],
+        watermark: int = 0,
+        recomputed: int = 0,
+        eviction: str = "lru",
+        segments: int | None = None,
+        dropping: bool = False,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.pool = _core.vllm.VllmPool(num_blocks, True, eviction)
+        self.watermark, self.recomputed = watermark, recomputed
+        self.empty = Result(tuple(() for _ in groups))
+        self.alignment = math.lcm(*(size for _, size, *_ in groups))
+        #: How many tokens lie between the boundaries of windows and states: vLLM's own name for it.
+        self.retention_interval = None if segments is None else segments * self.alignment
+        self.dropping = dropping
+        self.managers: list[Manager] = []
+        for number, (kind, size, reads, retained) in enumerate(groups):
+            of = AlignedStates if kind == "aligned" else Manager
+            name = "state" if kind == "aligned" else kind
+            self.managers.append(of(self, number, name, size, reads, retained))
+        for manager in self.managers:
+            manager.drops = dropping and manager.kind in ("full", "sliding")
+        # Full attention first; groups of the same kind are looked up together.
+        self.families: list[list[Manager]] = []
+        for manager in sorted(self.managers, key=lambda one: one.kind != "full"):
+            of = (manager.kind, manager.block_size, manager.reads, manager.retained)
+            for family in self.families:
+                one = family[0]
+                if (one.kind, one.block_size, one.reads, one.retained) == of and type(one) is type(manager):
+                    family.append(manager)
+                    break
+            else:
+                self.families.append([manager])
+        self.passed_on = 0
+
+    def boundaries(self, request: Request, manager: Manager) -> list[int]:
+        """Where later requests can end their hits: at the end of the prompt, or where this one turned off."""
+        prompt, junction = request.num_prompt_tokens, request.shared_prefix_boundary
+        if self.dropping:
+            ends = [down(prompt - 1, self.alignment) - self.alignment, down(prompt, self.alignment) - self.alignment]
+            found = [max(0, end) for end in ends]
+        else:
+            found = [prompt - 1]
+        return [*found, junction] if junction else found
+
+    def allocate_slots(
+        self,
+        request: Request,
+        new: int,
+        hit: int,
+        hits: Any,
+        lookahead: int,
+        external: int,
+        delay: bool,
+        encoder: int,
+        whole: bool,
+        reserved: int,
+        scheduled: bool,
+        skip_zeroing: Any = (),
+    ) -> Any:
+        assert (external, encoder, skip_zeroing) == (0, 0, ())
+        self.passed_on += 1
+        name = request.request_id
+        found = [list(blocks) for blocks in (hits or self.empty).blocks]
+        total = min(request.num_computed_tokens + hit, MAX_LEN)
+        watermark = self.watermark if scheduled and int(request.status) in WAITING else 0
+
+        def need(slots: int, main: int, **how: bool) -> int:
+            needed = watermark
+            for manager, blocks in zip(self.managers, found, strict=True):
+                of = main if isinstance(manager, AlignedStates) else slots
+                needed += manager.to_allocate(name, of, blocks, total, **how)
+            return needed
+
+        full = min(request.num_tokens, MAX_LEN)
+        if whole and need(full, full, whole=True) > self.pool.num_free:
+            return None
+        # States have no slots for what is looked ahead.
+        main = total + new
+        slots = min(main + lookahead, MAX_LEN)
+        for manager in self.managers:
+            manager.remove_skipped(name, max(0, total - request.num_in_flight_tokens))
+        if need(slots, main) > self.pool.num_free - reserved:
+            return None
+        if hits is not None and hits is not self.empty:
+            for manager, blocks in zip(self.managers, found, strict=True):
+                manager.add_hits(name, blocks, total)
+        taken = tuple(m.allocate_new(name, main if isinstance(m, AlignedStates) else slots) for m in self.managers)
+        if not delay:
+            self.cache_blocks(request, min(main, request.num_tokens))
+        return Result(taken) if any(taken) else self.empty
+
+    def cache_blocks(self, request: Request, tokens: int) -> None:
+        for manager in self.managers:
+            manager.cache_blocks(request, tokens)
+
+    def free(self, name: str) -> bool:
+        for manager in self.managers:
+            manager.free(name)
+        return True
+
+    def new_step_starts(self) -> None:
+        for manager in self.managers:
+            manager.this_step.clear()
+
+    def find(self, hashes: list[bytes], limit: int) -> tuple[int, int, list[list[int]]]:
+        """vLLM's lookup: families in turn shorten the length until none does. Its tokens, the longest of one, blocks."""
+        length, longest = limit, 0
+        full: dict[int, int] = {}
+        proven: set[int] = set()
+        alone = len(self.managers) == 1
+        simple = alone or (len(self.families) == 2 and self.families[0][0].kind == "full")
+        while True:
+            before = length
+            for at, family in enumerate(self.families):
+                if at in full:
+                    length = min(length, full[at])
+                    continue
+                drops = any(one.drops for one in family) and at not in proven
+                margin = 0 if alone or not drops else family[0].block_size
+                most = min(length + margin, len(hashes) * UNIT)
+                # A block counts if all groups of the family have it: the one that has least says how far.
+                found = self._together(family, hashes, most, drops=drops)
+                if drops:
+                    proven.add(at)
+                elif found < length:
+                    proven.clear()
+                length = found
+                longest = max(longest, found)
+                if family[0].kind == "full":
+                    full[at] = found
+            if length >= before:
+                break
+            if simple:
+                break
+        tables = [ids(manager.table_of(hashes, length)) for manager in self.managers]
+        return length, longest, tables
+
+    def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:
+        class All(type(family[0])):  # type: ignore[misc]
+            """One group that has what all of them have."""
+
+            def __init__(self) -> None:
+                vars(self).update(vars(family[0]))
+
+            def at(self, hashes: list[bytes], at: int) -> Any:
+                found = [type(one).at(one, hashes, at) for one in family]
+                return None if None in found else found[0]
+
+        return int(All().find(hashes, most, drops=drops))
+
+    def state(self) -> tuple[Any, ...]:
+        blocks = [(block.ref_cnt, block.block_hash, block.block_hash_num_tokens) for block in self.pool.blocks]
+        groups = [
+            (
+                {name: ids(table) for name, table in manager.tables.items() if table},
+                dict(manager.num_cached),
+                list(manager.new_block_ids),
+                set(manager.this_step),
+                vars(manager).get("retired"),
+                vars(manager).get("last"),
+                vars(manager).get("allocated"),
+                [(*one[:2], one[2].block_id, one[3]) for one in vars(manager).get("_pending_boundary_state_offloads", ())],
+            )
+            for manager in self.managers
+        ]
+        return self.pool.order(), blocks, groups, set(self.pool.keys())
+
+
+def groups_of(stock: Stock, **more: Any) -> _core.vllm.VllmGroups:
+    alone = len(stock.managers) == 1
+    families = [
+        ([one.number for one in family], family[0].drops, 0 if alone else family[0].block_size)
+        for family in stock.families
+    ]
+    more = {"lookup": (stock.alignment, families), **more}
+    return _core.vllm.VllmGroups(
+        stock.pool,
+        [manager.config() for manager in stock.managers],
+        max_model_len=MAX_LEN,
+        recomputed=stock.recomputed,
+        watermark=stock.watermark,
+        waiting=WAITING,
+        blocks_class=Result,
+        empty=stock.empty,
+        fallback=stock.allocate_slots,
+        coordinator=stock,
+        scheduler_block=stock.alignment,
+        drops=stock.dropping,
+        **more,
+    )
