@@ -280,16 +280,27 @@ class AlignedStates(Manager):
         known = self.num_cached.get(name, 0)
         super().cache_blocks(request, tokens)
         table = self.tables.get(name, [])
+        # The last state that a request with the same prompt can use, less what it computes again.
+        end = request.num_prompt_tokens if self.stock.dropping else request.num_prompt_tokens - 1
+        end = max(0, down(end, UNIT) - UNIT * self.stock.dropping)
+        at = up(final, self.block_size) - 1
+        if final and final == end and at < len(table) and not table[at].is_null:
+            # It is told of again as long as nothing follows it.
+            self.this_step.add(self._cache_partial_tail_block(request, final))
         for block in table[known : self.num_cached.get(name, 0)]:
             if block.block_hash:
+                self.this_step.add(block.block_hash)
                 self._pending_boundary_state_offloads.append(
                     (name, self.number, block, block.block_hash_num_tokens)
                 )
-        # The last state that a request with the same prompt can use is told of again as long as nothing follows it.
-        at = final // self.block_size - 1
-        if final and final == down(request.num_prompt_tokens - 1, UNIT) and at < len(table) and not table[at].is_null:
-            assert table[at].block_hash_num_tokens == final
-            self.this_step.add(table[at].block_hash)
+
+    def _cache_partial_tail_block(self, request: Request, tokens: int, retention_interval: Any = None) -> bytes:
+        """Caches the state behind so many tokens, which end a block here, if retention has left it out."""
+        block = self.tables[request.request_id][tokens // self.block_size - 1]
+        key: bytes = request.block_hashes[tokens // UNIT - 1] + self.number.to_bytes(4, "big")
+        if block.block_hash != key:
+            self.pool.insert_hash(key, block.block_id, tokens, tokens // self.block_size - 1)
+        return key
 
     def free(self, name: str) -> None:
         self.allocated.discard(name)
@@ -309,7 +320,7 @@ class AlignedStates(Manager):
             "checkpoints": {},
             "tails": {},
             "junctions": False,
-            "drops": False,
+            "drops": self.stock.dropping,
             "lookahead": 0,
         }
         return {**super().config(), "states": states}

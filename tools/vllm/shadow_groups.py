@@ -34,7 +34,9 @@ class Configuration:
         self.blocks = source.randrange(30, 120)
         self.dcp = 1
         self.use_eagle = source.random() < 0.4
-        self.kinds = self._kinds()
+        #: States that are exported within chunks are left to vLLM's own managers, over kvpool's pool.
+        self.is_left_to_vllm = seed % 8 == 0
+        self.kinds = ["full", "window", "mamba"] if self.is_left_to_vllm else self._kinds()
         sizes = [self._size(kind) for kind in self.kinds]
         if "chunked" in self.kinds:
             # vLLM refuses such groups beside others of another size, and EAGLE.
@@ -75,8 +77,10 @@ class Configuration:
             return vllm.SlidingWindowSpec(**attention, sliding_window=window, extra_retained_tokens=retained)
         if kind == "chunked":
             return vllm.ChunkedLocalAttentionSpec(**attention, attention_chunk_size=size * source.choice([2, 3, 8]))
-        shapes = {"shapes": ((1, 1),), "dtypes": (vllm.torch.float32,), "mamba_cache_mode": "align"}
+        shapes: dict[str, Any] = {"shapes": ((1, 1),), "dtypes": (vllm.torch.float32,), "mamba_cache_mode": "align"}
         drafts = source.choice([0, 1, 2]) if self.use_eagle else 0
+        if self.is_left_to_vllm:
+            shapes |= {"num_prefill_checkpoint_blocks": 1, "prefill_checkpoint_alignment": UNIT}
         return vllm.MambaSpec(block_size=size, num_speculative_blocks=drafts, **shapes)
 
     def manager(self) -> Any:

@@ -142,11 +142,11 @@ impl PyVllmGroups {
                 let kept: Vec<_> = (row.known..full).map(kept).collect();
                 self.cache_blocks_of(request, group, row, &hashes, &kept)?;
                 group.num_cached.bind(py).set_item(&id, full)?;
-                self.note_states(&id, group, row, full)?;
             }
             if row.tail {
                 self.cache_tail(request, group, row, &interval)?;
             }
+            self.note_states(&id, group, row, full)?;
         }
         Ok(())
     }
