@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvpool import _core, errors
 from kvpool.integrations.vllm.settings import EVICTIONS
 from tests.integrations.fake_vllm import Request, RequestStatus
-from tests.integrations.groups_model import MAX_LEN, Result, Stock, groups_of, hashes_of, ids, request_of
+from tests.integrations.groups_model import MAX_LEN, Result, hashes_of, ids, request_of
+from tests.integrations.groups_stock import Stock, groups_of
 
 
 def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
@@ -271,17 +272,20 @@ def test_who_listens_is_told_of_every_block_that_is_taken_hit_or_cached() -> Non
         """Stands for vLLM's pool, with a collector of metrics and events."""
 
         def __init__(self, core: Any) -> None:
-            self.core, self.seen = core, []
+            self.core = core
+            self.seen: list[tuple[Any, ...]] = []
 
         def get_new_blocks(self, count: int) -> list[Any]:
             self.seen.append(("new", count))
-            return self.core.allocate(count)[0]
+            return list(self.core.allocate(count)[0])
 
         def touch(self, blocks: list[Any]) -> None:
             self.seen.append(("touch", ids(blocks)))
             self.core.touch(blocks)
 
-        def cache_full_blocks(self, request: Any, blocks: Any, first: int, end: int, size: int, group: int, mask: Any) -> None:
+        def cache_full_blocks(
+            self, request: Any, blocks: Any, first: int, end: int, size: int, group: int, mask: Any
+        ) -> None:
             self.seen.append(("cache", first, end, group, mask))
             self.core.cache_full(blocks, request.block_hashes, first, end, size, group, mask)
 
@@ -355,7 +359,7 @@ def test_lookups_of_groups_that_are_not_there_are_refused(lookup: Any, message: 
 def test_what_is_out_of_the_ordinary_goes_to_vllm_as_it_came() -> None:
     stock = Stock(40, [("full", 2, 0, 0), ("sliding", 2, 4, 0)])
     seen: list[tuple[Any, ...]] = []
-    stock.allocate_slots = lambda *arguments: seen.append(arguments)  # type: ignore[method-assign,assignment]
+    stock.allocate_slots = lambda *arguments: seen.append(arguments)  # type: ignore[method-assign]
     calls = groups_of(stock)
     request = request_of("r", [1] * 9)
     before = stock.state()

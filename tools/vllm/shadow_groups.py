@@ -1,4 +1,4 @@
-"""Random configurations of KV-cache groups for the self-test of the shadow, and requests that do all that schedulers do.
+"""Random configurations of KV-cache groups for the self-test of the shadow, and requests that do what schedulers do.
 
 vLLM's own coordinator and managers, in a real vLLM, are what kvpool's lookups, admissions, steps, caching and frees are
 compared with: full attention, windows, chunks and states in any mix; blocks of several sizes; digests finer than
@@ -220,7 +220,7 @@ class Requests:
     def step(self) -> None:
         """One operation, or the end of a step of the engine."""
         chance = self.source.random()
-        if chance < 0.3 or not self.waiting and not self.running:
+        if chance < 0.3 or (not self.waiting and not self.running):
             self.arrive()
         elif chance < 0.5 and self.waiting:
             self.admit(self.source.choice(self.waiting))

@@ -127,7 +127,7 @@ def _why_not(manager: KVCacheManager) -> str | None:
 
 
 def _is_plain(manager: KVCacheManager) -> bool:
-    """Whether there is one group of full attention, with hashes as long as its blocks; nobody zeroes or measures them."""
+    """Whether there is one group of full attention with a hash per block, and nobody zeroes or measures its blocks."""
     groups, pool = manager.coordinator.single_type_managers, manager.block_pool
     return (
         len(groups) == 1

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvpool_vllm::{Key, LastHit};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytesMethods, PyList};
 
 use super::block::Shared;
 use super::pool::{PyVllmPool, digest, digests};
@@ -39,7 +39,7 @@ impl Memo {
                 let end = positions.end.min(first + STRETCH);
                 let digests = digests(hashes, first, scale, (first..end).map(|_| true))?;
                 let known = out.len();
-                let each = digests.iter().flatten().map(|digest| digest.as_bytes());
+                let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
                 shared.lock().find_run(each, group, out);
                 if out.len() - known < end - first {
                     break;
