@@ -32,8 +32,9 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
     )
 
     def fits(groups: list[tuple[str, int, int, int]]) -> bool:
-        """vLLM refuses chunks beside blocks of other sizes."""
-        return len({size for _, size, *_ in groups}) == 1 or all(kind != "chunked" for kind, *_ in groups)
+        """vLLM refuses chunks beside blocks of other sizes, and digests that are not a lone group's blocks."""
+        sizes = {size for _, size, *_ in groups}
+        return (len(sizes) == 1 or all(kind != "chunked" for kind, *_ in groups)) and (len(groups) > 1 or sizes == {2})
 
     return st.lists(one, min_size=1, max_size=3).filter(fits)
 

@@ -5,9 +5,8 @@ use std::convert::Infallible;
 
 use kvpool::BlockId;
 use kvpool::groups::{Blocks, Cached, GroupKind, GroupSpec, Groups, Tokens};
-use proptest::prelude::*;
-
 use kvpool_vllm::{Family, Found, GroupsHit, Index, Lookup, Reads};
+use proptest::prelude::*;
 
 const UNIT: usize = 2;
 

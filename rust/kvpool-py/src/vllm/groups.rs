@@ -117,7 +117,7 @@ impl PyVllmGroups {
         })
     }
 
-    /// Returns the cached blocks of a request by group, the tokens they hold, and how many more the group has that got furthest.
+    /// Returns the cached blocks of a request by group, their tokens, and how many more the furthest group has.
     fn find_longest_cache_hit<'py>(
         &self,
         py: Python<'py>,
