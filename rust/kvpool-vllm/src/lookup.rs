@@ -237,7 +237,7 @@ impl Lookup {
                     Ok(has) => has,
                     Err(error) => {
                         failed.get_or_insert(error);
-                        false
+                        true // so that nothing more is asked
                     }
                 };
                 let window = find_window(blocks, need, cached, may_end);

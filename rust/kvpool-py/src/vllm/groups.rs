@@ -15,7 +15,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::block::{Shared, own};
 use super::group::{Asked, Group, GroupConfig};
-use super::hits::{FamilyConfig, Hits};
+use super::hits::Hits;
 use super::pool::PyVllmPool;
 use super::slots::cached_tokens;
 use super::states::withdraw_offers;
@@ -75,7 +75,7 @@ impl PyVllmGroups {
         scheduler_block: usize,
         drops: bool,
         by_series_33: bool,
-        lookup: Option<(usize, Vec<FamilyConfig>)>,
+        lookup: Option<(usize, Bound<'_, PyAny>)>,
         on_removed: Option<Py<PyAny>>,
         on_cached: Option<Py<PyAny>>,
         metered: Option<Py<PyAny>>,
@@ -88,7 +88,7 @@ impl PyVllmGroups {
             |_, group: Bound<'_, PyAny>| Group::new(py, recomputed, group.extract::<GroupConfig<'_>>()?);
         let groups = gather("groups", groups, group)?;
         let hits =
-            lookup.map(|(alignment, families)| Hits::new(py, &groups, alignment, families)).transpose()?;
+            lookup.map(|(alignment, families)| Hits::new(py, &groups, alignment, &families)).transpose()?;
         let shared = core.get().shared.clone();
         for group in groups.iter().filter(|group| group.spec.kind.is_full()) {
             shared.apply(op::ChainGroup { group: group.number });

@@ -12,10 +12,7 @@ use super::group::Group;
 use super::memo::Memo;
 use super::pool::{PyVllmPool, digest};
 use crate::errors::{OrRaise, raise};
-
-/// One family, as Python says it: its groups, by position; whether the end of a hit is computed again for them; how many tokens
-/// behind a hit are looked up for that.
-pub(super) type FamilyConfig = (Vec<usize>, bool, usize);
+use crate::gather::{extract, gather, gather_as, list_of};
 
 /// The lookups of several groups.
 pub(super) struct Hits {
@@ -31,9 +28,16 @@ impl Hits {
         py: Python<'_>,
         groups: &[Group],
         alignment: usize,
-        families: Vec<FamilyConfig>,
+        families: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let wrong = |said: String| raise(py, "InvalidArgumentError", said);
+        // Of each its groups, by position; whether the end of a hit is computed again; how many tokens behind a hit are looked up then.
+        let families = gather("lookup", families, |position, family| {
+            let each = "groups, whether they drop, and tokens";
+            let (members, drops, margin): (Bound<'_, PyAny>, bool, usize) =
+                extract("lookup", position, &family, each)?;
+            Ok((gather_as::<usize>("lookup", &members, "an int")?, drops, margin))
+        })?;
         let mut unit = 1;
         let mut of_kind = Vec::with_capacity(families.len());
         for (members, drops, margin) in &families {
@@ -156,7 +160,9 @@ impl<'py> Ask<'_, 'py> {
             let scale = self.hits.lookup.scale(family);
             let is_full = self.hits.lookup.families()[family].reads == Reads::Full;
             let blocks = if is_full { 0..0 } else { found.first..found.end };
-            let mut ids = vec![vec![0; found.first]; self.hits.members[family].len()];
+            let null = || list_of(py, "block_hashes", (0..found.first).map(|_| 0));
+            let mut ids: Vec<Vec<u32>> =
+                self.hits.members[family].iter().map(|_| null()).collect::<PyResult<_>>()?;
             for unit in blocks.map(|block| (block + 1) * scale - 1).chain(found.tail) {
                 let each = self.at(family, unit)?.unwrap_or_default();
                 ids.iter_mut().zip(each).for_each(|(ids, id)| ids.push(id));
