@@ -100,6 +100,8 @@ class World:
             "blocks_class": tuple,
             "empty": None,
             "fallback": None,
+            "coordinator": None,
+            "scheduler_block": 4,
         }
 
     def tensor(self, shape: Any, strides: Any) -> Any:
@@ -132,11 +134,16 @@ GROUP: dict[str, Any] = {
     "group": 0,
     "scale": 1,
     "cached": True,
+    "counts": True,
     "tables": {},
     "num_cached": {},
-    "zeroed": None,
-    "cached_by": None,
+    "manager": None,
+    "zeroed": False,
+    "ends": None,
+    "alignment": 4,
+    "drops": False,
     "prompt_tail": None,
+    "this_step": None,
     "states": None,
 }
 
@@ -254,6 +261,10 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "VllmSlots": (lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
     "VllmGroups": (lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
     "VllmGroups, waiting": (lambda w, s: _core.vllm.VllmGroups(w.vllm, [], waiting=s, **w.groups), 1),
+    "VllmGroups, lookup": (
+        lambda w, s: _core.vllm.VllmGroups(w.vllm, [GROUP], waiting=[], lookup=(4, s), **w.groups),
+        ((0,), False, 4),
+    ),
 }
 
 # Calls that take a count; those whose memory it decides at once.

@@ -5,8 +5,9 @@
     python tools/vllm_check.py --levels manager --model hybrid --prompts 400
 
 Needs the environment of tools/vllm_env.py. Each level is a process of its own: vllm.LLM on the CPU, with a made-up
-Llama of two layers and a pool so small that requests are preempted: once both read everything, once one reads a
-window, so that there are two KV-cache groups. It generates for prompts that share beginnings,
+model of two layers and a pool so small that requests are preempted: a Llama whose layers both read everything, one
+of which one reads a window, and an LFM2 of which one keeps a recurrent state, so that there are two KV-cache groups.
+It generates for prompts that share beginnings,
 greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules synchronously.
 
 Levels run with kvpool's KV events, which tell of a hash once however many blocks hold it; those must be stock's, less

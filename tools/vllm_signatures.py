@@ -98,8 +98,7 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
             HybridKVCacheCoordinator.find_longest_cache_hit_per_group HybridKVCacheCoordinator.get_num_cacheable_tokens
             HybridKVCacheCoordinator.hash_block_size HybridKVCacheCoordinator.enable_partial_hash_hits
             HybridKVCacheCoordinator.attention_groups HybridKVCacheCoordinator.full_attention_group_id
-            get_kv_cache_coordinator replay_boundaries KVCacheCoordinator.retention_interval
-            KVCacheCoordinator.cache_blocks
+            get_kv_cache_coordinator replay_boundaries SpecGroup
         """,
         "vllm.v1.core.single_type_kv_cache_manager": """
             SingleTypeKVCacheManager SingleTypeKVCacheManager.* SingleTypeKVCacheManager.block_size
@@ -123,7 +122,10 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
             MambaManager.mamba_cache_mode MambaManager.num_speculative_blocks
             MambaManager.has_prefill_checkpoint_blocks
             MambaManager.last_state_block_idx MambaManager._num_retired_blocks MambaManager._allocated_block_reqs
-            MambaManager._checkpoints
+            MambaManager._checkpoints MambaManager.cached_blocks_this_step MambaManager._producer_partial_tail_reqs
+            MambaManager.drop_eagle_checkpoint_block MambaManager._cache_partial_tail_block
+            FullAttentionManager._cache_partial_tail_block SingleTypeKVCacheManager.shared_prefix_checkpoint
+            SingleTypeKVCacheManager._pending_boundary_state_offloads
         """,
         "vllm.v1.core.sched.scheduler": "KVCacheManager",
         "vllm.v1.metrics.stats": "PrefixCacheStats PrefixCacheStats.record",

@@ -125,6 +125,8 @@ class Request:
     prompt_embeds: list[bytes] | None = None
     session_id: str | None = None
     skip_reading_prefix_cache: bool = False
+    num_prompt_tokens: int = 0
+    shared_prefix_boundary: int = 0
 
     @property
     def all_token_ids(self) -> Sequence[Any]:
@@ -249,7 +251,11 @@ def _contents() -> dict[str, dict[str, Any]]:
         "vllm.envs": {"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": False},
         "vllm.utils.hashing": _hashing(),
         "vllm.v1.core.block_pool": {"BlockPool": pool},
-        "vllm.v1.core.kv_cache_coordinator": {"BlockPool": pool},
+        "vllm.v1.core.kv_cache_coordinator": {
+            "BlockPool": pool,
+            "HybridKVCacheCoordinator": type("HybridKVCacheCoordinator", (), {}),
+            "UnitaryKVCacheCoordinator": type("UnitaryKVCacheCoordinator", (), {}),
+        },
         "vllm.v1.core.kv_cache_manager": {
             "KVCacheManager": manager,
             "KVCacheBlocks": dataclasses.make_dataclass("KVCacheBlocks", ["blocks"]),

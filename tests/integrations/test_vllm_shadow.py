@@ -368,12 +368,19 @@ def construct(
         )
         vars(group).update(cache_hit_alignment_tokens=BLOCK)
         managers.append(group)
-    self.coordinator = SimpleNamespace(
+    coordinators = part("manager").coordinators
+    several = groups > 1
+    self.coordinator = (coordinators.HybridKVCacheCoordinator if several else coordinators.UnitaryKVCacheCoordinator)()
+    vars(self.coordinator).update(
         single_type_managers=tuple(managers),
+        attention_groups=[(None, [number], type(one), False) for number, one in enumerate(managers)],
+        block_size=BLOCK,
+        scheduler_block_size=BLOCK,
+        hash_block_size=BLOCK,
+        enable_partial_hash_hits=False,
         eagle_group_ids=(),
         num_reprefillable_tokens=0,
         retention_interval=None,
-        cache_blocks=lambda *_: None,
     )
     self.block_pool, self.num_kv_cache_groups, self.max_model_len = pool, groups, 64
     self.enable_caching, self.enable_kv_cache_events, self.log_stats = True, True, log_stats
@@ -433,6 +440,10 @@ def test_the_mirror_of_several_groups_makes_the_calls_of_the_level(stock: Any) -
         request_.num_computed_tokens = 5
         mirror.allocate_slots(request_, 1)
         mirror.cache_blocks(request_, 5)
+        hit = mirror.coordinator.find_longest_cache_hit(request_.block_hashes, 4)
+        assert [len(one) for one in hit[0]] == [2, 2]
+        assert mirror.coordinator.find_longest_cache_hit_per_group(request_.block_hashes, 4)[1] == (4, 4)
+        assert mirror.estimate_cached_tokens(request_) == 4
         mirror.free(request_)
     groups = {f"VllmGroups.{name}" for name in public(_core.vllm.VllmGroups)}
     assert {name for name in calls if name.startswith("VllmGroups.")} == groups
@@ -463,7 +474,11 @@ def test_where_metrics_are_collected_the_mirror_takes_the_calls_that_tell_of_eve
             raise AssertionError(f"{name}: it is the caller's, and not to be told twice")
 
     mirror = stock.make_mirror((), {"metrics_collector": Collector()})
-    assert part("manager")._why_not(mirror) == "metrics of its blocks are collected"
+    # One group of full attention, whose plain calls would tell nobody.
+    assert mirror.groups is not None
+    request_ = Request("r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)], num_prompt_tokens=5)
+    assert len(mirror.allocate_slots(request_, 5).blocks[0]) == 3
+    mirror.free(request_)
     blocks = mirror.block_pool.get_new_blocks(2)
     mirror.block_pool.touch(blocks)
     mirror.block_pool.free_blocks([*blocks, *blocks])

@@ -31,17 +31,18 @@ OUTPUTS: Final = 96
 PREFIXES: Final = 8
 SCENARIOS: Final = ("n=1", "n=4")
 #: What the layers of each model read.
-MODELS: Final = {"full": ["full_attention"] * LAYERS, "hybrid": ["full_attention", "sliding_attention"]}
+MODELS: Final = {
+    "full": ["full_attention"] * LAYERS,
+    "hybrid": ["full_attention", "sliding_attention"],
+    "states": ["conv", "full_attention"],
+}
 WINDOW: Final = 48  # neither a block nor a multiple of one
+STATE: Final = 3  # tokens that a short convolution reads: its state is what a Mamba layer's is to vLLM
 
 
 def config(model: str) -> dict[str, Any]:
-    """The model's config.json."""
-    windows = {"layer_types": MODELS[model], "sliding_window": WINDOW} if model != "full" else {}
-    return {
-        **windows,
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+    """The model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state, as Mamba's layers do."""
+    common = {
         "hidden_size": HIDDEN,
         "intermediate_size": FEED_FORWARD,
         "num_hidden_layers": LAYERS,
@@ -49,23 +50,59 @@ def config(model: str) -> dict[str, Any]:
         "num_key_value_heads": HEADS,
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 2 * MAX_LENGTH,
-        "rms_norm_eps": 1e-5,
         "rope_theta": 10_000.0,
-        "hidden_act": "silu",
         "bos_token_id": 1,
         "eos_token_id": 2,
-        "tie_word_embeddings": False,
         "torch_dtype": "float32",
     }
-
-
-def shapes() -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights."""
-    found: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCABULARY, HIDDEN),
-        "model.norm.weight": (HIDDEN,),
-        "lm_head.weight": (VOCABULARY, HIDDEN),
+    if model == "states":
+        return {
+            **common,
+            "architectures": ["Lfm2ForCausalLM"],
+            "model_type": "lfm2",
+            "layer_types": MODELS[model],
+            "conv_dim": HIDDEN,
+            "conv_L_cache": STATE,
+            "conv_bias": False,
+            "block_dim": HIDDEN,
+            "block_ff_dim": FEED_FORWARD,
+            "block_auto_adjust_ff_dim": False,
+            "norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+        }
+    windows = {"layer_types": MODELS[model], "sliding_window": WINDOW} if model != "full" else {}
+    return {
+        **common,
+        **windows,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
     }
+
+
+def shapes(model: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights."""
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
+    if model == "states":
+        found["model.embedding_norm.weight"] = (HIDDEN,)
+        for layer, kind in enumerate(MODELS[model]):
+            prefix = f"model.layers.{layer}."
+            found[prefix + "operator_norm.weight"] = found[prefix + "ffn_norm.weight"] = (HIDDEN,)
+            found[prefix + "feed_forward.w1.weight"] = found[prefix + "feed_forward.w3.weight"] = (FEED_FORWARD, HIDDEN)
+            found[prefix + "feed_forward.w2.weight"] = (HIDDEN, FEED_FORWARD)
+            if kind == "conv":
+                found[prefix + "conv.conv.weight"] = (HIDDEN, 1, STATE)
+                found[prefix + "conv.in_proj.weight"] = (3 * HIDDEN, HIDDEN)
+                found[prefix + "conv.out_proj.weight"] = (HIDDEN, HIDDEN)
+                continue
+            for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                found[f"{prefix}self_attn.{name}.weight"] = (HIDDEN, HIDDEN)
+            for name in ("q", "k"):
+                found[f"{prefix}self_attn.{name}_layernorm.weight"] = (HIDDEN // HEADS,)
+        return found
+    found |= {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCABULARY, HIDDEN)}
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         for name in ("q", "k", "v", "o"):
@@ -81,11 +118,11 @@ def write_model(folder: Path, model: str) -> None:
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(20)
     weights = {}
-    for name, shape in shapes().items():
+    for name, shape in shapes(model).items():
         if len(shape) == 1:
             weights[name] = torch.ones(shape)
             continue
-        scale = 1.0 if "embed" in name else 2.0 / shape[1] ** 0.5
+        scale = 1.0 if "embed" in name else 2.0 / shape[-1] ** 0.5
         weights[name] = torch.randn(shape, generator=generator) * scale
     importlib.import_module("safetensors.torch").save_file(
         weights, str(folder / "model.safetensors"), metadata={"format": "pt"}

@@ -2,8 +2,9 @@
 
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
-First managers of several kinds of models, each with random requests: no difference may be reported, and every call that
-the level ``manager`` replaces has to have been made, as :mod:`shadow_calls` counts them. Then one defect after the
+First managers of several kinds of models, each with random requests, and many of random groups (:mod:`shadow_groups`):
+no difference may be reported, and every call that the level ``manager`` replaces has to have been made, as
+:mod:`shadow_calls` counts them. Then one defect after the
 other is planted in the mirror: the first operation that it shows in has to be reported, vLLM has to go on as if nothing
 had been, and neither the report nor the trail may hold a token id or a salt. Exit code 0: all of that holds.
 """
@@ -29,6 +30,7 @@ if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
 from tools.vllm.shadow_calls import counting  # noqa: E402
+from tools.vllm.shadow_groups import Configuration, Requests  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +42,9 @@ KINDS = ("full", "metrics", "window", "mamba")
 #: Added to every token id, so that one of them cannot be taken for a block id or a count.
 FIRST_TOKEN = 50_000_000
 OPERATIONS = 3_000
+#: Configurations of groups that are drawn, and operations with each.
+DRAWN = 60
+DRAWN_OPERATIONS = 600
 
 
 class Lines(logging.Handler):
@@ -71,13 +76,14 @@ def load() -> SimpleNamespace:
         "vllm.v1.core.kv_cache_metrics": ("KVCacheMetricsCollector",),
         "vllm.v1.core.kv_cache_utils": ("init_none_hash", "make_block_hash_with_group_id"),
         "vllm.v1.kv_cache_interface": (
+            "ChunkedLocalAttentionSpec",
             "FullAttentionSpec",
             "KVCacheConfig",
             "KVCacheGroupSpec",
             "MambaSpec",
             "SlidingWindowSpec",
         ),
-        "vllm.v1.request": ("Request",),
+        "vllm.v1.request": ("Request", "RequestStatus"),
     }.items():
         for name in names:
             setattr(found, name, getattr(importlib.import_module(module), name))
@@ -248,6 +254,35 @@ def agree(vllm: SimpleNamespace, kind: str) -> int:
     return int(comparison.operations)
 
 
+def agree_on_any_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
+    """No difference for groups that are drawn at random; how many operations there were, and how many hits."""
+    operations = hits = 0
+    for seed in seeds:
+        with listening(vllm) as (lines, folder):
+            configuration = Configuration(vllm, seed)
+            manager = configuration.manager()
+            what = f"seed {seed}, {configuration}"
+            assert manager.comparison is not None, (what, lines.lines)
+            mirror = manager.comparison.mirror
+            assert (mirror.groups is None and mirror.slots is None) == configuration.is_left_to_vllm, (
+                what,
+                lines.lines,
+            )
+            manager.comparison._state_every = 8
+            requests = Requests(configuration, manager)
+            for _ in range(DRAWN_OPERATIONS):
+                requests.step()
+                assert manager.comparison.running, (
+                    what,
+                    lines.lines,
+                    [file.read_text() for file in folder.glob("*.jsonl")],
+                )
+            operations += manager.comparison.operations
+            hits += requests.hits
+            assert not lines.at(logging.ERROR), (what, lines.lines)
+    return operations, hits
+
+
 def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], None]) -> str:
     """The report of a defect that ``plant`` puts into the mirror after some operations."""
     with listening(vllm) as (lines, folder):
@@ -414,6 +449,9 @@ def main() -> int:
     with counting(calls):
         for kind in KINDS:
             print(f"{kind}: {agree(vllm, kind):,} operations, no difference")
+        operations, hits = agree_on_any_groups(vllm, range(DRAWN))
+    print(f"{DRAWN} configurations of groups: {operations:,} operations, {hits:,} hits, no difference")
+    assert hits > operations // 100, f"only {hits} hits"
     everything_is_called(calls)
     for kind, defects in {
         "full": (another_queue, a_lost_key, a_leak, an_event, an_error, a_panic),

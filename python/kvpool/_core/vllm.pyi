@@ -557,23 +557,26 @@ class VllmGroups:
     """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 
     As ``VllmSlots``, it keeps no requests: what it works on is vLLM's own, group by group. A call that is out of the
-    ordinary (external or encoder tokens, a hit inside a block, a hit of recurrent states, nothing to compute) goes to
-    ``fallback`` before anything has changed. A step that asks nothing of any group takes about 0.1 us a group.
+    ordinary (external or encoder tokens, a hit inside a block, a state that is shared or exported, nothing to compute)
+    goes to ``fallback`` before anything has changed. A step that asks nothing of any group takes about 0.1 us a group.
 
     A group is a dict with the keys:
 
     - ``kind``: ``"full"``, ``"sliding"``, ``"chunked"`` or ``"state"``; ``reads``: tokens of the window or chunk;
-    - ``block_size``: tokens per block; ``scale``: digests per block; ``group``: its number; ``cached``: whether its
-      full blocks are cached;
+    - ``block_size``: tokens per block; ``scale``: digests per block; ``group``: its number, also its position;
     - ``retained``: tokens left of the window that are kept; ``more_slots``: slots beyond those of a step; ``most``:
       blocks that a whole request takes at most, or None;
     - ``tables``: request id to its list of ``VllmBlock``; ``num_cached``: request id to how many of them are cached;
-    - ``zeroed``: None, or an object whose list ``new_block_ids`` gets the ids of new blocks;
-    - ``cached_by``: None, or vLLM's manager of the group, whose ``cache_blocks`` is called where something is to be
-      cached; ``prompt_tail``: None, or that is also so where the prompt, less so many tokens, ends with a digest;
-    - ``states``: None, or of a group of aligned recurrent states a dict of the number of ``speculative`` blocks, and
-      what vLLM's manager keeps by request id: ``allocated``, a set, and ``retired``, ``last``, ``partial``,
-      ``checkpoints``, dicts.
+    - ``manager``: vLLM's manager of the group; ``zeroed``: whether its ``new_block_ids`` gets the ids of new blocks;
+    - ``cached``: whether its full blocks are cached; ``counts``: whether ``cached_tokens`` looks at it; ``drops``:
+      whether heads compute the end of a hit again; ``alignment``: what hits end at multiples of; ``ends``: the same
+      for what is cached, or None of a group alone;
+    - ``prompt_tail``: None, or the block is cached in which the prompt, less so many tokens, ends with a digest;
+    - ``this_step``: None, or of a group of states the set of keys that were cached in this step of the engine;
+    - ``states``: None, or of a group of aligned recurrent states a dict of the number of ``speculative`` blocks, what
+      vLLM's manager keeps by request id (``allocated``, a set, and ``retired``, ``last``, ``partial``,
+      ``checkpoints``, ``tails``, dicts), whether it caches at ``junctions`` and whether it ``drops``, and
+      ``lookahead``: tokens behind a block that its digest covers.
 
     Args:
         core: The pool.
@@ -585,30 +588,43 @@ class VllmGroups:
         blocks_class: Makes a result of a tuple of one list of blocks per group.
         empty: The result without blocks.
         fallback: vLLM's ``allocate_slots``; gets all arguments by position.
+        coordinator: vLLM's, whose ``retention_interval`` says how many tokens lie between the windows and states that
+            stay cached.
+        scheduler_block: Tokens of a block of the scheduler.
+        drops: Whether some group drops the end of a hit.
+        by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and tells less often of a state.
+        lookup: What hits end at multiples of, and the groups that are looked up together: their positions, whether
+            they drop the end of a hit, and how many tokens behind it are looked up for that. None: no lookups.
         on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them.
-        on_cached: Called instead of caching, with the request and the tokens that it has computed.
+        on_cached: Called instead of caching: vLLM's ``BlockPool.cache_full_blocks``.
+        metered: A pool whose ``get_new_blocks`` and ``touch`` are called, for it tells a collector of every block.
 
     Raises:
-        InvalidArgumentError: An unknown kind; a ``block_size`` or ``scale`` of 0, or a block size that is no multiple
-            of the scale.
+        InvalidArgumentError: An unknown kind; a size that is 0, or a block size that is no multiple of the scale; a
+            ``lookup`` that names groups that are not there.
 
     >>> from types import SimpleNamespace
-    >>> of = {"retained": 0, "more_slots": 0, "most": None, "scale": 1, "cached": True, "zeroed": None,
-    ...     "cached_by": None, "prompt_tail": None, "states": None}
+    >>> of = {"retained": 0, "more_slots": 0, "most": None, "scale": 1, "cached": True, "counts": True,
+    ...     "zeroed": False, "manager": None, "ends": 2, "alignment": 2, "drops": False, "prompt_tail": None,
+    ...     "this_step": None, "states": None}
     >>> groups = [
     ...     {"kind": kind, "block_size": 2, "reads": 3, "group": at, "tables": {}, "num_cached": {}, **of}
     ...     for at, kind in enumerate(["full", "sliding"])
     ... ]
     >>> calls = kvpool._core.vllm.VllmGroups(
     ...     kvpool._core.vllm.VllmPool(16, True), groups, max_model_len=32, recomputed=0, watermark=0, waiting=[],
-    ...     blocks_class=tuple, empty=None, fallback=None,
+    ...     blocks_class=tuple, empty=None, fallback=None, coordinator=SimpleNamespace(retention_interval=None),
+    ...     scheduler_block=2, lookup=(2, [([0], False, 2), ([1], False, 2)]),
     ... )
     >>> request = SimpleNamespace(
-    ...     request_id="a", num_computed_tokens=0, num_in_flight_tokens=0, _all_token_ids=[1] * 6,
-    ...     block_hashes=[bytes(32)] * 3, status=0,
+    ...     request_id="a", num_computed_tokens=0, num_in_flight_tokens=0, _all_token_ids=[1] * 6, status=0,
+    ...     block_hashes=[bytes([n]) * 32 for n in range(3)], num_prompt_tokens=6, shared_prefix_boundary=0,
     ... )
     >>> [[block.block_id for block in blocks] for blocks in calls.allocate_slots(request, 6)]
     [[1, 2, 3], [4, 5, 6]]
+    >>> blocks, tokens, _ = calls.find_longest_cache_hit(request.block_hashes, 5)
+    >>> [[block.block_id for block in group] for group in blocks], tokens
+    ([[1, 2], [0, 5]], 4)
     >>> request.num_computed_tokens = 6  # the next token reads two tokens of the window: one block
     >>> [[block.block_id for block in blocks] for blocks in calls.allocate_slots(request, 1)]
     [[7], [8]]
@@ -630,9 +646,33 @@ class VllmGroups:
         blocks_class: Callable[[tuple[list[VllmBlock], ...]], Any],
         empty: Any,
         fallback: Any,
+        coordinator: Any,
+        scheduler_block: int,
+        drops: bool = False,
+        by_series_33: bool = False,
+        lookup: tuple[int, Sequence[tuple[Sequence[int], bool, int]]] | None = None,
         on_removed: Callable[[list[tuple[bytes, bool]]], object] | None = None,
-        on_cached: Callable[[Any, int], object] | None = None,
+        on_cached: Callable[..., object] | None = None,
+        metered: Any | None = None,
     ) -> Self: ...
+    def find_longest_cache_hit(
+        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
+    ) -> tuple[tuple[list[VllmBlock], ...], int, int]:
+        """Returns the cached blocks of a request by group, their tokens, and how many more the furthest group has.
+
+        vLLM's coordinator's call, with its answer to the block. O(blocks of full attention, less those of the last
+        hit, + blocks that windows, chunks and states are asked for).
+
+        Raises:
+            InvalidArgumentError: A digest of more than 35 bytes; the groups have no lookups.
+        """
+    def find_longest_cache_hit_per_group(
+        self, block_hashes: Sequence[bytes], max_cache_hit_length: int
+    ) -> tuple[tuple[list[VllmBlock], ...], tuple[int, ...]]:
+        """Returns the blocks that each group alone has of a request, and how many tokens they hold.
+
+        Costs and errors are those of ``find_longest_cache_hit``.
+        """
     def allocate_slots(
         self,
         request: Any,
@@ -667,10 +707,15 @@ class VllmGroups:
     def free(self, id: object) -> bool:  # noqa: A002
         """Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.
 
-        It is with recurrent states, and where a block is not of the pool. O(blocks).
+        It is where a block is not of the pool. O(blocks).
 
         Raises:
             InvalidBlockError: A block has no references.
+        """
+    def cached_tokens(self, id: object) -> int:  # noqa: A002
+        """Returns the most tokens that blocks of a request are cached for, of the group that has the least.
+
+        O(blocks).
         """
 
 def vllm_block_ids(groups: tuple[Iterable[Any], ...]) -> tuple[list[int], ...]:

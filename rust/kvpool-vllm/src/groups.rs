@@ -1,7 +1,7 @@
 //! `Growth`: what a step asks of one KV-cache group of a running request.
 //!
 //! The arithmetic of vLLM's `allocate_slots` for requests that go on: which blocks of a table no token reads any more, how many it
-//! lacks, how many are full. What tokens read is [`kvpool::groups`]'.
+//! lacks. What tokens read is [`kvpool::groups`]'.
 
 use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
@@ -12,8 +12,6 @@ pub struct Step {
     pub settled: usize,
     /// That need slots: computed ones, those of this step, lookahead.
     pub slots: usize,
-    /// Whose KV is final after this step.
-    pub cacheable: usize,
 }
 
 /// What the step asks of a group.
@@ -23,8 +21,6 @@ pub struct Growth {
     pub dead: usize,
     /// Blocks that the table lacks.
     pub missing: usize,
-    /// Blocks that are full and final.
-    pub full: usize,
 }
 
 impl Growth {
@@ -35,7 +31,6 @@ impl Growth {
         Self {
             dead: spec.full_blocks(reach).min(Blocks(table)).0,
             missing: spec.covering(Tokens(step.slots)).minus(Blocks(table)).0,
-            full: spec.full_blocks(Tokens(step.cacheable)).0,
         }
     }
 }
@@ -77,9 +72,9 @@ mod tests {
     #[test]
     fn a_window_gives_up_what_lies_left_of_it() {
         let window = GroupSpec::new(GroupKind::Sliding { window: 4 }, 2);
-        let step = Step { settled: 7, slots: 9, cacheable: 8 };
+        let step = Step { settled: 7, slots: 9 };
         // The next token is 7: it reads 4 to 7.
-        assert_eq!(Growth::of(&window, step, 4, 0), Growth { dead: 2, missing: 1, full: 4 });
+        assert_eq!(Growth::of(&window, step, 4, 0), Growth { dead: 2, missing: 1 });
         assert_eq!(Growth::of(&window, step, 4, 1).dead, 1);
         assert_eq!(Growth::of(&window, step, 1, 0).dead, 1, "no more than there are");
         assert_eq!(Growth::of(&window, step, 6, 0).missing, 0);

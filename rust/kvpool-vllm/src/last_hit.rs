@@ -6,6 +6,8 @@
 //!
 //! Costs: O(1) for a lookup that stands, O(new blocks) otherwise; 4 bytes per block of the last hit.
 
+use std::ops::Range;
+
 use crate::key::Key;
 
 /// The blocks of the last hit, from the first block of a prompt.
@@ -24,17 +26,17 @@ impl LastHit {
         &self.blocks
     }
 
-    /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` the block under a key, `removals` is
-    /// the pool's. Returns whether the blocks are others than before.
+    /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` appends the blocks of a stretch of positions, up
+    /// to the first that is not cached; `removals` is the pool's. Returns whether the blocks are others than before.
     ///
     /// # Errors
-    /// Those of `key_of`.
+    /// Those of `key_of` and `find`.
     pub fn resume<E>(
         &mut self,
         removals: u64,
         len: usize,
-        mut key_of: impl FnMut(usize) -> Result<Key, E>,
-        mut find: impl FnMut(&Key) -> Option<u32>,
+        key_of: impl Fn(usize) -> Result<Key, E>,
+        find: impl FnOnce(Range<usize>, &mut Vec<u32>) -> Result<(), E>,
     ) -> Result<bool, E> {
         let known = self.blocks.len();
         let stands =
@@ -42,11 +44,10 @@ impl LastHit {
         if !stands {
             *self = Self { removals, ..Self::default() };
         }
-        for at in self.blocks.len()..len {
-            let key = key_of(at)?;
-            let Some(block) = find(&key) else { break };
-            self.blocks.push(block);
-            self.last = Some(key);
+        let from = self.blocks.len();
+        find(from..len, &mut self.blocks)?;
+        if self.blocks.len() > from {
+            self.last = Some(key_of(self.blocks.len() - 1)?);
         }
         Ok(!stands || self.blocks.len() > known)
     }
@@ -55,6 +56,7 @@ impl LastHit {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::ops::Range;
 
     use super::LastHit;
     use crate::Key;
@@ -66,9 +68,15 @@ mod tests {
     /// Looks up keys `from..`, where those below `cached` lead to themselves; how many were looked for.
     fn look(hit: &mut LastHit, removals: u64, from: usize, len: usize, cached: usize) -> (bool, usize) {
         let mut asked = 0;
-        let find = |found: &Key| {
-            asked += 1;
-            (from..cached).find(|&n| key(n) == *found).map(|n| n as u32)
+        let find = |positions: Range<usize>, out: &mut Vec<u32>| {
+            for n in positions.map(|at| from + at) {
+                asked += 1;
+                if n >= cached {
+                    break;
+                }
+                out.push(n as u32);
+            }
+            Ok(())
         };
         let changed = hit.resume(removals, len, |at| Ok::<_, Infallible>(key(from + at)), find).unwrap();
         (changed, asked)

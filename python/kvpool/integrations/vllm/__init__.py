@@ -5,8 +5,8 @@
 ========  ==========================================================================================================
 unset     nothing: vLLM is as it was
 pool      the block pool and the hashing of prompts; vLLM's own managers over them
-manager   also the calls of vLLM's manager for models with one group of full attention: a lookup, an allocation, a
-          decode step is one call into Rust. Other configurations stay with vLLM's managers over the pool
+manager   also the calls of vLLM's manager: a lookup, an allocation, a decode step is one call into Rust, whatever the
+          KV-cache groups. A few configurations stay with vLLM's managers over the pool
 shadow    vLLM decides, kvpool does everything beside it, and the first difference is reported
 ========  ==========================================================================================================
 

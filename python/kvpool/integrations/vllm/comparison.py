@@ -345,6 +345,16 @@ def _tables(manager: Any) -> list[Any]:
     return [{key: blocks for key, blocks in one.req_to_blocks.items() if blocks} for one in groups]
 
 
+#: What vLLM's managers of recurrent states keep of requests beside their tables.
+STATES: Final = ("last_state_block_idx", "_num_retired_blocks", "_allocated_block_reqs", "cached_blocks_this_step")
+
+
+def _states(manager: Any) -> list[Any]:
+    groups = manager.coordinator.single_type_managers
+    kept = [[getattr(one, name) for name in STATES if hasattr(one, name)] for one in groups]
+    return [[sorted(one) if isinstance(one, set) else dict(one) for one in group] for group in kept]
+
+
 #: The state that is compared, by name.
 STATE: Final[dict[str, Callable[[Any], Any]]] = {
     "free blocks in order": lambda manager: manager.block_pool.free_block_queue.get_all_free_blocks(),
@@ -355,4 +365,5 @@ STATE: Final[dict[str, Callable[[Any], Any]]] = {
     "cached blocks by request": lambda manager: [
         dict(one.num_cached_block) for one in manager.coordinator.single_type_managers
     ],
+    "recurrent states by request": _states,
 }

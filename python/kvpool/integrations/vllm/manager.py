@@ -2,10 +2,10 @@
 
 vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
 ``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request
-work on that state from Rust (:class:`kvpool._core.vllm.VllmSlots`); a call with anything out of the ordinary, such as
-tokens from a connector, is vLLM's own method on the same state. With other groups (windows, chunks, states, several of
-full attention) allocations, caching and frees do (:class:`kvpool._core.vllm.VllmGroups`); lookups are vLLM's
-managers', over kvpool's pool, and so is everything of the few configurations that :func:`_calls_of` leaves alone.
+work on that state from Rust (:class:`kvpool._core.vllm.VllmSlots`); with other groups (windows, chunks, states, several
+of full attention) the same calls do (:class:`kvpool._core.vllm.VllmGroups`), lookups of all groups as one. A call with
+anything out of the ordinary, such as tokens from a connector, is vLLM's own method on the same state, and so is
+everything of the few configurations that :func:`_calls_of` leaves alone.
 
 A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
 key has been removed from the index.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
+from vllm.v1.core import kv_cache_coordinator as coordinators
 from vllm.v1.core import kv_cache_manager as stock
 from vllm.v1.core import single_type_kv_cache_manager as single_type
 from vllm.v1.request import RequestStatus
@@ -66,6 +67,10 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
             # What is called for every request at every step goes to Rust without a frame of Python's.
             self.allocate_slots = calls.allocate_slots
             self.cache_blocks = calls.cache_blocks
+        if self.groups is not None and _lookup_of(self.coordinator) is not None:
+            # Whoever asks the coordinator, vLLM's own manager above all, gets its answer in one call.
+            self.coordinator.find_longest_cache_hit = self.groups.find_longest_cache_hit
+            self.coordinator.find_longest_cache_hit_per_group = self.groups.find_longest_cache_hit_per_group
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
         """These blocks as vLLM passes them on."""
@@ -98,9 +103,10 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
     def estimate_cached_tokens(self, request: Any) -> int:
         """Tokens of a request that are cached."""
-        if self.slots is None:
+        calls = self.slots or self.groups
+        if calls is None:
             return cast("int", super().estimate_cached_tokens(request))
-        return self.slots.cached_tokens(request.request_id)
+        return calls.cached_tokens(request.request_id)
 
 
 def _reports_hits(request: Any) -> bool:
@@ -115,23 +121,20 @@ def _why_not(manager: KVCacheManager) -> str | None:
         return f"its block pool is {type(pool).__module__}.{type(pool).__name__}"
     if not groups:
         return "it has no KV-cache group"
-    reasons = {
-        "its blocks are shared by several ranks": any(g.dcp_world_size != 1 or g.pcp_world_size != 1 for g in groups),
-        "it keeps longer hits than it reports": bool(manager.retained_hit_group_ids),
-        # A collector wants to be told of every block, in order.
-        "metrics of its blocks are collected": manager.metrics_collector is not None,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    if manager.retained_hit_group_ids:
+        return "it keeps longer hits than it reports"
+    return None
 
 
 def _is_plain(manager: KVCacheManager) -> bool:
-    """Whether there is one group of full attention, whose hashes are as long as its blocks, which nobody zeroes."""
+    """Whether there is one group of full attention with a hash per block, and nobody zeroes or measures its blocks."""
     groups, pool = manager.coordinator.single_type_managers, manager.block_pool
     return (
         len(groups) == 1
         and type(groups[0]) is single_type.FullAttentionManager
         and groups[0].kv_cache_spec.prefix_cacheable
         and not groups[0].records_new_block_ids
+        and manager.metrics_collector is None
         and (not manager.enable_caching or pool.hash_block_size == groups[0].block_size)
     )
 
@@ -142,7 +145,7 @@ def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | _core.vllm.Vllm
     if reason is None:
         if _is_plain(manager):
             return _slots_of(manager)
-        groups = [_group_of(group) for group in manager.coordinator.single_type_managers]
+        groups = [_group_of(manager, group) for group in manager.coordinator.single_type_managers]
         known = [group for group in groups if group is not None]
         if len(known) == len(groups):
             return _groups_of(manager, known)
@@ -152,15 +155,15 @@ def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | _core.vllm.Vllm
     return None
 
 
-def _group_of(group: Any) -> dict[str, Any] | None:
+def _group_of(manager: KVCacheManager, group: Any) -> dict[str, Any] | None:
     """What :class:`kvpool._core.vllm.VllmGroups` has to know of a group; ``None`` of a kind that it does not know."""
-    spec, manager = group.kv_cache_spec, type(group)
+    coordinator, spec, of = manager.coordinator, group.kv_cache_spec, type(group)
     kind, reads, retained, more_slots, states = "full", 0, 0, 0, None
-    if manager is single_type.SlidingWindowManager:
+    if of is single_type.SlidingWindowManager:
         kind, reads, retained = "sliding", group.sliding_window, group.extra_retained_tokens
-    elif manager is single_type.ChunkedLocalAttentionManager:
+    elif of is single_type.ChunkedLocalAttentionManager:
         kind, reads = "chunked", group.attention_chunk_size
-    elif manager is single_type.MambaManager:
+    elif of is single_type.MambaManager:
         kind = "state"
         if group.mamba_cache_mode == "align" and not group.has_prefill_checkpoint_blocks:
             states = {
@@ -170,18 +173,25 @@ def _group_of(group: Any) -> dict[str, Any] | None:
                 "last": group.last_state_block_idx,
                 "partial": group._partial_hit_reqs,
                 "checkpoints": group._checkpoints,
+                "tails": group._producer_partial_tail_reqs,
+                "junctions": group.shared_prefix_checkpoint,
+                "drops": group.drop_eagle_checkpoint_block,
+                "lookahead": getattr(group.block_pool, "num_hash_lookahead_tokens", 0),
             }
         elif group.mamba_cache_mode == "none":
             more_slots = spec.block_size * group.num_speculative_blocks
         else:
             return None
-    elif manager is not single_type.FullAttentionManager:
+    elif of is not single_type.FullAttentionManager:
         return None
     hash_block_size = group.block_pool.hash_block_size
     cached = group.enable_caching and spec.prefix_cacheable
     if cached and group.block_size % hash_block_size:
         return None
     scale = group.block_size // hash_block_size if cached else 1
+    ends = None
+    if isinstance(coordinator, coordinators.HybridKVCacheCoordinator):
+        ends = 1 if coordinator.enable_partial_hash_hits else coordinator.scheduler_block_size
     return {
         "kind": kind,
         "block_size": group.block_size,
@@ -192,24 +202,52 @@ def _group_of(group: Any) -> dict[str, Any] | None:
         "group": group.kv_cache_group_id,
         "scale": scale,
         "cached": cached,
+        "counts": spec.prefix_cacheable,
         "tables": group.req_to_blocks,
         "num_cached": group.num_cached_block,
-        "zeroed": group if group.records_new_block_ids else None,
+        "manager": group,
+        "zeroed": group.records_new_block_ids,
+        "ends": ends,
+        "alignment": group.cache_hit_alignment_tokens,
+        "drops": group.use_eagle,
         # Its blocks have keys inside of them, too.
-        "cached_by": group if states is not None or scale > 1 else None,
         "prompt_tail": int(not group.use_eagle) if scale > 1 and kind == "full" else None,
+        "this_step": group.cached_blocks_this_step if kind == "state" else None,
         "states": states,
     }
+
+
+def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]] | None:
+    """What a hit is a multiple of, and which groups are looked up together: ``VllmGroups``' ``lookup``.
+
+    ``None`` where vLLM's coordinator is not one of those that look anything up, and of groups that it would refuse.
+    """
+    groups = coordinator.single_type_managers
+    if type(coordinator) is coordinators.UnitaryKVCacheCoordinator:
+        alignment, families = coordinator.block_size, [([0], groups[0].use_eagle, 0)]
+    elif type(coordinator) is coordinators.HybridKVCacheCoordinator:
+        fine = coordinator.enable_partial_hash_hits
+        alignment = coordinator.hash_block_size if fine else coordinator.scheduler_block_size
+        families = []
+        for _, group_ids, manager, drops in coordinator.attention_groups:
+            size = groups[group_ids[0]].block_size
+            inside = fine and manager.supports_fine_grained_hash_lookup and size > coordinator.hash_block_size
+            families.append((list(group_ids), drops, coordinator.hash_block_size if inside else size))
+    else:
+        return None
+    for group_ids, drops, _ in families:
+        group = groups[group_ids[0]]
+        if isinstance(group, single_type.ChunkedLocalAttentionManager) and (drops or group.block_size != alignment):
+            return None
+    return alignment, families
 
 
 def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.vllm.VllmGroups:
     """The Rust calls for several groups over kvpool's pool."""
     coordinator, pool = manager.coordinator, manager.block_pool
-    # What is cached of a window or of states may be less than everything: vLLM's managers say which blocks.
-    masked = coordinator.retention_interval is not None or any(
-        type(group) is single_type.SlidingWindowManager and group.cache_hit_alignment_tokens != group.block_size
-        for group in coordinator.single_type_managers
-    )
+    listening = pool.enable_kv_cache_events
+    # vLLM 0.33 drops a block only for those speculations that still need it.
+    dropping = getattr(coordinator, "drop_eagle_group_ids", None)
     return _core.vllm.VllmGroups(
         pool.core,
         groups,
@@ -220,8 +258,15 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         blocks_class=KVCacheBlocks,
         empty=manager.empty_kv_cache_blocks,
         fallback=super(KVCacheManager, manager).allocate_slots,
-        on_removed=pool.events.removed if pool.enable_kv_cache_events else None,
-        on_cached=coordinator.cache_blocks if masked or pool.enable_kv_cache_events else None,
+        coordinator=coordinator,
+        scheduler_block=coordinator.scheduler_block_size,
+        drops=bool(coordinator.eagle_group_ids if dropping is None else dropping),
+        by_series_33=dropping is not None,
+        lookup=_lookup_of(coordinator),
+        on_removed=pool._tell_removed if listening else None,
+        on_cached=pool.cache_full_blocks if listening else None,
+        # A collector wants to be told of every block, in order.
+        metered=pool if manager.metrics_collector is not None else None,
     )
 
 

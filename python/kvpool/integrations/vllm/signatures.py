@@ -403,6 +403,7 @@ MANAGER: Final[Table] = {
             ),
         },
         "replay_boundaries": "(num_prompt_tokens, scheduler_block_size, use_eagle)",
+        "SpecGroup": "(spec, group_ids, manager_cls, use_eagle)",
     },
     "vllm.v1.core.single_type_kv_cache_manager": {
         "SingleTypeKVCacheManager": (
@@ -512,6 +513,13 @@ MANAGER: Final[Table] = {
         "MambaManager._num_retired_blocks": "attribute",
         "MambaManager._allocated_block_reqs": "attribute",
         "MambaManager._checkpoints": "attribute",
+        "MambaManager.cached_blocks_this_step": "attribute",
+        "MambaManager._producer_partial_tail_reqs": "attribute",
+        "MambaManager.drop_eagle_checkpoint_block": "attribute",
+        "MambaManager._cache_partial_tail_block": "(self, request, num_tokens, retention_interval)",
+        "FullAttentionManager._cache_partial_tail_block": "(self, request, num_tokens)",
+        "SingleTypeKVCacheManager.shared_prefix_checkpoint": "attribute",
+        "SingleTypeKVCacheManager._pending_boundary_state_offloads": "attribute",
     },
     "vllm.v1.core.sched.scheduler": {
         "KVCacheManager": "is vllm.v1.core.kv_cache_manager.KVCacheManager",

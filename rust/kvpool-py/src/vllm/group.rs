@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use kvpool::groups::{GroupKind, GroupSpec, Tokens};
-use kvpool_vllm::{Arrival, Growth, Step};
-use pyo3::intern;
+use kvpool::groups::{GroupKind, GroupSpec};
+use kvpool_vllm::{Arrival, Finals, Growth, Retention, Step};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};
-use super::slots::attr;
+use super::caching::{Caching, Said};
+use super::hits::reads;
+use super::states::{StateWork, States, StatesConfig};
 use crate::errors::raise;
 
 /// What a call of `allocate_slots` asks for.
@@ -37,37 +39,17 @@ pub(super) struct GroupConfig<'py> {
     group: u32,
     scale: usize,
     cached: bool,
+    counts: bool,
     tables: Bound<'py, PyDict>,
     num_cached: Bound<'py, PyDict>,
-    zeroed: Option<Bound<'py, PyAny>>,
-    cached_by: Option<Bound<'py, PyAny>>,
+    zeroed: bool,
+    manager: Bound<'py, PyAny>,
+    ends: Option<usize>,
+    alignment: usize,
+    drops: bool,
     prompt_tail: Option<usize>,
+    this_step: Option<Bound<'py, PySet>>,
     states: Option<StatesConfig<'py>>,
-}
-
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct StatesConfig<'py> {
-    speculative: usize,
-    allocated: Bound<'py, PySet>,
-    retired: Bound<'py, PyDict>,
-    last: Bound<'py, PyDict>,
-    partial: Bound<'py, PyDict>,
-    checkpoints: Bound<'py, PyDict>,
-}
-
-/// What vLLM's manager of a group of aligned states keeps of requests.
-pub(super) struct States {
-    /// Blocks behind the running state.
-    pub(super) speculative: usize,
-    /// Requests whose running state has a block.
-    pub(super) allocated: Py<PySet>,
-    /// By request: leading blocks that were given up; the block of the state before; states that are shared inside a block; states
-    /// that are about to be exported.
-    pub(super) retired: Py<PyDict>,
-    pub(super) last: Py<PyDict>,
-    pub(super) partial: Py<PyDict>,
-    pub(super) checkpoints: Py<PyDict>,
 }
 
 pub(super) struct Group {
@@ -83,19 +65,26 @@ pub(super) struct Group {
     pub(super) scale: usize,
     /// Whether its full blocks are cached.
     pub(super) cached: bool,
+    /// Whether what it has cached counts where vLLM asks how much of a request is.
+    pub(super) counts: bool,
     pub(super) tables: Py<PyDict>,
     pub(super) num_cached: Py<PyDict>,
-    /// vLLM's manager of the group, if its `new_block_ids` are to be zeroed.
-    pub(super) zeroed: Option<Py<PyAny>>,
-    /// vLLM's manager of the group, if that caches its blocks: it caches more than those that are full.
-    pub(super) cached_by: Option<Py<PyAny>>,
+    /// vLLM's manager of the group.
+    pub(super) manager: Py<PyAny>,
+    /// Whether its list `new_block_ids` gets the ids of new blocks.
+    pub(super) zeroed: bool,
+    /// How much of it is cached, and which blocks of that.
+    pub(super) finals: Finals,
+    pub(super) retention: Retention,
     /// It caches the block in which the prompt, less so many tokens, ends with a digest.
-    prompt_tail: Option<usize>,
+    pub(super) prompt_tail: Option<usize>,
+    /// Keys of states that were cached in this step of the engine: nobody can go on from them before the next.
+    pub(super) this_step: Option<Py<PySet>>,
     pub(super) states: Option<States>,
 }
 
 impl Group {
-    pub(super) fn new(py: Python<'_>, config: GroupConfig<'_>) -> PyResult<Self> {
+    pub(super) fn new(py: Python<'_>, recomputed: usize, config: GroupConfig<'_>) -> PyResult<Self> {
         let kind = match config.kind.as_str() {
             "full" => GroupKind::Full,
             "sliding" => GroupKind::Sliding { window: config.reads },
@@ -116,28 +105,30 @@ impl Group {
                 format!("block_size is {}: must be a multiple of scale, {}", config.block_size, config.scale);
             return Err(raise(py, "InvalidArgumentError", said));
         }
-        let states = config.states.map(|states| States {
-            speculative: states.speculative,
-            allocated: states.allocated.unbind(),
-            retired: states.retired.unbind(),
-            last: states.last.unbind(),
-            partial: states.partial.unbind(),
-            checkpoints: states.checkpoints.unbind(),
-        });
+        for (name, value) in [("alignment", config.alignment), ("ends", config.ends.unwrap_or(1))] {
+            if value == 0 {
+                return Err(raise(py, "InvalidArgumentError", format!("{name} is 0: must be at least 1")));
+            }
+        }
+        let (block_tokens, drops) = (config.block_size, config.drops);
         Ok(Self {
-            spec: GroupSpec::new(kind, config.block_size),
+            spec: GroupSpec::new(kind, block_tokens),
             retained: config.retained,
             more_slots: config.more_slots,
             most: config.most,
             number: config.group,
             scale: config.scale,
             cached: config.cached,
+            counts: config.counts,
             tables: config.tables.unbind(),
             num_cached: config.num_cached.unbind(),
-            zeroed: config.zeroed.map(Bound::unbind),
-            cached_by: config.cached_by.map(Bound::unbind),
+            manager: config.manager.unbind(),
+            zeroed: config.zeroed,
+            finals: Finals { alignment: config.ends, recomputed, drops, block_tokens },
+            retention: Retention { reads: reads(kind), block_tokens, alignment: config.alignment, drops },
             prompt_tail: config.prompt_tail,
-            states,
+            this_step: config.this_step.map(Bound::unbind),
+            states: config.states.map(States::new),
         })
     }
 
@@ -145,10 +136,10 @@ impl Group {
     pub(super) fn growth<'py>(
         &self,
         shared: &Arc<Shared>,
-        request: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
+        said: Said,
         step: Step,
-        main: usize,
+        (main, cached): (usize, usize),
     ) -> PyResult<Option<Row<'py>>> {
         let py = id.py();
         let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(None) };
@@ -160,68 +151,35 @@ impl Group {
         let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
         let slots = step.slots.saturating_add(self.more_slots);
         let mut growth = Growth::of(&self.spec, Step { slots, ..step }, table.len(), self.retained);
-        growth.full = if self.cached { growth.full } else { 0 };
-        let caches = self.caches(shared, request, &table, (known, growth.full), step.cacheable)?;
         let mut state = None;
         if let Some(states) = &self.states {
             let Some(work) = states.work(shared, &self.spec, id, &table, growth.dead, step, main)? else {
                 return Ok(None);
             };
-            (growth.dead, growth.missing) = (0, usize::from(work.crosses));
+            (growth.dead, growth.missing) = (0, usize::from(work.moves.is_some()));
             state = Some(work);
         } else if growth.dead > 0 && is_null(&table.get_item(growth.dead - 1)?, shared) {
             growth.dead = 0;
         }
-        Ok(Some(Row { table, known, growth, caches, state }))
-    }
-
-    /// Whether something of a table is to be cached, of which `known` blocks are and `full` ones can be.
-    pub(super) fn caches(
-        &self,
-        shared: &Arc<Shared>,
-        request: &Bound<'_, PyAny>,
-        table: &Bound<'_, PyList>,
-        (known, full): (usize, usize),
-        cacheable: usize,
-    ) -> PyResult<bool> {
-        if full > known || !self.cached || cacheable == 0 {
-            return Ok(full > known);
-        }
-        if self.states.is_some() {
-            return Ok(cacheable.is_multiple_of(self.unit()));
-        }
-        let Some(less) = self.prompt_tail else { return Ok(false) };
-        let prompt = attr(request, intern!(request.py(), "num_prompt_tokens"))?.saturating_sub(less);
-        let end = prompt - prompt % self.unit();
-        if end > cacheable || end.is_multiple_of(self.spec.block_tokens) {
-            return Ok(false);
-        }
-        let at = self.spec.full_blocks(Tokens(end)).0;
-        if at >= table.len() {
-            return Ok(true); // this step takes it
-        }
-        let Some(id) = own(&table.get_item(at)?, shared).map(|block| block.id) else { return Ok(true) };
-        let hash = shared.lock().keys().hash_of(id);
-        Ok(hash.and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end))
+        let caching = self.caching(shared, said, table, known, cached)?;
+        Ok(Some(Row { growth, caching, state }))
     }
 
     /// What can be cached of a request whose KV is final up to so many tokens.
     pub(super) fn cacheable<'py>(
         &self,
         shared: &Arc<Shared>,
-        request: &Bound<'py, PyAny>,
         id: &Bound<'py, PyAny>,
+        said: Said,
         tokens: usize,
     ) -> PyResult<Caching<'py>> {
         let py = id.py();
         let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
-        let full = if self.cached { self.spec.full_blocks(Tokens(tokens)).0 } else { 0 };
         let table = match self.tables.bind(py).get_item(id)? {
             Some(table) => table.cast_into::<PyList>()?,
             None => PyList::empty(py),
         };
-        let caches = self.caches(shared, request, &table, (known, full), tokens)?;
-        Ok(Caching { table, known, full, caches })
+        self.caching(shared, said, table, known, tokens)
     }
 
     /// What a request that comes asks of this group, with its hits; `None` where vLLM's manager has to look.
@@ -235,88 +193,35 @@ impl Group {
         let table = self.tables.bind(py).get_item(id)?;
         let has_blocks = table.map_or(Ok(false), |table| table.len().map(|len| len > 0))?;
         let inside_a_block = !hits.is_empty() && !come.hit.is_multiple_of(self.spec.block_tokens);
-        if self.states.is_some() || has_blocks || self.num_cached.bind(py).contains(id)? || inside_a_block {
+        if has_blocks || self.num_cached.bind(py).contains(id)? || inside_a_block {
             return Ok(None);
         }
-        let of = |tokens: usize, most| {
-            let slots = tokens.saturating_add(self.more_slots);
-            Arrival::of(&self.spec, come.hit, slots, hits.len(), self.retained, most)
+        let of = |tokens: usize, main: usize, most| match &self.states {
+            Some(states) => states.arrival(&self.spec, come.hit, main, hits.len()),
+            None => {
+                let slots = tokens.saturating_add(self.more_slots);
+                Arrival::of(&self.spec, come.hit, slots, hits.len(), self.retained, most)
+            }
         };
-        let Arrival { skipped, missing } = of(come.slots, usize::MAX);
-        let whole = come.whole.map(|tokens| of(tokens, self.most.unwrap_or(usize::MAX)).missing);
-        let full = if self.cached { self.spec.full_blocks(Tokens(come.cacheable)).0 } else { 0 };
+        let Arrival { skipped, missing } = of(come.slots, come.main, usize::MAX);
+        let most = self.most.unwrap_or(usize::MAX);
+        let whole = come.whole.map(|tokens| of(tokens, tokens, most).missing);
         let kept = hits.get(skipped..).unwrap_or(&[]).to_vec();
-        Ok(Some(Arrived { skipped, missing, whole: whole.unwrap_or(0), full, kept }))
+        Ok(Some(Arrived { skipped, missing, whole: whole.unwrap_or(0), kept }))
     }
 
     /// Tokens of a digest.
-    const fn unit(&self) -> usize {
+    pub(super) const fn unit(&self) -> usize {
         self.spec.block_tokens / self.scale
     }
-}
 
-/// What a step asks of a group of aligned states.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct StateWork {
-    /// Blocks `retire.0..retire.1` of the table are behind the state for good.
-    pub(super) retire: (usize, usize),
-    /// The block of the state before is there, and no longer needed.
-    pub(super) gives_up: Option<usize>,
-    /// The state moves on to a block of its own.
-    pub(super) crosses: bool,
-}
-
-impl StateWork {
-    const fn asks(&self) -> bool {
-        self.retire.0 < self.retire.1 || self.gives_up.is_some() || self.crosses
+    pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.tables)?;
+        visit.call(&self.num_cached)?;
+        visit.call(&self.manager)?;
+        visit.call(&self.this_step)?;
+        self.states.as_ref().map_or(Ok(()), |states| states.traverse(visit))
     }
-}
-
-impl States {
-    /// What a step asks; `None` of a state that is shared, exported or not there yet, and of speculative ones that move.
-    #[expect(clippy::too_many_arguments, reason = "what vLLM's manager looks at")]
-    fn work(
-        &self,
-        shared: &Arc<Shared>,
-        spec: &GroupSpec,
-        id: &Bound<'_, PyAny>,
-        table: &Bound<'_, PyList>,
-        dead: usize,
-        step: Step,
-        main: usize,
-    ) -> PyResult<Option<StateWork>> {
-        let py = id.py();
-        let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
-        let crosses = required > table.len();
-        if crosses && (self.speculative > 0 || required > table.len() + 1)
-            || !self.allocated.bind(py).contains(id)?
-            || self.partial.bind(py).contains(id)?
-            || self.checkpoints.bind(py).contains(id)?
-        {
-            return Ok(None);
-        }
-        let number = |of: &Py<PyDict>| -> PyResult<Option<usize>> {
-            of.bind(py).get_item(id)?.map(|number| number.extract()).transpose()
-        };
-        let retire = (number(&self.retired)?.unwrap_or(0), dead);
-        let mut gives_up = number(&self.last)?
-            .filter(|&last| last < step.settled.div_ceil(spec.block_tokens).saturating_sub(1));
-        if let Some(last) = gives_up
-            && is_null(&table.get_item(last)?, shared)
-        {
-            gives_up = None;
-        }
-        Ok(Some(StateWork { retire, gives_up, crosses }))
-    }
-}
-
-/// A table, its blocks that are cached, and those that can be.
-pub(super) struct Caching<'py> {
-    pub(super) table: Bound<'py, PyList>,
-    pub(super) known: usize,
-    pub(super) full: usize,
-    /// Whether there is something to cache.
-    pub(super) caches: bool,
 }
 
 /// A request that comes, in tokens.
@@ -325,10 +230,10 @@ pub(super) struct Coming {
     pub(super) hit: usize,
     /// That need slots.
     pub(super) slots: usize,
+    /// That are computed after this step, without drafts.
+    pub(super) main: usize,
     /// Of all, if all must find room.
     pub(super) whole: Option<usize>,
-    /// Whose KV is final after this step.
-    pub(super) cacheable: usize,
 }
 
 /// What it asks of a group.
@@ -337,35 +242,26 @@ pub(super) struct Arrived {
     pub(super) missing: usize,
     /// Blocks that all of its tokens lack.
     pub(super) whole: usize,
-    pub(super) full: usize,
     /// The blocks of its hit that are read.
     pub(super) kept: Vec<u32>,
 }
 
 /// A group of a running request, and what a step asks of it.
 pub(super) struct Row<'py> {
-    pub(super) table: Bound<'py, PyList>,
-    pub(super) known: usize,
     pub(super) growth: Growth,
-    /// Whether there is something to cache.
-    caches: bool,
+    /// What is to be cached of it.
+    pub(super) caching: Caching<'py>,
     /// Of a group of aligned states.
     pub(super) state: Option<StateWork>,
 }
 
-impl<'py> Row<'py> {
-    /// What is to be cached of it.
-    pub(super) fn caching(&self) -> Caching<'py> {
-        let Growth { full, .. } = self.growth;
-        Caching { table: self.table.clone(), known: self.known, full, caches: self.caches }
-    }
-
+impl Row<'_> {
     pub(super) fn asks(&self) -> bool {
         let Growth { dead, missing, .. } = self.growth;
-        self.caches || dead > 0 || missing > 0 || self.state.is_some_and(|state| state.asks())
+        self.caching.asks() || dead > 0 || missing > 0 || self.state.is_some_and(|state| state.asks())
     }
 }
 
-fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
+pub(super) fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
     own(block, shared).is_some_and(|block| block.id == 0)
 }

@@ -1,10 +1,9 @@
 //! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for any KV-cache
-//! groups: `allocate_slots`, `cache_blocks`, `free`.
+//! groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
 //! As [`super::slots`], it keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of
 //! any group, which is most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method,
-//! before anything has changed: tokens of a connector or an encoder, a hit inside a block, an admission with recurrent states, a
-//! state that is shared or exported.
+//! before anything has changed: tokens of a connector or an encoder, a hit inside a block, a state that is shared or exported.
 
 use std::sync::Arc;
 
@@ -16,8 +15,11 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::block::{Shared, own};
 use super::group::{Asked, Group, GroupConfig};
+use super::hits::Hits;
 use super::pool::PyVllmPool;
-use crate::errors::OrRaise;
+use super::slots::cached_tokens;
+use super::states::withdraw_offers;
+use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};
 
 /// The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
@@ -27,25 +29,36 @@ pub(crate) struct PyVllmGroups {
     pub(super) shared: Arc<Shared>,
     pub(super) groups: Vec<Group>,
     pub(super) max_model_len: usize,
-    /// Tokens at the end that a later step may compute again.
-    pub(super) recomputed: usize,
     pub(super) watermark: usize,
     pub(super) waiting: Vec<i64>,
     /// `KVCacheBlocks`, and its empty one.
     pub(super) blocks_class: Py<PyAny>,
     pub(super) empty: Py<PyAny>,
+    /// The pool's `_tell_removed` and `cache_full_blocks`, if anybody listens.
     pub(super) on_removed: Option<Py<PyAny>>,
-    /// Called instead of caching, with the request and how many tokens it has computed.
     pub(super) on_cached: Option<Py<PyAny>>,
+    /// The pool, if its collector of metrics is told of every block.
+    pub(super) metered: Option<Py<PyAny>>,
+    /// vLLM's coordinator: how much of windows and states is kept may be written to it.
+    pub(super) coordinator: Py<PyAny>,
+    pub(super) scheduler_block: usize,
+    /// Whether heads compute the end of a hit again.
+    pub(super) drops: bool,
+    /// Whether this vLLM is 0.33 or later.
+    pub(super) by_series_33: bool,
     /// `allocate_slots` of vLLM's manager, for what is out of the ordinary.
     pub(super) fallback: Py<PyAny>,
+    /// Whether a group caches where a prompt ends inside of a block.
+    pub(super) looks_at_prompts: bool,
+    hits: Option<Hits>,
 }
 
 #[pymethods]
 impl PyVllmGroups {
     #[new]
     #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class, empty, fallback,
-        on_removed=None, on_cached=None))]
+        coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None, on_cached=None,
+        metered=None))]
     #[expect(clippy::too_many_arguments, reason = "the configuration of one manager, by name")]
     fn new(
         py: Python<'_>,
@@ -58,11 +71,24 @@ impl PyVllmGroups {
         blocks_class: Py<PyAny>,
         empty: Py<PyAny>,
         fallback: Py<PyAny>,
+        coordinator: Py<PyAny>,
+        scheduler_block: usize,
+        drops: bool,
+        by_series_33: bool,
+        lookup: Option<(usize, Bound<'_, PyAny>)>,
         on_removed: Option<Py<PyAny>>,
         on_cached: Option<Py<PyAny>>,
+        metered: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let group = |_, group: Bound<'_, PyAny>| Group::new(py, group.extract::<GroupConfig<'_>>()?);
+        if scheduler_block == 0 {
+            let said = "scheduler_block is 0: must be at least 1";
+            return Err(raise(py, "InvalidArgumentError", said));
+        }
+        let group =
+            |_, group: Bound<'_, PyAny>| Group::new(py, recomputed, group.extract::<GroupConfig<'_>>()?);
         let groups = gather("groups", groups, group)?;
+        let hits =
+            lookup.map(|(alignment, families)| Hits::new(py, &groups, alignment, &families)).transpose()?;
         let shared = core.get().shared.clone();
         for group in groups.iter().filter(|group| group.spec.kind.is_full()) {
             shared.apply(op::ChainGroup { group: group.number });
@@ -70,17 +96,45 @@ impl PyVllmGroups {
         Ok(Self {
             core,
             shared,
+            looks_at_prompts: groups
+                .iter()
+                .any(|group| group.prompt_tail.is_some() || group.states.is_some()),
             groups,
             max_model_len,
-            recomputed,
             watermark,
             waiting: gather_as("waiting", waiting, "an int")?,
             blocks_class,
             empty,
             on_removed,
             on_cached,
+            metered,
+            coordinator,
+            scheduler_block,
+            drops,
+            by_series_33,
             fallback,
+            hits,
         })
+    }
+
+    /// Returns the cached blocks of a request by group, their tokens, and how many more the furthest group has.
+    fn find_longest_cache_hit<'py>(
+        &self,
+        py: Python<'py>,
+        block_hashes: &Bound<'py, PyAny>,
+        max_cache_hit_length: usize,
+    ) -> PyResult<(Bound<'py, PyTuple>, usize, usize)> {
+        self.hits(py)?.find(self.core.get(), &self.groups, block_hashes, max_cache_hit_length)
+    }
+
+    /// Returns the blocks that each group alone has of a request, and how many tokens they hold.
+    fn find_longest_cache_hit_per_group<'py>(
+        &self,
+        py: Python<'py>,
+        block_hashes: &Bound<'py, PyAny>,
+        max_cache_hit_length: usize,
+    ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
+        self.hits(py)?.find_each(self.core.get(), &self.groups, block_hashes, max_cache_hit_length)
     }
 
     /// Takes the blocks that a request needs next and caches those that are full; None if too few are free.
@@ -150,21 +204,18 @@ impl PyVllmGroups {
     ) -> PyResult<()> {
         let id = request.getattr(intern!(py, "request_id"))?;
         let computed = usize::try_from(num_computed_tokens).unwrap_or(0);
-        let cacheable = computed.saturating_sub(self.recomputed);
+        let said = self.said(request)?;
         let mut rows = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            rows.push(group.cacheable(&self.shared, request, &id, cacheable)?);
+            rows.push(group.cacheable(&self.shared, &id, said, computed)?);
         }
-        self.cache_grown(request, &rows, computed)
+        self.cache(request, rows.iter())
     }
 
     /// Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            if group.states.is_some() {
-                return Ok(false);
-            }
             let Some(table) = group.tables.bind(py).get_item(id)? else {
                 tables.push(Vec::new());
                 continue;
@@ -185,28 +236,42 @@ impl PyVllmGroups {
                     of.bind(py).del_item(id)?;
                 }
             }
+            if let Some(states) = &group.states {
+                states.forget(id)?;
+                withdraw_offers(group.manager.bind(py), id)?;
+            }
         }
         Ok(true)
     }
 
+    /// Returns the most tokens that blocks of a request are cached for, of the group that has the least.
+    fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
+        let mut least = None;
+        for group in self.groups.iter().filter(|group| group.counts) {
+            let Some(table) = group.tables.bind(py).get_item(id)? else { return Ok(0) };
+            let tokens = cached_tokens(&table, &self.shared)?;
+            least = Some(least.map_or(tokens, |least: u32| least.min(tokens)));
+        }
+        Ok(least.unwrap_or(0))
+    }
+
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.core)?;
-        for group in &self.groups {
-            visit.call(&group.tables)?;
-            visit.call(&group.num_cached)?;
-            visit.call(&group.zeroed)?;
-            visit.call(&group.cached_by)?;
-            if let Some(states) = &group.states {
-                visit.call(&states.allocated)?;
-                for of in [&states.retired, &states.last, &states.partial, &states.checkpoints] {
-                    visit.call(of)?;
-                }
-            }
-        }
+        self.groups.iter().try_for_each(|group| group.traverse(&visit))?;
         visit.call(&self.blocks_class)?;
         visit.call(&self.empty)?;
         visit.call(&self.fallback)?;
         visit.call(&self.on_removed)?;
-        visit.call(&self.on_cached)
+        visit.call(&self.on_cached)?;
+        visit.call(&self.metered)?;
+        visit.call(&self.coordinator)
+    }
+}
+
+impl PyVllmGroups {
+    fn hits(&self, py: Python<'_>) -> PyResult<&Hits> {
+        self.hits
+            .as_ref()
+            .ok_or_else(|| raise(py, "InvalidArgumentError", "lookup is None: these groups have none"))
     }
 }

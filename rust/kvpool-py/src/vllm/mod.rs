@@ -2,11 +2,15 @@
 //! calls for one group of full attention, and for several groups.
 
 mod block;
+mod caching;
 mod group;
 mod groups;
 mod hasher;
+mod hits;
+mod memo;
 mod pool;
 mod slots;
+mod states;
 mod steps;
 
 pub(crate) use block::{PyVllmBlock, block_ids};

@@ -8,24 +8,17 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_journal::ops::vllm as op;
-use kvpool_vllm::{Demand, Key, LastHit, Removed, Slots};
+use kvpool_vllm::{Demand, Key, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::{Shared, own, own_ids};
-use super::pool::{PyVllmPool, digest, digests, removed_keys};
+use super::memo::Memo;
+use super::pool::{PyVllmPool, digests, removed_keys};
 use crate::errors::OrRaise;
 use crate::gather::gather_as;
-
-/// The last lookup.
-#[derive(Default)]
-struct Memo {
-    hit: LastHit,
-    /// The objects of its blocks: a request at the head of the queue asks again at every step.
-    handles: Option<Py<PyList>>,
-}
 
 /// The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmSlots")]
@@ -67,6 +60,14 @@ pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
         Ok(list) => Ok(list.len()),
         Err(_) => tokens.len(),
     }
+}
+
+/// The most tokens that a block of a table is cached for.
+pub(super) fn cached_tokens(table: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResult<u32> {
+    let ids = own_ids(table, shared)?;
+    let pool = shared.lock();
+    let tokens = ids.iter().filter_map(|&block| pool.keys().hash_of(block).and_then(|(_, tokens)| tokens));
+    Ok(tokens.max().unwrap_or(0))
 }
 
 #[pymethods]
@@ -281,11 +282,7 @@ impl PyVllmSlots {
     /// Returns the most tokens that a block of a request's table is cached for.
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(0) };
-        let ids = own_ids(&table, &self.shared)?;
-        let pool = self.shared.lock();
-        let tokens =
-            ids.iter().filter_map(|&block| pool.keys().hash_of(block).and_then(|(_, tokens)| tokens));
-        Ok(tokens.max().unwrap_or(0))
+        cached_tokens(&table, &self.shared)
     }
 }
 
@@ -301,22 +298,11 @@ impl PyVllmSlots {
         hashes: &Bound<'py, PyAny>,
         max_length: usize,
     ) -> PyResult<(Bound<'py, PyAny>, usize)> {
-        let max_blocks = (max_length / self.slots.block_size).min(hashes.len()?);
-        let removals = self.shared.lock().removals();
-        let key_of = |at| Key::new(digest(hashes, at, 1)?.as_bytes(), self.group).or_raise(py);
-        if memo.hit.resume(removals, max_blocks, key_of, |key| self.shared.lock().find(key))? {
-            memo.handles = None;
-        }
-        let blocks = memo.hit.blocks();
-        let hits = blocks.len().saturating_sub(usize::from(self.drop_last));
-        let handles = match &memo.handles {
-            Some(handles) => handles.bind(py).clone(),
-            None => self.core.get().handles(py, &blocks[..hits])?,
-        };
-        // Whoever gets a list may change it.
-        let result = self.result(py, handles.get_slice(0, hits))?;
-        memo.handles = Some(handles.unbind());
-        Ok((result, hits * self.slots.block_size))
+        let most = max_length / self.slots.block_size;
+        let run = memo.run(&self.shared, hashes, (self.group, 1), most)?;
+        let hits = run.saturating_sub(usize::from(self.drop_last));
+        let handles = memo.handles(py, self.core.get(), hits)?;
+        Ok((self.result(py, handles)?, hits * self.slots.block_size))
     }
 
     /// The blocks of a hit; `None` where vLLM passes none, or its empty result.

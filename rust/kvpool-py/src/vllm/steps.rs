@@ -1,16 +1,17 @@
 //! The steps of [`PyVllmGroups`]: a request that goes on, and one that comes.
 
 use kvpool_journal::ops::vllm as op;
-use kvpool_vllm::{Key, Step};
+use kvpool_vllm::Step;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::block::{own, own_ids};
-use super::group::{Asked, Caching, Coming, Row};
+use super::group::{Asked, Coming, Group, Row};
 use super::groups::PyVllmGroups;
-use super::pool::{digests, removed_keys};
+use super::pool::removed_keys;
 use super::slots::{attr, num_tokens};
+use super::states::Move;
 use crate::errors::OrRaise;
 
 impl PyVllmGroups {
@@ -30,11 +31,11 @@ impl PyVllmGroups {
         let step = Step {
             settled: computed.saturating_sub(in_flight),
             slots: main.saturating_add(asked.lookahead).min(self.max_model_len),
-            cacheable: cached.saturating_sub(self.recomputed),
         };
+        let said = self.said(request)?;
         let mut rows = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            match group.growth(&self.shared, request, &id, step, main)? {
+            match group.growth(&self.shared, &id, said, step, (main, cached))? {
                 Some(row) => rows.push(row),
                 None => return Ok(None),
             }
@@ -45,7 +46,7 @@ impl PyVllmGroups {
             let answer = if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() };
             return Ok(Some(answer));
         }
-        self.grow(request, asked, &rows, cached).map(Some)
+        self.grow(request, asked, &rows).map(Some)
     }
 
     /// Whether so many blocks may be taken.
@@ -65,38 +66,40 @@ impl PyVllmGroups {
         request: &Bound<'py, PyAny>,
         asked: &Asked,
         rows: &[Row<'py>],
-        cached: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         for (group, row) in self.groups.iter().zip(rows) {
+            let table = &row.caching.table;
             if let (Some(states), Some(work)) = (&group.states, row.state) {
                 let (first, end) = work.retire;
                 if first < end {
-                    self.give_up(py, &row.table, (first..end).rev(), false)?;
+                    self.give_up(py, table, (first..end).rev(), false)?;
                     states.retired.bind(py).set_item(&id, end)?;
                 }
-                self.give_up(py, &row.table, work.gives_up, false)?;
+                self.give_up(py, table, work.gives_up, false)?;
             }
-            self.give_up(py, &row.table, (0..row.growth.dead).rev(), true)?;
+            self.give_up(py, table, (0..row.growth.dead).rev(), true)?;
         }
         let missing = rows.iter().fold(0, |sum: usize, row| sum.saturating_add(row.growth.missing));
         if !self.fits(request, missing, asked)? {
             return Ok(py.None().into_bound(py));
         }
-        for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.growth.missing > 0) {
-            if let Some(states) = &group.states {
-                states.last.bind(py).set_item(&id, row.table.len() - 1)?;
-            }
-        }
-        let taken = rows.iter().map(|row| (&row.table, row.growth.missing));
-        let answer = self.take(py, taken)?;
-        let caching: Vec<_> = rows.iter().map(Row::caching).collect();
-        self.cache_grown(request, &caching, cached)?;
-        if missing == 0 {
+        let taken = rows.iter().map(|row| {
+            let moves = row.state.and_then(|state| state.moves);
+            (&row.caching.table, row.growth.missing, moves)
+        });
+        let answer = self.take(&id, taken)?;
+        self.cache(request, rows.iter().map(|row| &row.caching))?;
+        self.answer(py, answer)
+    }
+
+    /// What was taken, as vLLM passes it on.
+    fn answer<'py>(&self, py: Python<'py>, taken: Vec<Bound<'py, PyList>>) -> PyResult<Bound<'py, PyAny>> {
+        if taken.iter().all(PyListMethods::is_empty) {
             return Ok(self.empty.bind(py).clone());
         }
-        self.blocks_class.bind(py).call1((PyTuple::new(py, answer)?,))
+        self.blocks_class.bind(py).call1((PyTuple::new(py, taken)?,))
     }
 
     /// A request that comes, with its hit if it has one; `None`, and nothing has changed, where vLLM's managers have to look.
@@ -120,13 +123,16 @@ impl PyVllmGroups {
         let come = Coming {
             hit,
             slots: main.saturating_add(asked.lookahead).min(self.max_model_len),
+            main,
             whole: asked.whole.then(|| tokens.min(self.max_model_len)),
-            cacheable: cached.saturating_sub(self.recomputed),
         };
         let mut arrived = Vec::with_capacity(self.groups.len());
         for (at, group) in self.groups.iter().enumerate() {
             let of_group = found.as_ref().map(|found| found.get_item(at)).transpose()?;
             let blocks = of_group.map_or(Ok(Vec::new()), |blocks| own_ids(&blocks, &self.shared))?;
+            if self.waits_for_a_step(group, &blocks)? {
+                return Ok(Some(py.None().into_bound(py)));
+            }
             match group.arrival(&id, blocks, &come)? {
                 Some(row) => arrived.push(row),
                 None => return Ok(None),
@@ -147,76 +153,102 @@ impl PyVllmGroups {
         for (group, row) in self.groups.iter().zip(&arrived) {
             let table = PyList::empty(py);
             if found.is_some() {
-                let held: Vec<_> = row.kept.iter().copied().filter(|&block| block != 0).collect();
-                self.shared.apply(op::Touch { blocks: &held }).or_raise(py)?;
-                let null = std::iter::repeat_n(0, row.skipped);
-                let ids: Vec<_> = null.chain(row.kept.iter().copied()).collect();
-                let handles = self.core.get().handles(py, &ids)?;
-                table.set_slice(0, 0, &handles)?;
-                group.num_cached.bind(py).set_item(&id, ids.len())?;
+                let handles = self.core.get().handles(py, &row.kept)?;
+                if let Some(pool) = &self.metered {
+                    pool.bind(py).call_method1(intern!(py, "touch"), (&handles,))?;
+                } else {
+                    self.shared.apply(op::Touch { blocks: &row.kept }).or_raise(py)?;
+                }
+                let nulls = self.core.get().handles(py, &vec![0; row.skipped])?;
+                table.set_slice(0, 0, &nulls)?;
+                table.set_slice(row.skipped, row.skipped, &handles)?;
+                group.num_cached.bind(py).set_item(&id, table.len())?;
             }
             group.tables.bind(py).set_item(&id, &table)?;
             tables.push(table);
         }
-        let answer = self.take(py, tables.iter().zip(&arrived).map(|(table, row)| (table, row.missing)))?;
+        let moves = self.groups.iter().zip(&tables).map(|(group, table)| {
+            group.states.as_ref().and_then(|states| states.first_move(&group.spec, table.len(), main))
+        });
+        let taken =
+            tables.iter().zip(&arrived).zip(moves).map(|((table, row), moves)| (table, row.missing, moves));
+        let answer = self.take(&id, taken)?;
+        let said = self.said(request)?;
         let mut caching = Vec::with_capacity(arrived.len());
-        for ((group, row), table) in self.groups.iter().zip(&arrived).zip(tables) {
-            let known = if found.is_some() { row.skipped + row.kept.len() } else { 0 };
-            let caches = group.caches(&self.shared, request, &table, (known, row.full), come.cacheable)?;
-            caching.push(Caching { table, known, full: row.full, caches });
+        for (group, table) in self.groups.iter().zip(tables) {
+            let known = group.num_cached.bind(py).get_item(&id)?.map_or(Ok(0), |known| known.extract())?;
+            caching.push(group.caching(&self.shared, said, table, known, cached)?);
         }
-        self.cache_grown(request, &caching, cached)?;
-        if answer.iter().all(PyListMethods::is_empty) {
-            return Ok(Some(self.empty.bind(py).clone()));
-        }
-        self.blocks_class.bind(py).call1((PyTuple::new(py, answer)?,)).map(Some)
+        self.cache(request, caching.iter())?;
+        self.answer(py, answer).map(Some)
     }
 
-    /// Takes the blocks that tables lack, group by group, and appends them.
+    /// Whether a hit ends with a state that is computed in this step of the engine: it can be gone on from in the next.
+    fn waits_for_a_step(&self, group: &Group, hits: &[u32]) -> PyResult<bool> {
+        let (Some(this_step), Some(&last)) = (&group.this_step, hits.last()) else { return Ok(false) };
+        let key = self.shared.lock().keys().hash_of(last).map(|(key, _)| key);
+        Python::attach(|py| {
+            key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
+        })
+    }
+
+    /// Takes the blocks that tables lack, group by group, and appends them. Of states that move, what vLLM notes of it is noted, too.
     fn take<'a, 'py: 'a>(
         &self,
-        py: Python<'py>,
-        missing: impl Iterator<Item = (&'a Bound<'py, PyList>, usize)>,
+        id: &Bound<'py, PyAny>,
+        missing: impl Iterator<Item = (&'a Bound<'py, PyList>, usize, Option<Move>)>,
     ) -> PyResult<Vec<Bound<'py, PyList>>> {
+        let py = id.py();
         let mut answer = Vec::with_capacity(self.groups.len());
-        for (group, (table, missing)) in self.groups.iter().zip(missing) {
-            let (mut new, mut removed) = (Vec::new(), Vec::new());
-            if missing > 0 {
-                let removed = self.on_removed.is_some().then_some(&mut removed);
-                let asked = op::Allocate { blocks: missing, out: &mut new, removed };
-                self.shared.with(|pool| pool.apply(asked).map(drop)).or_raise(py)?;
+        for (group, (table, missing, moves)) in self.groups.iter().zip(missing) {
+            let before = table.len();
+            if let (Some(states), Some(moves)) = (&group.states, moves) {
+                if let Some(from) = moves.from {
+                    states.last.bind(py).set_item(id, from)?;
+                }
+                let null = self.core.get().blocks.bind(py).get_item(0)?;
+                (0..moves.nulls).try_for_each(|_| table.append(&null))?;
+                for at in moves.drafts.0..moves.drafts.1 {
+                    table.append(table.get_item(at)?)?;
+                    table.set_item(at, &null)?;
+                }
             }
-            if let Some(manager) = group.zeroed.as_ref().filter(|_| !new.is_empty()) {
-                let ids = manager.bind(py).getattr(intern!(py, "new_block_ids"))?;
-                ids.call_method1(intern!(py, "extend"), (&new,))?;
+            if let Some(states) = &group.states {
+                states.allocated.bind(py).add(id)?;
             }
-            let new = self.core.get().handles(py, &new)?;
-            let end = table.len();
-            if !new.is_empty() {
-                table.set_slice(end, end, &new)?;
-            }
-            if let Some(tell) = self.on_removed.as_ref().filter(|_| !removed.is_empty()) {
-                tell.call1(py, (removed_keys(py, &removed)?,))?;
-            }
-            answer.push(new);
+            self.take_blocks(group, table, missing)?;
+            answer.push(table.get_slice(before, table.len()));
         }
         Ok(answer)
     }
 
-    /// Caches what is full after a step, with so many tokens.
-    pub(super) fn cache_grown(
-        &self,
-        request: &Bound<'_, PyAny>,
-        rows: &[Caching<'_>],
-        cached: usize,
-    ) -> PyResult<()> {
-        if !rows.iter().any(|row| row.caches) {
+    /// Takes the next free blocks and appends them to a table.
+    fn take_blocks(&self, group: &Group, table: &Bound<'_, PyList>, blocks: usize) -> PyResult<()> {
+        if blocks == 0 {
             return Ok(());
         }
-        match &self.on_cached {
-            Some(cache) => cache.call1(request.py(), (request, cached)).map(drop),
-            None => self.cache(request, rows, cached.saturating_sub(self.recomputed)),
+        let py = table.py();
+        let end = table.len();
+        if let Some(pool) = &self.metered {
+            let new = pool.bind(py).call_method1(intern!(py, "get_new_blocks"), (blocks,))?;
+            table.set_slice(end, end, &new)?;
+        } else {
+            let (mut new, mut removed) = (Vec::new(), Vec::new());
+            let told = self.on_removed.is_some().then_some(&mut removed);
+            let asked = op::Allocate { blocks, out: &mut new, removed: told };
+            self.shared.with(|pool| pool.apply(asked).map(drop)).or_raise(py)?;
+            let new = self.core.get().handles(py, &new)?;
+            table.set_slice(end, end, &new)?;
+            if let Some(tell) = self.on_removed.as_ref().filter(|_| !removed.is_empty()) {
+                tell.call1(py, (removed_keys(py, &removed)?,))?;
+            }
         }
+        if group.zeroed {
+            let ids = own_ids(&table.get_slice(end, table.len()), &self.shared)?;
+            let list = group.manager.bind(py).getattr(intern!(py, "new_block_ids"))?;
+            list.call_method1(intern!(py, "extend"), (ids,))?;
+        }
+        Ok(())
     }
 
     /// Gives up blocks of a table that are there; with `first`, up to the first that is not.
@@ -244,41 +276,5 @@ impl PyVllmGroups {
         self.shared.apply(op::Free { blocks: ids.iter().copied() }).or_raise(py)?;
         let null = self.core.get().blocks.bind(py).get_item(0)?;
         held.into_iter().try_for_each(|at| table.set_item(at, &null))
-    }
-
-    /// Caches what is full, group by group, or has vLLM's manager do it.
-    fn cache(&self, request: &Bound<'_, PyAny>, rows: &[Caching<'_>], cacheable: usize) -> PyResult<()> {
-        let py = request.py();
-        let id = request.getattr(intern!(py, "request_id"))?;
-        let hashes = request.getattr(intern!(py, "block_hashes"))?;
-        for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.caches) {
-            if let Some(manager) = &group.cached_by {
-                let boundaries = PyDict::new(py);
-                boundaries.set_item(intern!(py, "replay_boundaries"), PyTuple::empty(py))?;
-                let cache = intern!(py, "cache_blocks");
-                manager.bind(py).call_method(cache, (request, cacheable), Some(&boundaries))?;
-                continue;
-            }
-            // Blocks that are not hashed yet are cached by a later call (vLLM 0.33).
-            let full = row.full.min(hashes.len()? / group.scale);
-            if full <= row.known {
-                continue;
-            }
-            let ids = own_ids(&row.table.get_slice(row.known, full), &self.shared)?;
-            let wanted = ids.iter().map(|&id| id != 0);
-            let digests = digests(&hashes, row.known, group.scale, wanted)?;
-            let key_of = |at: usize| Key::new(digests[at].as_ref()?.as_bytes(), group.number).ok();
-            let asked = op::CacheFull {
-                start: self.shared.start(&row.table, row.known)?,
-                blocks: &ids,
-                key_of,
-                block_size: group.spec.block_tokens,
-                removed: &mut Vec::new(),
-                stored: None,
-            };
-            self.shared.apply(asked).or_raise(py)?;
-            group.num_cached.bind(py).set_item(&id, full)?;
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,69 @@
+//! `Memo`: the last lookup of a group of full attention, for a request at the head of vLLM's queue asks again at every step.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use kvpool_vllm::{Key, LastHit};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytesMethods, PyList};
+
+use super::block::Shared;
+use super::pool::{PyVllmPool, digest, digests};
+use crate::errors::OrRaise;
+
+/// Digests that are read from Python at once.
+const STRETCH: usize = 256;
+
+/// The blocks of the last hit, and their objects.
+#[derive(Default)]
+pub(super) struct Memo {
+    hit: LastHit,
+    handles: Option<Py<PyList>>,
+}
+
+impl Memo {
+    /// How many of a request's first `blocks` blocks are cached in a group, from the first on.
+    pub(super) fn run(
+        &mut self,
+        shared: &Arc<Shared>,
+        hashes: &Bound<'_, PyAny>,
+        (group, scale): (u32, usize),
+        blocks: usize,
+    ) -> PyResult<usize> {
+        let py = hashes.py();
+        let blocks = blocks.min(hashes.len()? / scale);
+        let removals = shared.lock().removals();
+        let key_of = |at| Key::new(digest(hashes, at, scale)?.as_bytes(), group).or_raise(py);
+        let find = |positions: Range<usize>, out: &mut Vec<u32>| {
+            for first in positions.clone().step_by(STRETCH) {
+                let end = positions.end.min(first + STRETCH);
+                let digests = digests(hashes, first, scale, (first..end).map(|_| true))?;
+                let known = out.len();
+                let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
+                shared.lock().find_run(each, group, out);
+                if out.len() - known < end - first {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        if self.hit.resume(removals, blocks, key_of, find)? {
+            self.handles = None;
+        }
+        Ok(self.hit.blocks().len())
+    }
+
+    /// The objects of the first blocks of the last hit, in a list of their own: whoever gets a list may change it.
+    pub(super) fn handles<'py>(
+        &mut self,
+        py: Python<'py>,
+        core: &PyVllmPool,
+        blocks: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let handles = match &self.handles {
+            Some(handles) => handles.bind(py),
+            None => self.handles.insert(core.handles(py, self.hit.blocks())?.unbind()).bind(py),
+        };
+        Ok(handles.get_slice(0, blocks))
+    }
+}

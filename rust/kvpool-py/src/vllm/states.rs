@@ -1,0 +1,232 @@
+//! What a step asks of a group of aligned recurrent states of [`super::groups`].
+//!
+//! vLLM lets a state go on in its block until the block's tokens are full; it then moves to the next one, and the block before keeps a
+//! copy that can be hit. Behind the running state stand blocks for states of drafts, which move along. Positions that no state ends at,
+//! within a chunk of a prompt, are null.
+
+use std::sync::Arc;
+
+use kvpool::groups::GroupSpec;
+use kvpool_vllm::{Arrival, Step};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PySet};
+
+use super::block::{Shared, own};
+use super::group::is_null;
+
+/// As Python says it: see `VllmGroups` in the stub.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct StatesConfig<'py> {
+    speculative: usize,
+    allocated: Bound<'py, PySet>,
+    retired: Bound<'py, PyDict>,
+    last: Bound<'py, PyDict>,
+    partial: Bound<'py, PyDict>,
+    checkpoints: Bound<'py, PyDict>,
+    tails: Bound<'py, PyDict>,
+    junctions: bool,
+    drops: bool,
+    lookahead: Option<usize>,
+}
+
+/// What vLLM's manager of a group of aligned states keeps of requests.
+pub(super) struct States {
+    /// Blocks behind the running state.
+    pub(super) speculative: usize,
+    /// Requests whose running state has a block.
+    pub(super) allocated: Py<PySet>,
+    /// By request: leading blocks that were given up; the block of the state before; states that are shared inside a block; states
+    /// that are about to be exported; states that a connector may take when the request ends.
+    pub(super) retired: Py<PyDict>,
+    pub(super) last: Py<PyDict>,
+    pub(super) partial: Py<PyDict>,
+    pub(super) checkpoints: Py<PyDict>,
+    pub(super) tails: Py<PyDict>,
+    /// Whether the state at a junction is cached, too.
+    pub(super) junctions: bool,
+    /// Whether heads compute the end of a hit again.
+    drops: bool,
+    /// Tokens behind a block that are in its digest; `None` where vLLM knows no such digests.
+    pub(super) lookahead: Option<usize>,
+}
+
+/// What a step asks of a group of aligned states.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StateWork {
+    /// Blocks `retire.0..retire.1` of the table are behind the state for good.
+    pub(super) retire: (usize, usize),
+    /// The block of the state before is there, and no longer needed.
+    pub(super) gives_up: Option<usize>,
+    /// The state moves on to a block of its own.
+    pub(super) moves: Option<Move>,
+}
+
+/// How a table grows when its state moves on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Move {
+    /// The position of the state until now; none of a request without a hit that comes.
+    pub(super) from: Option<usize>,
+    /// Null blocks that are appended: nothing ends there.
+    pub(super) nulls: usize,
+    /// Blocks from this position on go behind those, for drafts.
+    pub(super) drafts: (usize, usize),
+}
+
+impl StateWork {
+    pub(super) const fn asks(&self) -> bool {
+        self.retire.0 < self.retire.1 || self.gives_up.is_some() || self.moves.is_some()
+    }
+}
+
+impl States {
+    pub(super) fn new(config: StatesConfig<'_>) -> Self {
+        Self {
+            speculative: config.speculative,
+            allocated: config.allocated.unbind(),
+            retired: config.retired.unbind(),
+            last: config.last.unbind(),
+            partial: config.partial.unbind(),
+            checkpoints: config.checkpoints.unbind(),
+            tails: config.tails.unbind(),
+            junctions: config.junctions,
+            drops: config.drops,
+            lookahead: config.lookahead,
+        }
+    }
+
+    /// What a step asks; `None` of a state that is shared, exported or not there yet.
+    #[expect(clippy::too_many_arguments, reason = "what vLLM's manager looks at")]
+    pub(super) fn work(
+        &self,
+        shared: &Arc<Shared>,
+        spec: &GroupSpec,
+        id: &Bound<'_, PyAny>,
+        table: &Bound<'_, PyList>,
+        dead: usize,
+        step: Step,
+        main: usize,
+    ) -> PyResult<Option<StateWork>> {
+        let py = id.py();
+        if !self.allocated.bind(py).contains(id)?
+            || self.partial.bind(py).contains(id)?
+            || self.checkpoints.bind(py).contains(id)?
+        {
+            return Ok(None);
+        }
+        let number = |of: &Py<PyDict>| -> PyResult<Option<usize>> {
+            of.bind(py).get_item(id)?.map(|number| number.extract()).transpose()
+        };
+        let moves = match self.moved(spec, table.len(), main) {
+            Some(Ok(moves)) if self.are_writable(shared, table, moves.drafts)? => Some(moves),
+            Some(_) => return Ok(None),
+            None => None,
+        };
+        let retire = (number(&self.retired)?.unwrap_or(0), dead);
+        let mut gives_up = number(&self.last)?
+            .filter(|&last| last < step.settled.div_ceil(spec.block_tokens).saturating_sub(1));
+        if let Some(last) = gives_up
+            && is_null(&table.get_item(last)?, shared)
+        {
+            gives_up = None;
+        }
+        Ok(Some(StateWork { retire, gives_up, moves }))
+    }
+
+    /// What a request that comes asks, with `hits` blocks of its first `computed` tokens: no more than a state and its drafts.
+    pub(super) fn arrival(&self, spec: &GroupSpec, computed: usize, main: usize, hits: usize) -> Arrival {
+        let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
+        let missing = required.saturating_sub(hits).min(1 + self.speculative);
+        Arrival { missing, ..Arrival::of(spec, computed, 0, hits, 0, usize::MAX) }
+    }
+
+    /// How the table of a request that comes grows, of `len` blocks of its hit.
+    pub(super) fn first_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Move> {
+        let end = main.div_ceil(spec.block_tokens);
+        let nulls = end.saturating_sub(1).saturating_sub(len);
+        (end.saturating_add(self.speculative) > len).then(|| Move {
+            from: len.checked_sub(1),
+            nulls,
+            drafts: (0, 0),
+        })
+    }
+
+    /// How a table of `len` blocks grows for `main` tokens, if it does; an error of one that has no block for a state and its drafts.
+    fn moved(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Result<Move, ()>> {
+        let end = main.div_ceil(spec.block_tokens);
+        if end.saturating_add(self.speculative) <= len {
+            return None;
+        }
+        let skipped = end.saturating_sub(1);
+        let Some(from) = len.checked_sub(1 + self.speculative) else { return Some(Err(())) };
+        let drafts = (from + 1, skipped.clamp(from + 1, len));
+        Some(Ok(Move { from: Some(from), nulls: skipped.saturating_sub(len), drafts }))
+    }
+
+    /// Whether nobody else has the blocks of drafts, and nothing leads to them.
+    fn are_writable(
+        &self,
+        shared: &Arc<Shared>,
+        table: &Bound<'_, PyList>,
+        (first, end): (usize, usize),
+    ) -> PyResult<bool> {
+        for at in first..end {
+            let block = table.get_item(at)?;
+            let Some(block) = own(&block, shared) else { return Ok(false) };
+            let pool = shared.lock();
+            if block.id == 0 || pool.ref_count(block.id) != 1 || pool.keys().hash_of(block.id).is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The last position in a prompt whose state the next request with this prompt can use.
+    pub(super) const fn tail(&self, prompt: usize, unit: usize) -> usize {
+        let lookahead = match self.lookahead {
+            Some(tokens) if tokens > 1 => tokens,
+            _ => 1,
+        };
+        let most = if self.drops { prompt } else { prompt.saturating_sub(lookahead) };
+        let end = most - most % unit;
+        if self.drops { end.saturating_sub(unit) } else { end }
+    }
+
+    /// Forgets a request.
+    pub(super) fn forget(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = id.py();
+        self.allocated.bind(py).discard(id)?;
+        for of in [&self.retired, &self.last, &self.partial, &self.checkpoints, &self.tails] {
+            if of.bind(py).contains(id)? {
+                of.bind(py).del_item(id)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn traverse(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
+        visit.call(&self.allocated)?;
+        for of in [&self.retired, &self.last, &self.partial, &self.checkpoints, &self.tails] {
+            visit.call(of)?;
+        }
+        Ok(())
+    }
+}
+
+/// Drops what a request offers to connectors from vLLM's list of it: its blocks are about to be reused.
+pub(super) fn withdraw_offers(manager: &Bound<'_, PyAny>, id: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = id.py();
+    let name = intern!(py, "_pending_boundary_state_offloads");
+    let offers = manager.getattr(name)?.cast_into::<PyList>()?;
+    if offers.is_empty() {
+        return Ok(());
+    }
+    let left = PyList::empty(py);
+    for offer in offers.iter() {
+        if !offer.get_item(0)?.eq(id)? {
+            left.append(offer)?;
+        }
+    }
+    manager.setattr(name, left)
+}

@@ -1,0 +1,170 @@
+//! What vLLM caches of a request, group by group: [`Finals`] says up to which token, [`Retention`] which blocks before that.
+//!
+//! A hit can end only where every group has what it needs, so blocks of windows and states that no hit can use are left out of the
+//! index. Hits are expected to end at *boundaries*: every so many tokens (vLLM's `prefix_cache_retention_interval`; `None`: wherever a
+//! hit can end; 0: nowhere), where the prompt ends ([`replays`]), and at a *junction*, where this request turned off from an earlier
+//! one.
+//!
+//! The core has the same idea in other numbers ([`kvpool::groups::Keep`]); these are vLLM's, to the block.
+//!
+//! Costs: O(boundaries) per block.
+
+use crate::lookup::Reads;
+
+/// Up to where a group's tokens are final enough to be cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finals {
+    /// What hits end at multiples of, where there are several groups; `None` where a group is alone.
+    pub alignment: Option<usize>,
+    /// Tokens at the end that a later step may compute again.
+    pub recomputed: usize,
+    /// Whether a hit is looked up one block behind its end, for it is computed again: that block is cached, too.
+    pub drops: bool,
+    /// Tokens per block.
+    pub block_tokens: usize,
+}
+
+impl Finals {
+    /// How many of the first `tokens` tokens, all of them computed, are to be cached.
+    #[must_use]
+    pub const fn of(&self, tokens: usize) -> usize {
+        let settled = tokens.saturating_sub(self.recomputed);
+        let Some(alignment) = self.alignment else { return settled };
+        let aligned = tokens - tokens % alignment;
+        if !self.drops || aligned == 0 {
+            return aligned;
+        }
+        let more = settled - settled % alignment + self.block_tokens;
+        if more < settled { more } else { settled }
+    }
+}
+
+/// Where a later request with this prompt can end its hit: one that asks the same again, and one that goes on behind it.
+#[must_use]
+pub fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
+    let again = prompt.saturating_sub(1);
+    if !drops {
+        return [again; 2];
+    }
+    let ends = |tokens: usize| (tokens - tokens % scheduler_block).saturating_sub(scheduler_block);
+    [ends(again), ends(prompt)]
+}
+
+/// Which blocks of a group are worth a place in the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// What its layers read.
+    pub reads: Reads,
+    /// Tokens per block.
+    pub block_tokens: usize,
+    /// What the length of a hit is a multiple of.
+    pub alignment: usize,
+    /// As in [`Finals::drops`].
+    pub drops: bool,
+}
+
+impl Retention {
+    /// Whether the block at a position is kept, with states or windows at every `interval` tokens and at `boundaries`.
+    #[must_use]
+    pub fn keeps(&self, at: usize, interval: Option<usize>, boundaries: &[usize]) -> bool {
+        let size = self.block_tokens;
+        match self.reads {
+            Reads::Full | Reads::Chunk(_) => true,
+            Reads::State => {
+                let Some(interval) = interval else { return true };
+                let per_segment = interval / size;
+                let ends = |&tokens: &usize| (tokens - tokens % self.alignment) / size == at + 1;
+                interval > 0 && (per_segment <= 1 || (at + 1).is_multiple_of(per_segment))
+                    || boundaries.iter().any(ends)
+            }
+            Reads::Window(window) => {
+                if !self.alignment.is_multiple_of(size) {
+                    return true;
+                }
+                let shift = usize::from(self.drops);
+                let need = window.saturating_sub(1).div_ceil(size) + shift;
+                let per_segment = interval.unwrap_or(self.alignment) / size;
+                let in_segment = interval != Some(0)
+                    && (need >= per_segment
+                        || at >= shift && (at - shift) % per_segment >= per_segment - need);
+                let at_end = |&tokens: &usize| {
+                    let end = (tokens - tokens % self.alignment) / size + shift;
+                    (end.saturating_sub(need)..end).contains(&at)
+                };
+                in_segment || interval.is_some() && boundaries.iter().any(at_end)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Finals, Retention, replays};
+    use crate::lookup::Reads;
+
+    fn kept(of: Retention, blocks: usize, interval: Option<usize>, boundaries: &[usize]) -> Vec<usize> {
+        (0..blocks).filter(|&at| of.keeps(at, interval, boundaries)).collect()
+    }
+
+    #[test]
+    fn a_group_alone_caches_what_no_later_step_computes_again() {
+        let alone = Finals { alignment: None, recomputed: 2, drops: true, block_tokens: 4 };
+        assert_eq!([0, 1, 9].map(|tokens| alone.of(tokens)), [0, 0, 7]);
+    }
+
+    #[test]
+    fn one_of_several_groups_caches_up_to_where_a_hit_can_end_and_a_block_more_where_that_is_dropped() {
+        let of = Finals { alignment: Some(8), recomputed: 0, drops: false, block_tokens: 4 };
+        assert_eq!([7, 8, 15, 16].map(|tokens| of.of(tokens)), [0, 8, 8, 16]);
+        let drops = Finals { drops: true, ..of };
+        assert_eq!([7, 8, 11, 12, 15, 16].map(|tokens| drops.of(tokens)), [0, 8, 11, 12, 12, 16]);
+        // What is computed again is not final: 17 tokens less 2 are 15, of which a hit can use 8.
+        assert_eq!(Finals { recomputed: 2, ..drops }.of(17), 12);
+    }
+
+    #[test]
+    fn a_prompt_is_replayed_to_its_last_token_or_a_block_before_that() {
+        assert_eq!(replays(16, 8, false), [15, 15]);
+        assert_eq!(replays(16, 8, true), [0, 8]);
+        assert_eq!(replays(17, 8, true), [8, 8]);
+        assert_eq!(replays(0, 8, true), [0, 0]);
+    }
+
+    #[test]
+    fn a_window_keeps_what_a_hit_at_a_boundary_reads() {
+        let of = Retention { reads: Reads::Window(5), block_tokens: 2, alignment: 8, drops: false };
+        // Blocks 2 and 3 of each four: what a hit of 8 tokens reads of 4.
+        assert_eq!(kept(of, 9, None, &[]), [2, 3, 6, 7]);
+        assert_eq!(kept(of, 9, Some(16), &[]), [6, 7]);
+        assert_eq!(kept(of, 9, Some(0), &[]), []);
+        assert_eq!(kept(of, 9, Some(0), &[15, 3]), [2, 3]);
+        // Every block is read by some hit.
+        assert_eq!(kept(Retention { alignment: 4, ..of }, 4, None, &[]), [0, 1, 2, 3]);
+        // Boundaries between the ends of blocks cannot be told apart: all stay.
+        assert_eq!(kept(Retention { alignment: 3, ..of }, 3, Some(0), &[]), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_window_whose_last_block_is_dropped_keeps_one_behind_the_boundary() {
+        let of = Retention { reads: Reads::Window(3), block_tokens: 2, alignment: 8, drops: true };
+        assert_eq!(kept(of, 10, None, &[]), [3, 4, 7, 8]);
+        assert_eq!(kept(of, 10, Some(0), &[8]), [3, 4]);
+    }
+
+    #[test]
+    fn a_state_is_kept_where_a_segment_or_a_boundary_ends() {
+        let of = Retention { reads: Reads::State, block_tokens: 2, alignment: 4, drops: true };
+        assert_eq!(kept(of, 4, None, &[]), [0, 1, 2, 3]);
+        assert_eq!(kept(of, 6, Some(6), &[]), [2, 5]);
+        assert_eq!(kept(of, 3, Some(2), &[]), [0, 1, 2]);
+        assert_eq!(kept(of, 6, Some(0), &[7, 3, 9]), [1, 3]);
+    }
+
+    #[test]
+    fn full_attention_and_chunks_keep_everything() {
+        for reads in [Reads::Full, Reads::Chunk(8)] {
+            let of = Retention { reads, block_tokens: 2, alignment: 8, drops: false };
+            assert_eq!(kept(of, 3, Some(0), &[]), [0, 1, 2]);
+        }
+    }
+}
