@@ -9,7 +9,7 @@ use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
 use crate::advisor::{Advice, Advisor, AdvisorConfig};
 use crate::changes::ChangeLog;
-use crate::digest::{self, StateDigest};
+use crate::digest::{self, StateDigest, group_key};
 use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
@@ -140,7 +140,7 @@ impl PoolObserver for Watch {
             return;
         }
         if let Some(changes) = &self.changes {
-            changes.appeared(content.hash.key());
+            changes.appeared(group_key(content.hash.key(), content.group));
         }
         let event = BlockEvent::Stored { hash: content.hash, parent, depth: content.depth, block };
         self.events.push(event, algorithm);
@@ -158,7 +158,7 @@ impl PoolObserver for Watch {
             return;
         }
         if let Some(changes) = &self.changes {
-            changes.departed(content.hash.key(), cause);
+            changes.departed(group_key(content.hash.key(), content.group), cause);
         }
         self.events.push(BlockEvent::Removed { hash: content.hash, block }, algorithm);
     }

@@ -189,7 +189,7 @@ impl PyManagerStats {
             block_bytes: stats.block_bytes,
             hints: stats.hints.into(),
             retention: stats.retention.map(Into::into),
-            misses: misses.map(|misses| explain::counts(&misses.admitted)),
+            misses: misses.as_ref().map(|misses| explain::counts(&misses.admitted)),
             resumed_misses: misses.map(|misses| explain::counts(&misses.resumed)),
             pool: stats.pool.into(),
         }

@@ -90,6 +90,12 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
+    /// With several groups, hash units whose KV is written.
+    #[inline]
+    pub(crate) fn written_units(&self) -> Option<usize> {
+        self.grouped.as_ref().map(|_| self.computed_tokens / self.cursor.hasher().block_size())
+    }
+
     /// Tokens that every table has blocks for.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
