@@ -4,7 +4,9 @@
 //!
 //! Costs: a call and a branch per observer for each thing that the pool tells.
 
-use kvpool::observe::{Blocks, ClearCause, Computed, Lookup, NewContents, PoolObserver, Removed};
+use kvpool::observe::{
+    Blocks, ClearCause, Computed, ContentView, Lookup, NewContents, PoolObserver, Removed,
+};
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
 use crate::advisor::{Advice, Advisor, AdvisorConfig};
@@ -142,7 +144,8 @@ impl PoolObserver for Watch {
         if let Some(changes) = &self.changes {
             changes.appeared(group_key(content.hash.key(), content.group));
         }
-        let event = BlockEvent::Stored { hash: content.hash, parent, depth: content.depth, block };
+        let ContentView { hash, group, depth, .. } = content;
+        let event = BlockEvent::Stored { hash, group, parent, depth, block };
         self.events.push(event, algorithm);
     }
 
@@ -160,7 +163,8 @@ impl PoolObserver for Watch {
         if let Some(changes) = &self.changes {
             changes.departed(group_key(content.hash.key(), content.group), cause);
         }
-        self.events.push(BlockEvent::Removed { hash: content.hash, block }, algorithm);
+        let ContentView { hash, group, .. } = content;
+        self.events.push(BlockEvent::Removed { hash, group, block }, algorithm);
     }
 
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {

@@ -120,16 +120,20 @@ impl Explainer {
 
     /// The first block behind the reach of a group of full attention that it does not have.
     fn end_of_full(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize, most: Tokens) -> MissSpan {
-        let Group { groups, spec, .. } = group;
+        let spec = group.spec;
         let blocks = reach / spec.block_tokens..spec.needed(most).1.0;
         let block = blocks.clone().find(|&block| self.status_in(asked, group, block) != Some(Status::Cached));
         let block = block.unwrap_or(blocks.start);
-        let units = group.tokens(block).start / groups.unit()..group.tokens(block).end / groups.unit();
-        let reason = match units.clone().find(|&unit| !self.is_written(asked, unit)) {
-            Some(unit) => self.not_written(asked, unit, true),
+        group.lacks(block, group.tokens(block), self.missing(asked, group, block, true))
+    }
+
+    /// Why a group of full attention does not have a block. `first` if it had all before.
+    fn missing(&self, asked: &Asked<'_>, group: Group<'_>, block: usize, first: bool) -> MissReason {
+        let (tokens, unit) = (group.tokens(block), group.groups.unit());
+        match (tokens.start / unit..tokens.end / unit).find(|&unit| !self.is_written(asked, unit)) {
+            Some(unit) => self.not_written(asked, unit, first),
             None => self.gone_from(asked, group, block),
-        };
-        group.lacks(block, group.tokens(block), reason)
+        }
     }
 
     /// Why a group has no longer what it had cached.
@@ -166,8 +170,13 @@ impl Explainer {
             let group = reach.iter().find(|group| group.limits).map(|group| group.group);
             MissReason::Unserved { group }
         };
-        let full = reach.iter().filter(|group| group.spec.kind.is_full());
-        let Some(full) = full.min_by_key(|group| group.reach_tokens) else {
+        // The one that has the fewest blocks, whatever hits are multiples of.
+        let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
+        let end_of = |group: &&GroupReach| {
+            let asked_for = group.spec.tokens(group.spec.full_blocks(limit)).0;
+            group.ends.first().map_or(asked_for, |end| end.tokens.start)
+        };
+        let Some(full) = reach.iter().filter(|group| group.spec.kind.is_full()).min_by_key(end_of) else {
             return if self.is_written(asked, unit) {
                 blame()
             } else {
@@ -184,8 +193,7 @@ impl Explainer {
             Some(Status::Cached) if !unserved => MissReason::Unreachable,
             Some(Status::Cached) if group.tokens(block).end >= tokens => MissReason::LastToken,
             Some(Status::Cached) => blame(),
-            _ if self.is_written(asked, unit) => self.gone_from(asked, group, block),
-            _ => self.not_written(asked, unit, unserved),
+            _ => self.missing(asked, group, block, unserved),
         }
     }
 }

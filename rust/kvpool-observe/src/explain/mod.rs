@@ -15,7 +15,7 @@
 //! same salt, tenant and user, and the same tenant of retention; of all others it is said that there was one.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants): X1 and X2 of `record`; X3: tokens by reason sum up to the
-//! tokens that were computed.
+//! tokens that were computed, or that a connector brought.
 //!
 //! Costs: see [`ExplainConfig`]; all but explanations, one list of spans per request, and the ids of requests is allocated at construction.
 
@@ -413,7 +413,9 @@ impl Explainer {
         self.record.check_invariants(&cached)?;
         let MissStats { admitted, resumed, .. } = &self.misses;
         let stats = manager.stats();
-        let expected = (stats.computed_tokens, stats.resumed_tokens - stats.resumed_hit_tokens);
+        // What a connector brings had to be computed, as far as the cache goes.
+        let computed = stats.computed_tokens + stats.external_tokens;
+        let expected = (computed, stats.resumed_tokens - stats.resumed_hit_tokens);
         ensure(
             (admitted.total(), resumed.total()) == expected,
             "X3 (tokens by reason sum up to those computed)",

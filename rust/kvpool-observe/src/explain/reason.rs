@@ -353,7 +353,8 @@ impl MissCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {
-    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens).
+    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) and what a connector brought
+    /// ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
     pub admitted: MissCounts,
     /// They sum up to [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those that hit.
     pub resumed: MissCounts,

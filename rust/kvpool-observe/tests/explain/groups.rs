@@ -193,3 +193,30 @@ fn the_groups_of_a_content_come_and_go_apart() {
     assert_eq!(reach(&explanation), [(12, false, vec![]), (8, true, vec![(12, "dropped-by-id")])]);
     assert_eq!(spans(&explanation), [(8, 12, "dropped-by-id", None), (12, 16, "never-seen", None)]);
 }
+
+/// The copies of states that a fork takes evict what others cached.
+#[test]
+fn a_fork_evicts_for_its_states() {
+    let mut manager = manager(7, vec![FULL, kept(GroupKind::State, Keep::Junctions)]);
+    run_in_chunks(&mut manager, "a", &tokens(0, 3), &[]);
+    admit(&mut manager, "b", &tokens(100, 2));
+    assert_eq!(manager.stats().pool.evicted, 0);
+    manager.fork("b", "c").unwrap();
+    manager.check_invariants().unwrap();
+    assert_eq!(manager.stats().pool.evicted, 1);
+}
+
+/// A block whose turn came while a planned copy pinned it goes when the plan is handed out.
+#[test]
+fn what_a_copy_pinned_goes_with_the_plan() {
+    let state = GroupSpec { keep: Keep::Junctions, ..GroupSpec::new(GroupKind::State, 2) };
+    let groups = Groups::new(vec![state, state, GroupSpec::new(GroupKind::Full, 4)], None).unwrap();
+    let config = ManagerConfig { num_blocks: 10, block_size: 2, groups: Some(groups), ..Default::default() };
+    let mut manager = explaining(config, ALL);
+    admit(&mut manager, "a", &tokens(0, 2));
+    manager.commit("a", 8).unwrap();
+    manager.release("a", None).unwrap();
+    admit(&mut manager, "b", &tokens(100, 3)[..9]);
+    manager.take_plan().unwrap();
+    manager.check_invariants().unwrap();
+}

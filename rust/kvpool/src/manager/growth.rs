@@ -454,12 +454,11 @@ impl CacheManager {
     pub(super) fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
         let (request, tiers) = self.parts(slot)?;
         let sequence = &mut request.sequence;
-        let (before, units) = (sequence.main.published, sequence.written_units());
+        let before = sequence.main.published;
         let registered = sequence.commit(tiers.device_mut(), computed_tokens, None)?;
         let published = before..sequence.main.published;
-        let told = units.map(|before| before..sequence.written_units().unwrap_or(before));
+        let told = sequence.newly_written().unwrap_or_else(|| published.clone());
         self.version += 1;
-        let told = told.unwrap_or(published.clone());
         if !told.is_empty() {
             self.tell(|observer, manager| observer.published(slot, told, manager));
         }
