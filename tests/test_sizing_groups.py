@@ -186,11 +186,21 @@ def test_replay_with_the_groups_of_a_model(capsys: pytest.CaptureFixture[str], m
     assert "37.69 MiB per state" in text
 
 
-def test_replays_of_hybrids_refuse_what_they_cannot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    asked = ["replay", "--limit", "5", "--model", "gpt-oss-20b", "--no-progress"]
-    assert main([*asked, "--explain"]) == 2
-    assert "--explain is true: must be false with groups" in capsys.readouterr().err
-    assert main([*asked, "--journal", str(tmp_path / "run.kvj")]) == 2
-    assert "--journal is given: must be none with groups" in capsys.readouterr().err
-    assert main([*asked, "--verify", "tokens"]) == 2
+@pytest.mark.parametrize("mode", ["lookup", "engine"])
+def test_replays_of_hybrids_are_explained_and_recorded(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, mode: str
+) -> None:
+    asked = ["replay", "--limit", "60", "--mode", mode, "--capacity-gib", "20", "--keep", "junctions", "--explain"]
+    run = tmp_path / "run.kvj"
+    printed = json_of(capsys, *asked, "--model", "qwen3-next-80b-a3b", "--journal", str(run))
+    unserved = {group["kind"]: group["unserved_tokens"] for group in printed["groups"]}
+    assert printed["misses"]["unserved"] == unserved["state"] > unserved["full"] == 0
+    assert kvpool.journal.replay_journal(run.read_bytes()).difference is None
+    assert main([*asked, "--model", "qwen3-next-80b-a3b", "--no-progress"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"short for state {unserved['state']:,} tokens that full attention had" in text
+
+
+def test_hits_of_hybrids_are_not_verified(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--limit", "5", "--model", "gpt-oss-20b", "--no-progress", "--verify", "tokens"]) == 2
     assert "verify" in capsys.readouterr().err

@@ -32,7 +32,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
+TARGETS: Final = ("free_list", "index", "pool", "manager", "groups", "trace_reader", "journal_reader", "vllm_pool")
 #: Those of other crates than the core, with the feature that builds them.
 FEATURES: Final = {"trace_reader": "readers", "journal_reader": "readers", "vllm_pool": "vllm"}
 #: Longer inputs mean longer cases, not other ones; a file of a trace or a journal is longer than any.

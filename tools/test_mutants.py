@@ -186,6 +186,84 @@ DEFECTS: Final = (
         ("manager_model",),
         "manager",
     ),
+    Defect(
+        "short-window",
+        "of several groups, a window gives up a token that the next one reads",
+        (
+            Replacement(
+                "sequence/grouped.rs",
+                "let dead = grouped.spec(table).dead(Tokens(*computed)).0;",
+                "let dead = grouped.spec(table).dead(Tokens(*computed + 1)).0;",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
+    Defect(
+        "shared-state",
+        "a request that hits a state writes to it, and not to a copy of its own",
+        (
+            Replacement(
+                "sequence/staged.rs",
+                "(Layout::State, Some(&state)) => *blocks = vec![tiers.copy_on_write(tier, state)?],",
+                "(Layout::State, Some(_)) => {}",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
+    Defect(
+        "state-ran-ahead",
+        "the state of a step that went on is kept as that of the tokens before it",
+        (
+            Replacement(
+                "sequence/grouped.rs",
+                "grouped.due = (due && grouped.written_to == *computed).then_some(*computed);",
+                "grouped.due = due.then_some(*computed);",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
+    Defect(
+        "forgotten-group",
+        "a lookup looks into one group of windows, chunks and states alone",
+        (
+            Replacement(
+                "groups/hit.rs",
+                "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();",
+                "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).take(1).collect();",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
+    Defect(
+        "kept-on-truncate",
+        "a truncation takes blocks out of the tables of all groups, and releases those of the first",
+        (
+            Replacement(
+                "sequence/table.rs",
+                "tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;",
+                "if self.group == 0 {\n            tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;\n        }",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
+    Defect(
+        "window-released-twice",
+        "blocks that a window gave up stay in its table, and are released with it once more",
+        (
+            Replacement(
+                "sequence/table.rs",
+                "self.blocks[gone.clone()].fill(NULL_BLOCK);\n        self.trimmed = dead;",
+                "let _unchanged = NULL_BLOCK;",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
 )
 
 

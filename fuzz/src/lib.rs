@@ -6,6 +6,7 @@
 //! | [`index`] | `PrefixIndex` | a map of contents |
 //! | [`pool`] | `BlockPool`, every policy, hints | the reference pool; closedness |
 //! | [`manager`] | `CacheManager`: forks, copies, windows, steps, swaps | the reference manager; closedness |
+//! | [`groups`] | `CacheManager` with KV-cache groups | an engine that reads what its layers read |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
 //! | [`vllm_pool`] | `kvpool_vllm::Pool`: its calls, and what vLLM writes by hand | a model of vLLM's pool |
@@ -32,7 +33,7 @@ pub use minimize::minimize;
 pub use shrink::shrink;
 #[cfg(feature = "vllm")]
 use targets::vllm_pool::VllmPool;
-use targets::{free_list::FreeList, index::Index, manager::Manager, pool::Pool};
+use targets::{free_list::FreeList, groups::Hybrid, index::Index, manager::Manager, pool::Pool};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
 
@@ -75,6 +76,7 @@ const FREE_LIST: Target = Target::machine::<FreeList>("free_list");
 const INDEX: Target = Target::machine::<Index>("index");
 const POOL: Target = Target::machine::<Pool>("pool");
 const MANAGER: Target = Target::machine::<Manager>("manager");
+const GROUPS: Target = Target::machine::<Hybrid>("groups");
 #[cfg(feature = "readers")]
 const TRACE_READER: Target = Target {
     name: "trace_reader",
@@ -96,6 +98,7 @@ pub const TARGETS: &[Target] = &[
     INDEX,
     POOL,
     MANAGER,
+    GROUPS,
     #[cfg(feature = "readers")]
     TRACE_READER,
     #[cfg(feature = "readers")]
@@ -152,6 +155,11 @@ pub fn pool(data: &[u8]) {
 /// `CacheManager` by operation bytes.
 pub fn manager(data: &[u8]) {
     tell(&MANAGER, data);
+}
+
+/// `CacheManager` with KV-cache groups by operation bytes.
+pub fn groups(data: &[u8]) {
+    tell(&GROUPS, data);
 }
 
 /// The readers of traces.

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from kvpool import _core
 from kvpool._core.advisor import AdvisorConfig
-from kvpool._core.explain import ExplainConfig, Explanation, MissSpan
+from kvpool._core.explain import ExplainConfig, Explanation, GroupReach, MissSpan
 from kvpool._core.groups import GroupFit, GroupSpec
 from kvpool._core.hashing import BlockHasher, ExtraKeys
 from kvpool._core.manager import CacheManager
@@ -79,6 +79,7 @@ __all__ = [
     # What a manager and a pool take.
     "AdvisorConfig",
     "ExplainConfig",
+    "GroupReach",
     "GroupSpec",
     "Retention",
     "RetentionConfig",

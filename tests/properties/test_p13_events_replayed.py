@@ -46,14 +46,14 @@ def test_property_13_one_event_for_the_first_copy_and_one_for_the_last() -> None
     (digest,) = chain_of([1, 1]).digests()
     first, second, third = fill(pool, [1, 1]), fill(pool, [1, 1]), fill(pool, [1, 1])
     assert pool.take_events() == (
-        [{"type": "stored", "hash": digest, "parent": None, "depth": 0, "block_id": first[0]}],
+        [{"type": "stored", "hash": digest, "group": 0, "parent": None, "depth": 0, "block_id": first[0]}],
         0,
     )
     pool.drop_cached(first)
     pool.drop_cached(third)
     assert pool.take_events() == ([], 0)
     pool.drop_cached(second)
-    assert pool.take_events() == ([{"type": "removed", "hash": digest, "block_id": second[0]}], 0)
+    assert pool.take_events() == ([{"type": "removed", "hash": digest, "group": 0, "block_id": second[0]}], 0)
 
 
 def test_property_13_lost_events_are_counted() -> None:

@@ -40,6 +40,7 @@ def test_property_15_each_stored_block_is_one_event_at_its_own_index(length: int
         {
             "type": "stored",
             "hash": digests[at],
+            "group": 0,
             "parent": digests[at - 1] if at else None,
             "depth": at,
             "block_id": table[at],

@@ -1,6 +1,7 @@
 //! What is fuzzed, one file each.
 
 pub mod free_list;
+pub mod groups;
 pub mod index;
 #[cfg(feature = "readers")]
 pub mod journal_reader;

@@ -146,6 +146,8 @@ MissReason: TypeAlias = Literal[
     "behind",
     "last-token",
     "too-short",
+    "unserved",
+    "not-kept",
 ]
 JournalSubject: TypeAlias = Literal["pool", "manager", "vllm-pool"]
 DifferenceKind: TypeAlias = Literal["answer", "digest", "invariant", "other"]

@@ -7,6 +7,7 @@ from kvpool._core import MissReason, RequestId
 __all__ = [
     "ExplainConfig",
     "Explanation",
+    "GroupReach",
     "MissSpan",
 ]
 
@@ -40,7 +41,8 @@ class ExplainConfig:
 class Explanation:
     """Why a request had to compute what it did.
 
-    ``str`` is a text for a person: a line for the request, and one per span.
+    ``str`` is a text for a person: a line for the request, one per KV-cache group if there are several, and one per
+    span.
     """
 
     @property
@@ -64,8 +66,41 @@ class Explanation:
     @property
     def spans(self) -> list[MissSpan]:
         """What was missed, from the first missed block to the end of the prompt."""
+    @property
+    def groups(self) -> list[GroupReach]:
+        """With several KV-cache groups, how far each alone would have served the prompt, and why no further."""
     def to_dict(self) -> dict[str, Any]:
         """Returns the explanation as a dict of numbers, names and lists."""
+    def __eq__(self, other: object, /) -> bool: ...
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+
+@final
+class GroupReach:
+    """How far one KV-cache group alone would have served a prompt, and why no further.
+
+    ``str`` is a line for a person.
+    """
+
+    @property
+    def group(self) -> int:
+        """The group."""
+    @property
+    def kind(self) -> str:
+        """Its kind: full, sliding, chunked, state or cross."""
+    @property
+    def reach_tokens(self) -> int:
+        """Tokens of the longest hit that it could have served."""
+    @property
+    def limits(self) -> bool:
+        """Whether it is to blame for the length of the hit: no other reaches less."""
+    @property
+    def ends(self) -> list[MissSpan]:
+        """Why it serves no more; empty if no hit of this prompt can be longer.
+
+        ``blocks`` are those of the group's table that are missing, ``tokens`` those that it would have served besides.
+        """
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the group as a dict of numbers, names and lists."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -103,6 +138,9 @@ class MissSpan:
     @property
     def time(self) -> float | None:
         """The time of the last ``advance_time`` before it left the cache, or None."""
+    @property
+    def group(self) -> int | None:
+        """The KV-cache group that a hit is short for, or None."""
     @property
     def policy(self) -> str | None:
         """The policy that evicted it, or None.

@@ -988,7 +988,7 @@ class CacheManager:
     def take_events(self) -> tuple[list[BlockEvent], int]:
         """Returns the events since the last call, and how many were lost before them.
 
-        Replaying the events into a set gives the hashes that lookups can find. Events are lost when
+        Replaying the events into a set of hashes and groups gives what lookups can find. Events are lost when
         more than ``event_capacity`` wait: start again from a snapshot then. O(events). Hashes are as long as
         those of ``HashChain.digests``.
 

@@ -19,20 +19,25 @@ __all__ = [
 
 @type_check_only
 class StoredEvent(TypedDict):
-    """The first computed copy of a content has appeared: lookups can find its hash from now on."""
+    """The first computed copy of a content has appeared: lookups can find its hash in its KV-cache group from now on.
+
+    In groups other than full attention ``parent`` is None, and ``depth`` may be 0.
+    """
 
     type: Literal["stored"]
     hash: bytes
+    group: int
     parent: bytes | None
     depth: int
     block_id: int
 
 @type_check_only
 class RemovedEvent(TypedDict):
-    """The last computed copy of a content is gone: lookups no longer find its hash."""
+    """The last computed copy of a content is gone: lookups no longer find its hash in its KV-cache group."""
 
     type: Literal["removed"]
     hash: bytes
+    group: int
     block_id: int
 
 @type_check_only

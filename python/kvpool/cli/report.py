@@ -150,6 +150,7 @@ _REASONS: Final = {
     "behind": "behind blocks that were new",
     "last-token": "in last blocks that were cached, but for a token",
     "too-short": "fill no block",
+    "unserved": "cached in full attention, and not what other groups need",
 }
 
 
@@ -232,6 +233,12 @@ def _group_rows(outcome: Outcome) -> Iterator[Row]:
         least[name] = min(least.get(name, found), found)
     for name, (rate, tokens) in least.items():
         yield f"  {name} alone", _percent(rate), _of(tokens, outcome.report["hits"]["tokens"])
+    unserved: dict[str, int] = {}
+    for group in outcome.report.get("groups", []):
+        unserved[group["kind"]] = unserved.get(group["kind"], 0) + group.get("unserved_tokens", 0)
+    for kind, tokens in unserved.items():
+        if tokens:
+            yield f"  short for {kind}", _count(tokens), "tokens that full attention had"
     if outcome.report.get("checkpoints"):
         yield "states kept", _count(outcome.report["checkpoints"]), "copies for later requests"
 

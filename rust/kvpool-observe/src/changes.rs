@@ -24,7 +24,8 @@ pub(crate) enum Cause {
     Epoch(u64),
 }
 
-/// A change of the set of contents that a lookup can find. Contents are named by the keys of their hashes.
+/// A change of the set of contents that a lookup can find. Contents are named by the keys of their hashes and their groups
+/// ([`group_key`](crate::digest::group_key)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The first computed copy.

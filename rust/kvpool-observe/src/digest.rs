@@ -75,8 +75,12 @@ const COMPUTED: u32 = 1 << 30;
 
 /// The first 8 bytes of a content's hash, and its group.
 fn content_key(content: &ContentView) -> u64 {
-    let group = if content.group == 0 { 0 } else { mix(content.group.into()) };
-    content.hash.key().wrapping_add(group)
+    group_key(content.hash.key(), content.group)
+}
+
+/// A key that is another one in another group.
+pub(crate) fn group_key(key: u64, group: u16) -> u64 {
+    key.wrapping_add(if group == 0 { 0 } else { mix(group.into()) })
 }
 
 /// Depth, and what a content is.

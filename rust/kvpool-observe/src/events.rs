@@ -1,8 +1,8 @@
 //! Events: what became matchable, and what no longer is.
 //!
-//! Per *hash*, not per block: `Stored` when the first computed copy of a content appears, `Removed` when the last one goes
-//! (vLLM #55092 reported a removal while another copy was resident). Replaying the events into a set gives exactly the
-//! matchable hashes, at every moment.
+//! Per *content*, not per block: `Stored` when the first computed copy of a content appears, `Removed` when the last one goes
+//! (vLLM #55092 reported a removal while another copy was resident). A content is a hash and a KV-cache group: the same hash in two groups
+//! is two contents. Replaying the events into a set gives exactly the matchable contents, at every moment.
 //!
 //! Bounded: a log that nobody drains drops everything it holds, counts it and says so; it never blocks and never grows.
 
@@ -18,9 +18,12 @@ pub enum BlockEvent {
     Stored {
         /// Its hash.
         hash: BlockHash,
-        /// The hash of the block before it in its chain; `None` for the first block.
+        /// Its KV-cache group: 0 where there is one.
+        group: u16,
+        /// The hash of the block before it in its chain; `None` for the first block, and in groups that need none before what they keep:
+        /// all but full attention.
         parent: Option<BlockHash>,
-        /// Its position in its chain.
+        /// Its position in its chain; in groups other than full attention it may be 0.
         depth: u32,
         /// The copy.
         block: BlockId,
@@ -29,6 +32,8 @@ pub enum BlockEvent {
     Removed {
         /// Its hash.
         hash: BlockHash,
+        /// Its KV-cache group.
+        group: u16,
         /// The copy that was.
         block: BlockId,
     },

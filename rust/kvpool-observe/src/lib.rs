@@ -28,7 +28,7 @@ mod watch;
 
 pub use advisor::{Advice, AdvisorConfig};
 pub use events::{BlockEvent, EventBatch};
-pub use explain::{ExplainConfig, ExplainError, Explanation, MissReason, MissStats};
+pub use explain::{ExplainConfig, ExplainError, Explanation, GroupReach, MissReason, MissStats};
 pub use manager::{ManagerWatch, ManagerWatchConfig};
 pub use payloads::{Evicted, Payload, PayloadError};
 pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};

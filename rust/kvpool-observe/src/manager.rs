@@ -47,7 +47,11 @@ struct Requests {
 }
 
 impl ManagerObserver for Requests {
-    fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {
+    fn wants_reach(&self) -> bool {
+        self.explainer.is_some()
+    }
+
+    fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {
         if let Some(explainer) = &mut self.explainer {
             explainer.admitted(admitted, manager);
         }

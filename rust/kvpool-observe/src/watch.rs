@@ -4,12 +4,14 @@
 //!
 //! Costs: a call and a branch per observer for each thing that the pool tells.
 
-use kvpool::observe::{Blocks, ClearCause, Computed, Lookup, NewContents, PoolObserver, Removed};
+use kvpool::observe::{
+    Blocks, ClearCause, Computed, ContentView, Lookup, NewContents, PoolObserver, Removed,
+};
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
 use crate::advisor::{Advice, Advisor, AdvisorConfig};
 use crate::changes::ChangeLog;
-use crate::digest::{self, StateDigest};
+use crate::digest::{self, StateDigest, group_key};
 use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
@@ -140,9 +142,10 @@ impl PoolObserver for Watch {
             return;
         }
         if let Some(changes) = &self.changes {
-            changes.appeared(content.hash.key());
+            changes.appeared(group_key(content.hash.key(), content.group));
         }
-        let event = BlockEvent::Stored { hash: content.hash, parent, depth: content.depth, block };
+        let ContentView { hash, group, depth, .. } = content;
+        let event = BlockEvent::Stored { hash, group, parent, depth, block };
         self.events.push(event, algorithm);
     }
 
@@ -158,9 +161,10 @@ impl PoolObserver for Watch {
             return;
         }
         if let Some(changes) = &self.changes {
-            changes.departed(content.hash.key(), cause);
+            changes.departed(group_key(content.hash.key(), content.group), cause);
         }
-        self.events.push(BlockEvent::Removed { hash: content.hash, block }, algorithm);
+        let ContentView { hash, group, .. } = content;
+        self.events.push(BlockEvent::Removed { hash, group, block }, algorithm);
     }
 
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {

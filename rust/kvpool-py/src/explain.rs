@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvpool::RequestId;
 use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
-use kvpool_observe::{ExplainConfig, Explanation};
+use kvpool_observe::{ExplainConfig, Explanation, GroupReach};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
@@ -126,6 +126,12 @@ impl PyMissSpan {
         self.0.reason.when()?.time
     }
 
+    /// The KV-cache group that a hit is short for, or None.
+    #[getter]
+    fn group(&self) -> Option<u16> {
+        self.0.reason.group()
+    }
+
     /// The policy that evicted it, or None.
     #[getter]
     fn policy(&self) -> Option<&'static str> {
@@ -155,6 +161,7 @@ impl PyMissSpan {
         out.set_item("reason", self.reason())?;
         self.token().map_or(Ok(()), |token| out.set_item("token", token))?;
         self.epoch().map_or(Ok(()), |epoch| out.set_item("epoch", epoch))?;
+        self.group().map_or(Ok(()), |group| out.set_item("group", group))?;
         self.admission().map_or(Ok(()), |admission| out.set_item("admission", admission))?;
         self.time().map_or(Ok(()), |time| out.set_item("time", time))?;
         self.policy().map_or(Ok(()), |policy| out.set_item("policy", policy))?;
@@ -171,6 +178,64 @@ impl PyMissSpan {
 
     fn __repr__(&self) -> String {
         format!("<MissSpan {}>", self.0)
+    }
+}
+
+/// How far one KV-cache group alone would have served a prompt, and why no further.
+#[pyclass(frozen, module = "kvpool._core.explain", name = "GroupReach", eq)]
+#[derive(Clone, PartialEq)]
+pub(crate) struct PyGroupReach(GroupReach);
+
+#[pymethods]
+impl PyGroupReach {
+    /// The group.
+    #[getter]
+    fn group(&self) -> u16 {
+        self.0.group
+    }
+
+    /// Its kind: full, sliding, chunked, state or cross.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        self.0.spec.kind.name()
+    }
+
+    /// Tokens of the longest hit that it could have served.
+    #[getter]
+    fn reach_tokens(&self) -> usize {
+        self.0.reach_tokens
+    }
+
+    /// Whether it is to blame for the length of the hit: no other reaches less.
+    #[getter]
+    fn limits(&self) -> bool {
+        self.0.limits
+    }
+
+    /// Why it serves no more; empty if no hit of this prompt can be longer.
+    #[getter]
+    fn ends(&self) -> Vec<PyMissSpan> {
+        self.0.ends.iter().cloned().map(PyMissSpan).collect()
+    }
+
+    /// Returns the group as a dict of numbers, names and lists.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let out = PyDict::new(py);
+        out.set_item("group", self.0.group)?;
+        out.set_item("kind", self.kind())?;
+        out.set_item("reach_tokens", self.0.reach_tokens)?;
+        out.set_item("limits", self.0.limits)?;
+        let ends: Vec<_> = self.ends().iter().map(|end| end.to_dict(py)).collect::<PyResult<_>>()?;
+        out.set_item("ends", ends)?;
+        Ok(out)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<GroupReach {}>", self.0)
     }
 }
 
@@ -223,6 +288,12 @@ impl PyExplanation {
         self.0.spans.iter().cloned().map(PyMissSpan).collect()
     }
 
+    /// With several KV-cache groups, how far each alone would have served the prompt, and why no further.
+    #[getter]
+    fn groups(&self) -> Vec<PyGroupReach> {
+        self.0.groups.iter().cloned().map(PyGroupReach).collect()
+    }
+
     /// Returns the explanation as a dict of numbers, names and lists.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
@@ -235,6 +306,11 @@ impl PyExplanation {
         let spans = self.spans();
         let spans: Vec<_> = spans.iter().map(|span| span.to_dict(py)).collect::<PyResult<_>>()?;
         out.set_item("spans", spans)?;
+        let groups = self.groups();
+        if !groups.is_empty() {
+            let groups: Vec<_> = groups.iter().map(|group| group.to_dict(py)).collect::<PyResult<_>>()?;
+            out.set_item("groups", groups)?;
+        }
         Ok(out)
     }
 

@@ -49,7 +49,7 @@ mod _core {
     #[pymodule]
     mod explain {
         #[pymodule_export]
-        use crate::explain::{PyExplainConfig, PyExplanation, PyMissSpan};
+        use crate::explain::{PyExplainConfig, PyExplanation, PyGroupReach, PyMissSpan};
     }
 
     /// KV-cache groups of hybrid models.

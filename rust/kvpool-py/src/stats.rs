@@ -189,7 +189,7 @@ impl PyManagerStats {
             block_bytes: stats.block_bytes,
             hints: stats.hints.into(),
             retention: stats.retention.map(Into::into),
-            misses: misses.map(|misses| explain::counts(&misses.admitted)),
+            misses: misses.as_ref().map(|misses| explain::counts(&misses.admitted)),
             resumed_misses: misses.map(|misses| explain::counts(&misses.resumed)),
             pool: stats.pool.into(),
         }
@@ -439,16 +439,18 @@ fn event<'py>(
     };
     let out = PyDict::new(py);
     match event {
-        BlockEvent::Stored { hash, parent, depth, block } => {
+        BlockEvent::Stored { hash, group, parent, depth, block } => {
             out.set_item("type", "stored")?;
             out.set_item("hash", digest(hash))?;
+            out.set_item("group", group)?;
             out.set_item("parent", parent.as_ref().map(digest))?;
             out.set_item("depth", depth)?;
             out.set_item("block_id", block.get())?;
         }
-        BlockEvent::Removed { hash, block } => {
+        BlockEvent::Removed { hash, group, block } => {
             out.set_item("type", "removed")?;
             out.set_item("hash", digest(hash))?;
+            out.set_item("group", group)?;
             out.set_item("block_id", block.get())?;
         }
         BlockEvent::Cleared { epoch } => {

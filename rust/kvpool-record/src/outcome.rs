@@ -204,12 +204,12 @@ impl Outcome for EventBatch {
 impl Outcome for BlockEvent {
     fn add_to(&self, check: &mut Check) {
         match self {
-            Self::Stored { hash, block, .. } => {
-                check.add(hash.key());
+            Self::Stored { hash, group, block, .. } => {
+                check.add(hash.key().wrapping_add(u64::from(*group)));
                 block.add_to(check);
             }
-            Self::Removed { hash, block } => {
-                check.add(!hash.key());
+            Self::Removed { hash, group, block } => {
+                check.add(!hash.key().wrapping_add(u64::from(*group)));
                 block.add_to(check);
             }
             Self::Cleared { epoch } => check.add(*epoch),

@@ -8,6 +8,7 @@
 //! and whether what it still finds is what the weights of now would compute is another. [`ReferencePool::check_kv`] compares.
 #![forbid(unsafe_code)]
 
+pub mod groups;
 mod manager;
 mod numbers;
 

@@ -18,6 +18,10 @@
 //! those of answers, are no references, but they take their place: the chain up to them counts as used at that moment.
 //! What [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
 //!
+//! **Groups.** With several KV-cache groups a reference is a hash unit that a prompt asked for, and a hit one that all groups served. Each
+//! counts as one block, though it takes one in every group that keeps it: measured hit rates and those of tenants are right, and sizes
+//! of curves, and policies, are those of a pool in which full attention alone takes blocks.
+//!
 //! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is below a threshold. R is
 //! chosen so that eight pools fit into [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but
 //! with the size of the pool, and what is deeper than eight pools is forgotten. What references counted lack to those seen,

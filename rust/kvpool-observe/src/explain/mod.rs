@@ -15,12 +15,13 @@
 //! same salt, tenant and user, and the same tenant of retention; of all others it is said that there was one.
 //!
 //! Invariants, recounted by [`CacheManager::check_invariants`](kvpool::CacheManager::check_invariants): X1 and X2 of `record`; X3: tokens by reason sum up to the
-//! tokens that were computed.
+//! tokens that were computed, or that a connector brought.
 //!
 //! Costs: see [`ExplainConfig`]; all but explanations, one list of spans per request, and the ids of requests is allocated at construction.
 
 mod config;
 mod contexts;
+mod groups;
 mod reason;
 mod record;
 mod text;
@@ -36,9 +37,10 @@ use kvpool::{
 };
 
 use crate::changes::{Cause, Change, ChangeLog};
+use crate::digest::group_key;
 pub use config::ExplainConfig;
 use contexts::{Context, Contexts, principal};
-pub use reason::{Explanation, MissCounts, MissReason, MissSpan, MissStats, Requester, When};
+pub use reason::{Explanation, GroupReach, MissCounts, MissReason, MissSpan, MissStats, Requester, When};
 use record::{Before, Record, Status};
 
 /// Why nothing is explained.
@@ -62,6 +64,16 @@ struct Operation {
     time: Option<f64>,
     /// For whose blocks.
     request: Option<(RequestId, u64)>,
+}
+
+/// An admission that is to be explained.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    admitted: &'a Admitted<'a>,
+    request: RequestView<'a>,
+    manager: &'a CacheManager,
+    /// Whose it is.
+    principal: u64,
 }
 
 /// What the manager remembers in order to explain.
@@ -218,10 +230,35 @@ impl Explainer {
         }
     }
 
+    /// Why what an entry remembers is not cached.
+    fn standing(&self, asked: &Asked<'_>, position: usize, number: u32) -> MissReason {
+        let Asked {
+            admitted: Admitted { slot: own, .. },
+            request: RequestView { cursor, .. },
+            manager,
+            principal,
+        } = *asked;
+        let computed_by = || {
+            let key = cursor.chain().hashes().get(position)?.key();
+            let mut owners = self.record.owners(number).filter(|owner| owner != own);
+            let slot = owners.find(|&slot| computes(manager, slot, position, key, cursor.epoch()))?;
+            manager.request_at(slot)
+        };
+        match (computed_by(), self.record.status(number)) {
+            (Some(by), _) if principal_of(by) == principal => {
+                MissReason::BeingComputed { by: Requester::Request(by.id.clone()) }
+            }
+            (Some(_), _) => MissReason::BeingComputed { by: Requester::Another },
+            (None, Status::Gone(cause, operation, when)) => self.departure(cause, operation, when, principal),
+            (None, Status::NotComputed) => MissReason::NotComputed,
+            (None, _) => MissReason::NotRemembered,
+        }
+    }
+
     /// Explains the prompt of a request that was matched just now. Everything that happened before has been taken in.
-    fn explain(&self, admitted: &Admitted, request: RequestView<'_>, manager: &CacheManager) -> Explanation {
-        let Admitted { slot, hits, .. } = *admitted;
-        let cursor = request.cursor;
+    fn explain(&self, asked: &Asked<'_>) -> Explanation {
+        let Asked { admitted, request, manager, .. } = *asked;
+        let (hits, cursor) = (admitted.hits, request.cursor);
         let block_size = cursor.hasher().block_size();
         let mut explanation = Explanation {
             request: request.id.clone(),
@@ -231,35 +268,26 @@ impl Explainer {
             prompt_tokens: cursor.num_tokens(),
             cached_tokens: hits * block_size,
             spans: Vec::new(),
+            groups: manager.groups().map_or_else(Vec::new, |groups| self.reach(asked, groups)),
         };
-        let principal = principal_of(request);
+        // Of several groups: whether everything so far is cached where groups of full attention look for it.
+        let mut unserved = true;
         let mut parent = self.record.parent(before(cursor, hits));
         for (position, hash) in cursor.chain().hashes().iter().enumerate().skip(hits) {
             let entry = self.record.find(hash.key());
-            let computing = |number| {
-                let mut owners = self.record.owners(number).filter(|&owner| owner != slot);
-                let slot =
-                    owners.find(|&slot| computes(manager, slot, position, hash.key(), cursor.epoch()))?;
-                manager.request_at(slot)
-            };
             let reason = match entry.map(|number| (number, self.record.status(number))) {
                 _ if admitted.collided && position == hits => MissReason::Collision,
+                _ if !explanation.groups.is_empty() => {
+                    let reason = self.reason_in_groups(asked, &explanation.groups, position, unserved);
+                    unserved &= matches!(reason, MissReason::Unserved { .. });
+                    reason
+                }
                 None => self.unknown(cursor, position, parent, position == hits),
                 Some((_, Status::Cached)) if position == hits && position >= admitted.asked => {
                     MissReason::LastToken
                 }
                 Some((_, Status::Cached)) => MissReason::Unreachable,
-                Some((number, standing)) => match (computing(number), standing) {
-                    (Some(by), _) if principal_of(by) == principal => {
-                        MissReason::BeingComputed { by: Requester::Request(by.id.clone()) }
-                    }
-                    (Some(_), _) => MissReason::BeingComputed { by: Requester::Another },
-                    (None, Status::Gone(cause, operation, when)) => {
-                        self.departure(cause, operation, when, principal)
-                    }
-                    (None, Status::NotComputed) => MissReason::NotComputed,
-                    (None, _) => MissReason::NotRemembered,
-                },
+                Some((number, _)) => self.standing(asked, position, number),
             };
             explanation.push(reason);
             parent = entry;
@@ -292,7 +320,7 @@ impl Explainer {
     }
 
     /// The request computes what it missed.
-    fn begin(&mut self, admitted: &Admitted, request: RequestView<'_>, manager: &CacheManager) {
+    fn begin(&mut self, admitted: &Admitted<'_>, request: RequestView<'_>, manager: &CacheManager) {
         let (slot, hits, cursor) = (admitted.slot, admitted.hits, request.cursor);
         // What collides is cached under other tokens, and nothing behind it is ever published.
         let end = if admitted.collided { hits } else { cursor.chain().len() };
@@ -311,12 +339,12 @@ impl Explainer {
     }
 
     /// A request was admitted or resumed on a match, and its blocks are allocated.
-    pub(crate) fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {
+    pub(crate) fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(admitted.slot) {
             // Before what its own blocks evicted is taken in: that was there when it looked.
-            let explanation = self.explain(admitted, request, manager);
-            let MissStats { admitted: first, resumed } = &mut self.misses;
-            if admitted.resumed { resumed } else { first }.add(&explanation);
+            let principal = principal_of(request);
+            let explanation = self.explain(&Asked { admitted, request, manager, principal });
+            self.misses.add(&explanation);
             self.begin(admitted, request, manager);
             self.set(admitted.slot, explanation);
         }
@@ -326,7 +354,12 @@ impl Explainer {
     /// The request in `slot` published blocks at some positions of its table.
     pub(crate) fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
         if let Some(request) = manager.request_at(slot) {
-            self.enter(request, positions, |_, _, _| {});
+            let in_groups = manager.groups().is_some();
+            self.enter(request, positions, |record, number, _| {
+                if in_groups {
+                    record.written(number);
+                }
+            });
             self.take_in(Some(slot), manager);
         }
     }
@@ -352,8 +385,8 @@ impl Explainer {
     }
 
     /// Tokens by reason.
-    pub(crate) const fn misses(&self) -> MissStats {
-        self.misses
+    pub(crate) fn misses(&self) -> MissStats {
+        self.misses.clone()
     }
 
     /// The explanation of a request.
@@ -374,12 +407,15 @@ impl Explainer {
         let pool = manager.pool();
         let blocks = (1..pool.num_blocks() as u32).map(BlockId::new);
         let computed = blocks.filter(|&block| pool.is_computed(block));
-        let mut cached: Vec<_> = computed.filter_map(|block| Some(pool.hash_of(block)?.key())).collect();
+        let names = computed.filter_map(|block| pool.name_of(block));
+        let mut cached: Vec<_> = names.map(|name| group_key(name.hash.key(), name.group)).collect();
         cached.sort_unstable();
         self.record.check_invariants(&cached)?;
-        let MissStats { admitted, resumed } = self.misses;
+        let MissStats { admitted, resumed, .. } = &self.misses;
         let stats = manager.stats();
-        let expected = (stats.computed_tokens, stats.resumed_tokens - stats.resumed_hit_tokens);
+        // What a connector brings had to be computed, as far as the cache goes.
+        let computed = stats.computed_tokens + stats.external_tokens;
+        let expected = (computed, stats.resumed_tokens - stats.resumed_hit_tokens);
         ensure(
             (admitted.total(), resumed.total()) == expected,
             "X3 (tokens by reason sum up to those computed)",

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use kvpool::RequestId;
+use kvpool::groups::GroupSpec;
 
 /// When something happened: the manager has no clock of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,11 +110,20 @@ pub enum MissReason {
     LastToken,
     /// The last tokens of the prompt fill no block; only full blocks are cached.
     TooShort,
+    /// Of a model with several KV-cache groups: groups of full attention have it cached, or, where there are none, it was computed
+    /// before; but no hit ends behind it that all groups can serve.
+    Unserved {
+        /// The group that reaches least; `None` if none is to blame but what hits are multiples of.
+        group: Option<u16>,
+    },
+    /// Of one KV-cache group: its tokens were computed before, and the group has kept nothing of them: a window or chunk was given up,
+    /// or no state was copied there. See [`kvpool::groups::Keep`].
+    NotKept,
 }
 
 impl MissReason {
     /// Names of all reasons, as users read them.
-    pub const NAMES: [&'static str; 20] = [
+    pub const NAMES: [&'static str; 22] = [
         "never-seen",
         "not-remembered",
         "diverged",
@@ -134,6 +144,8 @@ impl MissReason {
         "behind",
         "last-token",
         "too-short",
+        "unserved",
+        "not-kept",
     ];
 
     /// Its position in [`Self::NAMES`].
@@ -159,6 +171,8 @@ impl MissReason {
             Self::Behind => 17,
             Self::LastToken => 18,
             Self::TooShort => 19,
+            Self::Unserved { .. } => 20,
+            Self::NotKept => 21,
         }
     }
 
@@ -205,6 +219,12 @@ impl MissReason {
     #[must_use]
     pub const fn epoch(&self) -> Option<u64> {
         if let Self::OtherEpoch { epoch } = self { Some(*epoch) } else { None }
+    }
+
+    /// The KV-cache group that is to blame, if that is the reason.
+    #[must_use]
+    pub const fn group(&self) -> Option<u16> {
+        if let Self::Unserved { group } = self { *group } else { None }
     }
 
     /// What evicted it, if that is the reason.
@@ -258,6 +278,28 @@ pub struct Explanation {
     pub cached_tokens: usize,
     /// The rest, from the first missed block to the end of the prompt.
     pub spans: Vec<MissSpan>,
+    /// With several KV-cache groups, how far each alone would have served the prompt. Blocks are hash units then.
+    pub groups: Vec<GroupReach>,
+}
+
+/// How far one KV-cache group alone would have served a prompt, and why no further.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GroupReach {
+    /// The group.
+    pub group: u16,
+    /// What it keeps.
+    pub spec: GroupSpec,
+    /// Tokens of the longest hit that it could have served.
+    pub reach_tokens: usize,
+    /// Whether it is to blame for the length of the hit: no other reaches less.
+    pub limits: bool,
+    /// Why it serves no more; empty if no hit of this prompt can be longer. Blocks are those of the group's table.
+    ///
+    /// Of full attention, the first block that is missing. Of other groups, the longest hit that the group could have served once, and the
+    /// first block that this lacks now; and the longest hit whose tokens were computed, if it kept nothing for that; or, if there is
+    /// neither, what is said of the first token that was never computed. `tokens` are those that the group would have served besides.
+    pub ends: Vec<MissSpan>,
 }
 
 impl Explanation {
@@ -300,7 +342,7 @@ impl MissCounts {
         self.0.iter().sum()
     }
 
-    pub(super) fn add(&mut self, explanation: &Explanation) {
+    fn add(&mut self, explanation: &Explanation) {
         for span in &explanation.spans {
             self.0[span.reason.index()] += span.tokens.len() as u64;
         }
@@ -308,11 +350,28 @@ impl MissCounts {
 }
 
 /// Tokens that requests had to compute, by reason: those of first admissions, and those of resumptions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissStats {
-    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens).
+    /// They sum up to [`ManagerStats::computed_tokens`](kvpool::ManagerStats::computed_tokens) and what a connector brought
+    /// ([`ManagerStats::external_tokens`](kvpool::ManagerStats::external_tokens)).
     pub admitted: MissCounts,
     /// They sum up to [`ManagerStats::resumed_tokens`](kvpool::ManagerStats::resumed_tokens) less those that hit.
     pub resumed: MissCounts,
+    /// Of those that are [`MissReason::Unserved`], in both, the tokens that each KV-cache group is to blame for.
+    pub unserved: Vec<u64>,
+}
+
+impl MissStats {
+    pub(super) fn add(&mut self, explanation: &Explanation) {
+        let counts = if explanation.resumed { &mut self.resumed } else { &mut self.admitted };
+        counts.add(explanation);
+        self.unserved.resize(explanation.groups.len(), 0);
+        for span in &explanation.spans {
+            if let Some(sum) = span.reason.group().and_then(|group| self.unserved.get_mut(usize::from(group)))
+            {
+                *sum += span.tokens.len() as u64;
+            }
+        }
+    }
 }

@@ -12,6 +12,9 @@
 //! here has no entry, then the entry of the content before it, if there is one, is in doubt. Forgetting the content put it in
 //! doubt, and an entry that is made later is in doubt unless its own absence was none.
 //!
+//! **Groups.** With several KV-cache groups a hash unit has an entry of its own, which is that of its content in the first group too, and
+//! knows its tokens and whether they were ever computed. What other groups cache has entries that know where it stands, and no more.
+//!
 //! Invariants, recounted by [`Record::check_invariants`]: X1: an entry is found by its key, and is on the list that its
 //! status says; X2: siblings are linked both ways, and to the parent that they say.
 //!
@@ -51,6 +54,8 @@ pub(super) enum Status {
     Cached,
     /// Why it left, in which operation, and how many admissions there had been.
     Gone(Cause, u64, u64),
+    /// Computed, but never cached: with KV-cache groups, whatever the others have of it.
+    Written,
     /// Asked for, and never computed.
     NotComputed,
     /// Not computed since it was forgotten, if it was.
@@ -91,6 +96,8 @@ impl Entry {
     const TOKENS: u8 = 16;
     /// It had never been here when its entry was made.
     const NEW: u8 = 32;
+    /// Its tokens were computed, whatever KV-cache groups kept of it.
+    const WRITTEN: u8 = 64;
 
     const EMPTY: Self = Self {
         cause: Cause::ById,
@@ -175,6 +182,8 @@ impl Record {
             Status::Cached
         } else if entry.is(Entry::COMPUTED) {
             Status::Gone(entry.cause, entry.operation, entry.admission)
+        } else if entry.is(Entry::WRITTEN) {
+            Status::Written
         } else if entry.is(Entry::NEW) {
             Status::NotComputed
         } else {
@@ -249,6 +258,11 @@ impl Record {
             self.link(number, parent);
         }
         number
+    }
+
+    /// The tokens of an entry are computed, whatever becomes of them.
+    pub(super) fn written(&mut self, number: u32) {
+        self.entry_mut(number).flags |= Entry::WRITTEN;
     }
 
     /// The content with this key can be found by lookups from now on.

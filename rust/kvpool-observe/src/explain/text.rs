@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::reason::{Explanation, MissReason, MissSpan, Requester, When};
+use super::reason::{Explanation, GroupReach, MissReason, MissSpan, Requester, When};
 
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,6 +59,13 @@ impl fmt::Display for MissReason {
             Self::Behind => f.write_str("behind a block that is new, or not remembered"),
             Self::LastToken => f.write_str("cached, but the last token is always left to compute"),
             Self::TooShort => f.write_str("too few tokens to fill a block"),
+            Self::Unserved { group: Some(group) } => {
+                write!(f, "cached in part, but not all that group {group} needs")
+            }
+            Self::Unserved { group: None } => {
+                f.write_str("cached, but hits end at multiples of all block sizes")
+            }
+            Self::NotKept => f.write_str("computed before, and not kept"),
         }
     }
 }
@@ -78,7 +85,22 @@ impl fmt::Display for MissSpan {
     }
 }
 
-/// One line for the request, and one per span.
+/// What the group serves, and why no more.
+impl fmt::Display for GroupReach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { group, spec, reach_tokens, limits, ends } = self;
+        write!(f, "group {group} ({}) serves {reach_tokens} tokens", spec.kind.name())?;
+        if *limits {
+            f.write_str(", the least")?;
+        }
+        ends.iter().try_for_each(|end| match spec.kind.is_full() {
+            true => write!(f, "; then {}", end.reason),
+            false => write!(f, "; at {}: {}", end.tokens.end, end.reason),
+        })
+    }
+}
+
+/// One line for the request, one per group if there are several, and one per span.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { request, admission, prompt_tokens, cached_tokens, .. } = self;
@@ -87,6 +109,7 @@ impl fmt::Display for Explanation {
             f,
             "request {request}, {how} at {admission}: {cached_tokens} of {prompt_tokens} tokens cached"
         )?;
+        self.groups.iter().try_for_each(|group| write!(f, "\n  {group}"))?;
         self.spans.iter().try_for_each(|span| write!(f, "\n  {span}"))
     }
 }

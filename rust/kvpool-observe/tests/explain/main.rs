@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+mod groups;
 mod model;
 mod properties;
 mod reasons;

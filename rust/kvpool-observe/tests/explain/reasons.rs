@@ -2,8 +2,8 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    Adapter, AdmitOptions, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, ManagerConfig,
-    MultimodalItem, RequestId, RetentionRange,
+    Adapter, AdmitOptions, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, Loaded, ManagerConfig,
+    MultimodalItem, Part, RequestId, RetentionRange,
 };
 use kvpool_observe::explain::{Requester, When};
 use kvpool_observe::{
@@ -588,4 +588,17 @@ fn settings_out_of_range_are_named() {
         let error = manager.watched(&ManagerWatchConfig { explain, ..ManagerWatchConfig::default() });
         assert!(error.unwrap_err().to_string().contains(named));
     }
+}
+
+/// What a connector brings was missed here all the same; what it did not bring is computed.
+#[test]
+fn external_tokens_are_missed_too() {
+    let mut manager = manager(8);
+    let part = Part { external_tokens: 8, ..Part::WHOLE };
+    let prompt = manager.prepare(&tokens(0, 3), ExtraKeys::default()).unwrap();
+    manager.admit_with("a", prompt, &AdmitOptions { part, ..AdmitOptions::default() }).unwrap();
+    manager.external_done("a", Loaded::First(4)).unwrap();
+    assert_eq!(spans(&manager, "a"), [(0, 0, MissReason::NeverSeen), (1, 2, MissReason::Behind)]);
+    assert_eq!((manager.stats().external_tokens, manager.stats().computed_tokens), (4, 8));
+    assert_eq!(manager.misses().unwrap().admitted.total(), 12);
 }

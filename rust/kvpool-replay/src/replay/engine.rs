@@ -13,7 +13,7 @@
 //! grew with the trace, and the times to the first token say how long the trace is, and not how fast the server is. A rush
 //! that has been worked off by then is none.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use kvpool::{
     AdmitOptions, CacheManager, Computed, Fit, HashCursor, InvariantViolation, ManagerError, Part, PoolStats,
@@ -21,7 +21,6 @@ use kvpool::{
 };
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
-use kvpool_observe::ManagerWatch;
 
 use super::grouped::Reach;
 use super::prefetch::Prefetch;
@@ -409,12 +408,6 @@ impl Engine {
             mean_time_to_first_token_ms: self.time_to_first_token_ms / self.hits.requests.max(1) as f64,
             ..self.report
         }
-    }
-
-    /// Tokens that were computed at first admissions, by reason.
-    pub(super) fn misses(&self) -> Option<BTreeMap<&'static str, u64>> {
-        let misses = self.manager.misses()?;
-        Some(misses.admitted.iter().filter(|&(_, tokens)| tokens > 0).collect())
     }
 
     pub(super) fn pool_stats(&self) -> PoolStats {

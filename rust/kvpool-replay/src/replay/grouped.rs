@@ -44,13 +44,16 @@ impl Reach {
         self.by_group.iter_mut().zip(found).for_each(|(sum, tokens)| *sum += tokens.0 as u64);
     }
 
-    pub(super) fn report(&self, groups: &Groups, tokens: u64) -> Vec<GroupReport> {
+    /// `unserved` are the tokens that groups are to blame for, if somebody explains.
+    pub(super) fn report(&self, groups: &Groups, tokens: u64, unserved: Option<&[u64]>) -> Vec<GroupReport> {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
-        let report = |(spec, reach_tokens): (&GroupSpec, u64)| {
+        let report = |(group, (spec, reach_tokens)): (usize, (&GroupSpec, u64))| {
             let (kind, span, block_tokens) = (spec.kind.name(), spec.kind.span(), spec.block_tokens);
-            GroupReport { kind, span, block_tokens, reach_tokens, reach_rate: percent(reach_tokens, tokens) }
+            let reach_rate = percent(reach_tokens, tokens);
+            let unserved_tokens = unserved.map(|unserved| unserved.get(group).copied().unwrap_or(0));
+            GroupReport { kind, span, block_tokens, reach_tokens, reach_rate, unserved_tokens }
         };
-        groups.specs().iter().zip(reach).map(report).collect()
+        groups.specs().iter().zip(reach).enumerate().map(report).collect()
     }
 }
 

@@ -29,7 +29,7 @@ use kvpool::{
     ManagerError, PoolConfig, Verify,
 };
 use kvpool_journal::{Journal, Journaled};
-use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig};
+use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig, MissStats};
 
 use crate::error::ExpandError;
 use crate::trace::{Trace, TraceRequest};
@@ -98,7 +98,7 @@ pub struct ReplayConfig {
     pub seed: Option<String>,
     /// Eviction policy.
     pub eviction: EvictionPolicy,
-    /// Engine mode: say of computed tokens why they had to be.
+    /// Say of computed tokens why they had to be. Not in lookup mode without groups, which has no manager.
     pub explain: bool,
     /// Share of the pool that an admission leaves available while others run (engine mode).
     pub watermark: f64,
@@ -282,7 +282,7 @@ impl Replay {
             config.threads,
             "at most 1024, or 0 for one per core",
         )?;
-        let explained = !config.explain || config.mode == Mode::Engine;
+        let explained = !config.explain || config.mode == Mode::Engine || config.groups.is_some();
         check(
             explained,
             "explain",
@@ -290,13 +290,6 @@ impl Replay {
             "false in lookup mode: the manager explains, not the pool",
         )?;
         let trace_block = trace.block_tokens();
-        check(
-            journal.is_none() || config.groups.is_none(),
-            "journal",
-            "given",
-            "none with groups: they have no record yet",
-        )?;
-        check(!config.explain || config.groups.is_none(), "explain", config.explain, "false with groups")?;
         if config.mode == Mode::Lookup && config.groups.is_none() && config.block_size > 0 {
             // A partial block is filled up from its trace block: a block must not reach into the next.
             let divides = trace_block.is_multiple_of(config.block_size);
@@ -306,7 +299,7 @@ impl Replay {
         }
         let num_blocks = config.capacity_blocks.saturating_add(1);
         let (hasher, runner) = match config.mode {
-            Mode::Lookup if config.groups.is_some() => Self::grouped(&config, num_blocks)?,
+            Mode::Lookup if config.groups.is_some() => Self::grouped(&config, num_blocks, &trace, journal)?,
             Mode::Lookup => Self::lookup(&config, num_blocks, journal)?,
             Mode::Engine => Self::engine(&config, num_blocks, &trace, journal)?,
         };
@@ -360,10 +353,15 @@ impl Replay {
         }
     }
 
-    fn grouped(config: &ReplayConfig, num_blocks: usize) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let manager = CacheManager::new(Self::manager_config(config, num_blocks))?;
+    fn grouped(
+        config: &ReplayConfig,
+        num_blocks: usize,
+        trace: &Trace,
+        journal: Option<Journal>,
+    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
+        let manager = Self::manager(config, num_blocks, trace, journal)?;
         let hasher = manager.hasher().clone();
-        Ok((hasher, Runner::Grouped(Box::new(Grouped::new(manager.into(), config.step_tokens)))))
+        Ok((hasher, Runner::Grouped(Box::new(Grouped::new(manager, config.step_tokens)))))
     }
 
     fn engine(
@@ -372,21 +370,31 @@ impl Replay {
         trace: &Trace,
         journal: Option<Journal>,
     ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        // Everything is remembered, as far as that is possible: a trace is finite.
+        let manager = Self::manager(config, num_blocks, trace, journal)?;
+        Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
+    }
+
+    fn manager(
+        config: &ReplayConfig,
+        num_blocks: usize,
+        trace: &Trace,
+        journal: Option<Journal>,
+    ) -> Result<Journaled<CacheManager>, ReplayError> {
+        // Everything is remembered, as far as that is possible: a trace is finite. Of each unit, and of each group's block of it.
         let blocks = |request: &TraceRequest| {
             let tokens = u64::from(request.input_length) + u64::from(request.output_length);
             usize::try_from(tokens).unwrap_or(usize::MAX) / config.block_size.max(1)
         };
         let records = trace.requests().iter().map(blocks).fold(0, usize::saturating_add);
-        let records = Some(records.clamp(1 << 10, 1 << 22));
+        let contents = config.groups.as_ref().map_or(1, |groups| 1 + groups.specs().len());
+        let records = Some(records.saturating_mul(contents).clamp(1 << 10, 1 << 22));
         let explain = config.explain.then_some(ExplainConfig { records, requests: 0 });
         let settings = Self::manager_config(config, num_blocks);
         let watch = ManagerWatchConfig { explain, ..ManagerWatchConfig::default() };
-        let manager = match journal {
+        Ok(match journal {
             None => CacheManager::new(settings)?.watched(&watch)?.into(),
             Some(journal) => Journaled::with_watch(settings, &watch, journal.waiting())?,
-        };
-        Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
+        })
     }
 
     /// Requests of the trace.
@@ -412,10 +420,13 @@ impl Replay {
     pub fn report(&self) -> Report {
         let (hits, last_half, pool, engine, misses) = match &self.runner {
             Runner::Lookup(lookup) => (lookup.hits, lookup.last_half, lookup.pool_stats(), None, None),
-            Runner::Grouped(grouped) => (grouped.hits, grouped.last_half, grouped.pool_stats(), None, None),
+            Runner::Grouped(grouped) => {
+                let misses = grouped.manager.misses();
+                (grouped.hits, grouped.last_half, grouped.pool_stats(), None, misses)
+            }
             Runner::Engine(engine) => {
                 let report = Some(engine.report(&self.trace));
-                (engine.hits, engine.last_half, engine.pool_stats(), report, engine.misses())
+                (engine.hits, engine.last_half, engine.pool_stats(), report, engine.manager.misses())
             }
         };
         let (reach, checkpoints, cut_short) = match &self.runner {
@@ -426,14 +437,18 @@ impl Replay {
             Runner::Engine(engine) => (Some(&engine.reach), engine.manager.stats().checkpoints, None),
         };
         let report = Report::new(&self.config, self.trace.block_tokens(), hits, last_half, pool, engine);
+        let unserved = misses.as_ref().map(|misses| &misses.unserved[..]);
+        let by_reason =
+            |misses: &MissStats| misses.admitted.iter().filter(|&(_, tokens)| tokens > 0).collect();
+        let groups = match (&self.config.groups, reach) {
+            (Some(groups), Some(reach)) => reach.report(groups, hits.tokens, unserved),
+            _ => Vec::new(),
+        };
+        let misses = misses.as_ref().map(by_reason);
         match (&self.config.groups, reach) {
-            (Some(groups), Some(reach)) => Report {
-                misses,
-                groups: reach.report(groups, hits.tokens),
-                checkpoints: Some(checkpoints),
-                cut_short,
-                ..report
-            },
+            (Some(_), Some(_)) => {
+                Report { misses, groups, checkpoints: Some(checkpoints), cut_short, ..report }
+            }
             _ => Report { misses, ..report },
         }
     }

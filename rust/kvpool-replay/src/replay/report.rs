@@ -92,6 +92,9 @@ pub struct GroupReport {
     pub reach_tokens: u64,
     /// Share of the tokens.
     pub reach_rate: f64,
+    /// Tokens that hits were short for the sake of this group, though full attention had them; only if reasons were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unserved_tokens: Option<u64>,
 }
 
 /// The result of a replay. Rates are in percent.

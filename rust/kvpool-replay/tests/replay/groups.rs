@@ -5,7 +5,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use kvpool::Verify;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
+use kvpool_journal::{Journal, JournalConfig, Options};
 use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::replay::{Mode, Replay, ReplayConfig, ReplayError, Report};
 use kvpool_replay::trace::{Trace, TraceRequest};
@@ -165,6 +167,34 @@ fn more_memory_for_windows_that_are_given_up() {
     assert_eq!(run(&trace, Mode::Lookup, &windows, capacity).hits.token_hits, 24 * 8192);
 }
 
+/// The third turn hits nothing where it turned off, for no state was kept there; the last one would be hit to the end of that.
+#[test]
+fn a_replay_says_which_group_hits_are_short_for() {
+    for mode in [Mode::Lookup, Mode::Engine] {
+        let groups = groups(GroupKind::State, 256, 1, Keep::Junctions);
+        let config = ReplayConfig {
+            mode,
+            block_size: groups.unit(),
+            groups: Some(groups),
+            explain: true,
+            capacity_blocks: 100_000,
+            ..ReplayConfig::default()
+        };
+        let journal = Journal::ring(1 << 24, JournalConfig::default()).unwrap();
+        let mut replay = Replay::with_journal(Arc::new(turns()), config, journal).unwrap();
+        replay.advance(usize::MAX).unwrap();
+        replay.check_invariants().unwrap();
+        let report = replay.report();
+        let misses = report.misses.unwrap();
+        assert_eq!(misses["unserved"], 4 * 512, "{mode:?}: {misses:?}");
+        let unserved: Vec<_> = report.groups.iter().map(|group| group.unserved_tokens).collect();
+        assert_eq!(unserved, [Some(0), Some(4 * 512)], "{mode:?}");
+        let image = replay.take_journal().and_then(|mut journal| journal.image()).unwrap();
+        let run = kvpool_journal::replay(&image, Options::default(), &mut |_| true).unwrap();
+        assert_eq!(run.difference, None, "{mode:?}");
+    }
+}
+
 #[test]
 fn settings_that_do_not_go_together_are_refused() {
     let groups = groups(WINDOW, 64, 1, Keep::All);
@@ -174,6 +204,6 @@ fn settings_that_do_not_go_together_are_refused() {
         Err(error) => error.to_string(),
         Ok(_) => panic!("taken"),
     };
-    assert_eq!(refused(ReplayConfig { explain: true, mode: Mode::Engine, ..config() }), "explain");
+    assert!(refused(ReplayConfig { verify: Verify::Tokens, ..config() }).contains("verif"));
     assert!(refused(ReplayConfig { block_size: 32, ..config() }).contains("block_size is 32"));
 }

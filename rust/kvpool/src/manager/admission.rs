@@ -12,7 +12,7 @@ use crate::error::PoolError;
 use crate::fence::Until;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
-use crate::sequence::{Grouped, Part, Sequence, Staged, StagedTable};
+use crate::sequence::{Grouped, Part, Sequence, Staged, StagedTable, reusable_blocks};
 use crate::tiers::Fit;
 
 /// What a request got.
@@ -109,13 +109,18 @@ impl CacheManager {
         let Some(groups) = self.groups() else {
             return Ok(vec![GroupFit { reach_tokens: cached_tokens, new_blocks }]);
         };
-        let limit = Tokens(cursor.num_tokens().saturating_sub(1));
-        let reach = self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?.into_iter();
+        let reach = self.reach_of(groups, cursor)?.into_iter();
         let fit = |(Tokens(reach_tokens), table): (_, &StagedTable)| GroupFit {
             reach_tokens,
             new_blocks: table.new_blocks,
         };
         Ok(reach.zip(&tables).map(fit).collect())
+    }
+
+    /// How far each group alone would serve a prompt.
+    fn reach_of(&self, groups: &Groups, cursor: &HashCursor) -> Result<Vec<Tokens>> {
+        let limit = Tokens(cursor.num_tokens().saturating_sub(1));
+        Ok(self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?)
     }
 
     pub(super) fn admit_hinted(
@@ -177,6 +182,11 @@ impl CacheManager {
         let mut staged = Staged::new(pool, self.groups(), cursor, part, self.left_for(plan))?;
         plan.map_or(Ok(()), |plan| plan.check_match(pool, &staged))?;
         staged.found.tenant = hints.and_then(Hints::tenant);
+        if let Some(groups) = self.groups()
+            && self.observer.as_ref().is_some_and(|observer| observer.wants_reach())
+        {
+            staged.reach = self.reach_of(groups, cursor)?;
+        }
         Ok(staged)
     }
 
@@ -257,19 +267,27 @@ impl CacheManager {
 
     /// Says what a request got, and lets its hints take effect on what it hit.
     fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
-        let Staged { found, tables, cached: hits, cached_tokens, full_tokens, ready_tokens, .. } = staged;
+        let Staged { found, tables, cached: blocks, cached_tokens, full_tokens, reach, ready_tokens, .. } =
+            staged;
         self.stats.unserved_tokens += (full_tokens - cached_tokens) as u64;
-        let admitted = Admitted { slot, asked: found.asked, hits, collided: found.collided, resumed };
+        let unit = self.tiers.device().block_size();
+        let (hits, collided) = (cached_tokens / unit, found.collided);
+        let asked = if tables.is_empty() {
+            found.asked
+        } else {
+            self.at(slot).map_or(0, |request| reusable_blocks(&request.sequence.cursor))
+        };
+        let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
         self.tell(|observer, manager| observer.admitted(&admitted, manager));
         // Fails only if the pool is poisoned, which the next call says, too.
-        let _poisoned = self.apply_hints(slot, 0..hits);
+        let _poisoned = self.apply_hints(slot, 0..blocks);
         let external_tokens = ready_tokens - cached_tokens;
         let mut tables = tables.into_iter().map(|table| table.blocks);
         let block_ids = tables.next().unwrap_or(found.blocks);
         let other_tables = tables.collect();
         Admission {
             cached_tokens,
-            cached_blocks: hits,
+            cached_blocks: blocks,
             external_tokens,
             block_ids,
             other_tables,

@@ -453,12 +453,16 @@ impl CacheManager {
     #[inline]
     pub(super) fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
         let (request, tiers) = self.parts(slot)?;
-        let before = request.sequence.main.published;
-        let registered = request.sequence.commit(tiers.device_mut(), computed_tokens, None)?;
-        let published = before..request.sequence.main.published;
+        let sequence = &mut request.sequence;
+        let before = sequence.main.published;
+        let registered = sequence.commit(tiers.device_mut(), computed_tokens, None)?;
+        let published = before..sequence.main.published;
+        let told = sequence.newly_written().unwrap_or_else(|| published.clone());
         self.version += 1;
+        if !told.is_empty() {
+            self.tell(|observer, manager| observer.published(slot, told, manager));
+        }
         if !published.is_empty() {
-            self.tell(|observer, manager| observer.published(slot, published.clone(), manager));
             self.apply_hints(slot, published)?;
         }
         Ok(registered)

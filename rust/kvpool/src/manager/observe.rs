@@ -11,6 +11,7 @@ use super::hints::Hints;
 use super::request::{Request, RequestId, RequestState};
 use super::{CacheManager, ManagerError};
 use crate::error::InvariantViolation;
+use crate::groups::Tokens;
 use crate::hash::HashCursor;
 use crate::pool::observe::{Blocks, PoolObserver};
 use crate::retention::TenantId;
@@ -28,7 +29,7 @@ pub struct RequestView<'a> {
     pub is_running: bool,
     /// Entries of its tables.
     pub num_blocks: usize,
-    /// Blocks of its table, from the first on, that it has registered or hit.
+    /// Blocks of its table, from the first on, that it has registered or hit; with KV-cache groups, hash units that it has computed or hit.
     pub num_published: usize,
     /// Whether it registers what it computes: not behind a hash collision.
     pub publishes: bool,
@@ -39,27 +40,38 @@ pub struct RequestView<'a> {
 /// A request that was admitted, or resumed, on what a lookup found.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Admitted {
+pub struct Admitted<'a> {
     /// Its slot.
     pub slot: usize,
-    /// Blocks that the lookup asked for.
+    /// Hash units that the lookup asked for: blocks, where there are no KV-cache groups.
     pub asked: usize,
-    /// Blocks that it found.
+    /// Hash units that it found.
     pub hits: usize,
     /// Whether a hash collision ended it.
     pub collided: bool,
     /// Whether the request was resumed.
     pub resumed: bool,
+    /// How far the groups of full attention alone would have gone, in tokens; the limit, if there are none.
+    pub full_tokens: usize,
+    /// By group, how far it alone would have gone: of a manager with groups, for [`ManagerObserver::wants_reach`].
+    pub reach: &'a [Tokens],
 }
 
 /// Who watches a manager: see [`CacheManager::observe`]. Requests are named by their slots. All methods do nothing unless they are
 /// written.
 #[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
-    /// A request was admitted, and its blocks are allocated: what these evicted was there when it looked.
-    fn admitted(&mut self, admitted: &Admitted, manager: &CacheManager) {}
+    /// Whether it wants to know how far each KV-cache group alone would have served an admission ([`Admitted::reach`]): a lookup more for
+    /// each group.
+    fn wants_reach(&self) -> bool {
+        false
+    }
 
-    /// A request has registered the blocks at some positions of its table.
+    /// A request was admitted, and its blocks are allocated: what these evicted was there when it looked.
+    fn admitted(&mut self, admitted: &Admitted<'_>, manager: &CacheManager) {}
+
+    /// A request has registered the blocks at some positions of its table; with KV-cache groups it has computed hash units, of which each
+    /// group has registered what it keeps.
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {}
 
     /// Contents may have come or gone, in an operation for a request, if for any.
@@ -124,7 +136,7 @@ impl CacheManager {
             cursor: &sequence.cursor,
             is_running: *state == RequestState::Running,
             num_blocks: sequence.num_entries(),
-            num_published: sequence.main.published,
+            num_published: sequence.written_units().unwrap_or(sequence.main.published),
             publishes: sequence.publishes,
             tenant: hints.as_deref().and_then(Hints::tenant),
         })

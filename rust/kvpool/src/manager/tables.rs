@@ -99,6 +99,9 @@ impl CacheManager {
         let child = self.enter(child);
         self.stats.forks += 1;
         self.tell(|observer, manager| observer.forked(slot, child, manager));
+        if self.groups.is_some() {
+            self.tell_changed(Some(child)); // for the copies of states
+        }
         Ok(())
     }
 
@@ -173,7 +176,8 @@ impl CacheManager {
     pub fn take_plan(&mut self) -> Result<TransferPlan> {
         let plan = self.tiers.take_plan()?;
         self.stats.copied_blocks += plan.len() as u64;
-        self.version += 1;
+        // Contents that were to be evicted while a copy pinned their blocks go now.
+        self.contents_changed();
         Ok(plan)
     }
 
@@ -284,6 +288,7 @@ impl CacheManager {
     /// [`crate::TierError::UnknownSwap`].
     pub fn abort_swap(&mut self, swap: SwapId) -> Result<()> {
         let swap = self.tiers.abort_swap_of(swap)?;
+        self.tell_changed(None);
         swap.members.iter().try_for_each(|&slot| {
             self.at_mut(slot)?.sequence.swap = None;
             self.arrive(slot, swap.from).map(drop)

@@ -2,7 +2,8 @@
 //!
 //! A block of a group is registered under the digest of its last hash unit and the group's number ([`BlockPool::register_named`]).
 
-use super::BlockPool;
+use super::observe::Lookup;
+use super::{BlockPool, PrefixMatch};
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::groups::{Blocks, Cached, GroupHit, Groups, HashUnits, Tokens};
@@ -124,17 +125,22 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Acquires what [`Self::find_groups`] found since the pool last changed; of `asked` blocks of the first group `hits` were there.
+    /// Acquires what [`Self::find_groups`] found since the pool last changed: so many tokens of a chain of these hashes, of which `hits`
+    /// blocks of the first group. An observer is told of hash units.
     pub(crate) fn acquire_in_groups(
         &mut self,
         blocks: &[BlockId],
         hits: usize,
-        asked: usize,
+        tokens: usize,
+        found: &PrefixMatch,
+        hashes: &[BlockHash],
     ) -> Result<(), PoolError> {
         self.acquire_blocks(blocks)?;
         self.counters.hits += hits as u64;
-        self.counters.misses += asked.saturating_sub(hits) as u64;
+        self.counters.misses += found.asked.saturating_sub(hits) as u64;
         self.tell_changed(blocks);
+        let (hits, tenant) = (tokens / self.block_size(), found.tenant);
+        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, tenant });
         Ok(())
     }
 

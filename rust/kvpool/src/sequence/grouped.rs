@@ -33,6 +33,8 @@ pub(crate) struct Grouped {
     written_to: usize,
     /// So many tokens are committed, and their states are to be kept.
     due: Option<usize>,
+    /// Hash units of which it was said that they are written, or that were hit.
+    told: usize,
 }
 
 impl Grouped {
@@ -47,6 +49,7 @@ impl Grouped {
             boundaries: Boundaries::default(),
             written_to: 0,
             due: None,
+            told: 0,
         })
     }
 
@@ -61,6 +64,23 @@ impl Grouped {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
         (self.written_to, self.due) = (staged.covered_tokens, None);
+        self.told = self.units(staged.cached_tokens);
+    }
+
+    /// Hash units that so many tokens fill.
+    pub(super) fn units(&self, tokens: usize) -> usize {
+        tokens / self.groups.unit()
+    }
+
+    /// Hash units that are written, and were not the last time, with so many tokens computed.
+    pub(super) fn newly_written(&mut self, computed: usize) -> std::ops::Range<usize> {
+        let written = self.units(computed);
+        std::mem::replace(&mut self.told, written).min(written)..written
+    }
+
+    /// What is behind so many tokens will be others'.
+    pub(super) fn truncated(&mut self, tokens: usize) {
+        self.told = self.told.min(self.units(tokens));
     }
 
     fn spec(&self, table: &Table) -> &GroupSpec {
@@ -83,7 +103,8 @@ impl Grouped {
         self.written_to = self.written_to.max(slots);
     }
 
-    /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers or gives one up.
+    /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers or gives one up, and fills no
+    /// hash unit.
     pub(super) fn needs_no_pool(&self, main: &Table, slots: usize, computed: Option<usize>) -> bool {
         let quiet = |table: &Table| {
             let (layout, spec) = (table.layout, self.spec(table));
@@ -93,7 +114,8 @@ impl Grouped {
                 Layout::Encoder => true,
             })
         };
-        quiet(main) && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
+        let tells = computed.is_some_and(|computed| computed >= (self.told + 1) * self.groups.unit());
+        !tells && quiet(main) && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
     }
 
     /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up, and states do not go back.

@@ -52,6 +52,8 @@ pub struct Staged {
     pub cached_tokens: usize,
     /// How far the groups of full attention alone would have gone.
     pub(crate) full_tokens: usize,
+    /// How far each group alone would have gone, if somebody wants to know.
+    pub(crate) reach: Vec<Tokens>,
     /// Blocks to allocate, in all groups.
     pub(crate) new_blocks: usize,
     /// Tokens whose KV is cached or external.
@@ -88,6 +90,7 @@ impl Staged {
             cached,
             cached_tokens,
             full_tokens: cached_tokens,
+            reach: Vec::new(),
             new_blocks: covered_tokens.div_ceil(size).saturating_sub(cached),
             ready_tokens,
             covered_tokens,
@@ -148,6 +151,7 @@ impl Staged {
             cached,
             cached_tokens,
             full_tokens: full_tokens.0,
+            reach: Vec::new(),
             new_blocks,
             ready_tokens,
             covered_tokens,
@@ -192,7 +196,9 @@ impl Staged {
         if self.tables.is_empty() {
             return pool.acquire_found(&self.found, prompt.chain().hashes());
         }
-        pool.acquire_in_groups(&self.matched().collect::<Vec<_>>(), self.cached, self.found.asked)
+        let blocks: Vec<_> = self.matched().collect();
+        let asked = prompt.chain().hashes().get(..reusable_blocks(prompt)).unwrap_or(&[]);
+        pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
     /// Allocates the blocks behind the match, which was acquired before, and copies what the request writes to.

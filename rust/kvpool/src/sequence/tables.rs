@@ -90,6 +90,19 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
+    /// With several groups, hash units whose KV is written.
+    #[inline]
+    pub(crate) fn written_units(&self) -> Option<usize> {
+        self.grouped.as_ref().map(|grouped| grouped.units(self.computed_tokens))
+    }
+
+    /// Those that came since the last call.
+    #[inline]
+    pub(crate) fn newly_written(&mut self) -> Option<std::ops::Range<usize>> {
+        let computed = self.computed_tokens;
+        self.grouped.as_mut().map(|grouped| grouped.newly_written(computed))
+    }
+
     /// Tokens that every table has blocks for.
     #[inline]
     pub(crate) fn covered_tokens(&self) -> usize {
@@ -259,6 +272,9 @@ impl Sequence {
         self.tables_mut().try_for_each(|table| table.truncate(tiers, tier, num_tokens, until))?;
         self.cursor.truncate(num_tokens).map_err(PoolError::from)?;
         self.computed_tokens = self.computed_tokens.min(num_tokens);
+        if let Some(grouped) = &mut self.grouped {
+            grouped.truncated(num_tokens);
+        }
         self.guard();
         Ok(())
     }

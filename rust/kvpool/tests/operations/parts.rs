@@ -380,7 +380,8 @@ fn a_parent_that_is_not_known_is_none() {
         pool.take_events();
         assert_eq!(pool.register_link(block[0], &forged(parent)), Ok(block[0]));
         pool.mark_computed(&block).unwrap();
-        let stored = BlockEvent::Stored { hash: second.hashes()[1], parent, depth: 1, block: block[0] };
+        let stored =
+            BlockEvent::Stored { hash: second.hashes()[1], group: 0, parent, depth: 1, block: block[0] };
         assert_eq!(pool.take_events().events, [stored]);
     }
 }

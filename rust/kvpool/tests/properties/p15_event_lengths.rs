@@ -48,6 +48,7 @@ fn property_15_each_stored_block_is_one_event_at_its_own_index() {
                 }
                 let new = (known..blocks).map(|at| BlockEvent::Stored {
                     hash: chain.hashes()[at],
+                    group: 0,
                     parent: at.checked_sub(1).map(|before| chain.hashes()[before]),
                     depth: at as u32,
                     block: table[at],
