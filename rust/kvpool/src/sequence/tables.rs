@@ -304,9 +304,12 @@ impl Sequence {
     /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next. The first table
     /// goes last: what it keeps is of use without the others.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
-        let tier = self.tier;
         self.keep_tails(tiers)?;
-        self.tables_mut().rev().try_for_each(|table| table.give_up(tiers, tier, until))?;
+        let pool = tiers.pool_mut(self.tier)?;
+        for table in self.tables_mut().rev() {
+            pool.release_table_until(table.held(), until)?;
+            table.clear();
+        }
         (self.tier, self.computed_tokens, self.publishes) = (0, 0, true);
         Ok(())
     }
