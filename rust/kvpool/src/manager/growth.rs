@@ -93,7 +93,7 @@ impl<'a> Rows<'a> {
     }
 
     /// A row, after a check.
-    #[inline]
+    #[inline(always)]
     pub(super) fn row(&self, row: usize, sequence: &Sequence) -> Row<'a> {
         let (from, to) = match (self.offsets.get(row), self.offsets.get(row + 1)) {
             (Some(&from), Some(&to)) => (from, to),
@@ -188,7 +188,11 @@ impl CacheManager {
             if let Some(asked) = row.computed {
                 check_computed(request, asked, row.all, row.slots)?;
             }
-            let blocks = request.sequence.blocks_needed(pool, row.slots, &mut given_up);
+            if request.sequence.needs_no_pool(row.slots, row.computed) {
+                return Ok(());
+            }
+            let (blocks, copied) = request.sequence.blocks_needed(pool, row.slots, &given_up);
+            copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
             needed = needed.saturating_add(blocks);
             Ok(())
         })?;
@@ -414,7 +418,8 @@ impl CacheManager {
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.at(slot)?;
-        check_computed(request, computed_tokens, request.sequence.num_tokens(), 0)?;
+        let Request { sequence, .. } = request;
+        check_computed(request, computed_tokens, sequence.num_tokens(), sequence.covered_tokens())?;
         let registered = self.commit_slot(slot, computed_tokens)?;
         self.keep_states(slot)?;
         Ok(registered)
@@ -438,7 +443,8 @@ impl CacheManager {
     pub fn commit_batch(&mut self, requests: &[RequestRef<'_>], computed_tokens: &[usize]) -> Result<usize> {
         check_length(requests, computed_tokens.len(), "counts")?;
         self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, _| {
-            check_computed(request, computed_tokens[row], request.sequence.num_tokens(), 0)
+            let Request { sequence, .. } = request;
+            check_computed(request, computed_tokens[row], sequence.num_tokens(), sequence.covered_tokens())
         })?;
         let rows = 0..computed_tokens.len();
         let registered = rows.clone().zip(computed_tokens).try_fold(0, |sum, (row, &n)| {
@@ -478,11 +484,10 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Refuses more computed tokens than there are, or than the table covers, which is about to cover `slots`; and fewer than before.
+/// Refuses more computed tokens than there are, or than the table covers, or is about to; and fewer than before.
 #[inline]
-fn check_computed(request: &Request, asked: usize, tokens: usize, slots: usize) -> Result<()> {
-    let sequence = &request.sequence;
-    let (computed, covered) = (sequence.computed_tokens, sequence.covered_tokens().max(slots));
+fn check_computed(request: &Request, asked: usize, tokens: usize, covered: usize) -> Result<()> {
+    let computed = request.sequence.computed_tokens;
     if asked >= computed && asked <= tokens && asked <= covered {
         return Ok(());
     }

@@ -90,12 +90,6 @@ impl BlockPool {
         self.history
     }
 
-    /// Names different contents that are in the pool, as long as nothing is hidden. O(1).
-    #[must_use]
-    pub fn num_names(&self) -> usize {
-        self.index.num_hashes()
-    }
-
     /// Registers held blocks as computed ones, all at depth 0, behind nothing. `told` learns of each, by its position here, whether its
     /// name is new. O(blocks).
     ///
