@@ -180,17 +180,21 @@ impl CacheManager {
         rows.check()?;
         let mut given_up = GivenUp::default();
         let mut needed = 0_usize;
-        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |row, request, pool| {
+        // Of most rows nothing but the tokens changes; what is noted are the others.
+        let mut busy = Vec::new();
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, pool| {
             if request.state != RequestState::Running {
+                busy.push(at);
                 return Ok(());
             }
-            let row = rows.row(row, &request.sequence);
+            let row = rows.row(at, &request.sequence);
             if let Some(asked) = row.computed {
                 check_computed(request, asked, row.all, row.slots)?;
             }
             if request.sequence.needs_no_pool(row.slots, row.computed) {
                 return Ok(());
             }
+            busy.push(at);
             let (blocks, copied) = request.sequence.blocks_needed(pool, row.slots, &given_up);
             copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
             needed = needed.saturating_add(blocks);
@@ -210,8 +214,16 @@ impl CacheManager {
             return Err(ManagerError::TooManyChanges { needed, most });
         }
         let mut added = Vec::with_capacity(needed);
+        let mut busy = busy.into_iter().peekable();
         for row in 0..rows.requests.len() {
-            self.append_row(row, rows, &mut added)?;
+            if busy.next_if_eq(&row).is_some() {
+                self.append_row(row, rows, &mut added)?;
+                continue;
+            }
+            let sequence = &mut self.at_mut(self.rows[row])?.sequence;
+            let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
+            sequence.grow_in_place(tokens, slots, computed);
+            self.note_appended(tokens);
         }
         // With what is left: no step has written to a state since.
         if self.groups.is_some() {
@@ -221,19 +233,12 @@ impl CacheManager {
     }
 
     /// One row of a batch that was checked. What was there before is committed first: it is in the index when blocks are evicted.
-    #[inline]
     fn append_row(&mut self, row: usize, rows: &Rows<'_>, added: &mut Vec<NewBlock>) -> Result<()> {
         let slot = self.rows[row];
         let Request { state, sequence, .. } = self.at_mut(slot)?;
         let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
         if *state != RequestState::Running {
             sequence.cursor.append(tokens);
-            self.note_appended(tokens);
-            return Ok(());
-        }
-        // Most rows of a decode step: nothing but the tokens changes.
-        if sequence.needs_no_pool(slots, computed) {
-            sequence.grow_in_place(tokens, slots, computed);
             self.note_appended(tokens);
             return Ok(());
         }
