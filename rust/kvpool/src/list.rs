@@ -205,24 +205,26 @@ impl List {
         blocks: &[BlockId],
         take: impl Fn(&mut L, BlockId) -> Option<Link>,
     ) -> usize {
-        let mut done = 0;
-        while let Some(&first) = blocks.get(done) {
-            let Some(Link { mut prev, next }) = take(links, first) else { break };
-            let mut last = first.get();
-            done += 1;
-            while let Some(&block) = blocks.get(done)
+        let mut rest = blocks;
+        while let [first, behind @ ..] = rest {
+            let Some(Link { mut prev, next }) = take(links, *first) else { break };
+            let (mut last, mut torn) = (first.get(), false);
+            rest = behind;
+            while let [block, behind @ ..] = rest
                 && block.get() == prev
             {
-                let Some(link) = take(links, block) else { break };
-                self.torn |= link.next != last;
+                let Some(link) = take(links, *block) else { break };
+                torn |= link.next != last;
                 (prev, last) = (link.prev, prev);
-                done += 1;
+                rest = behind;
             }
+            self.torn |= torn;
             self.join(links, (prev, last), (first.get(), next));
             if self.torn {
-                return done.saturating_sub(1);
+                return (blocks.len() - rest.len()).saturating_sub(1);
             }
         }
+        let done = blocks.len() - rest.len();
         self.len = self.len.wrapping_sub(done); // a count that is wrong is found by the sums, not here
         done
     }
