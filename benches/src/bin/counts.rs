@@ -1,8 +1,12 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted; those of vLLM's face, and of a pool with each observer, beside the core's. Prints how many blocks each operation had.
+//! that only what happens in it is counted; those of vLLM's face, of a manager, and of a pool with each observer, beside the core's.
+//! Prints how many blocks each operation had; of a decode step it is rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
-use kvpool::{BlockId, BlockPool, HashChain, PoolError};
+use kvpool::{
+    Admission, BlockId, BlockPool, CacheManager, Computed, ExtraKeys, HashChain, HashCursor, ManagerConfig,
+    PoolError, RequestRef,
+};
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
 use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
 use kvpool_vllm::Pool;
@@ -58,6 +62,66 @@ fn counted_vllm_store_cold(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u
 #[inline(never)]
 fn counted_vllm_store_evicting(pool: &mut Pool, chain: &HashChain, table: &mut Vec<u32>) {
     vllm::store(pool, chain, table).unwrap();
+}
+
+#[inline(never)]
+fn counted_manager_admit_cold(manager: &mut CacheManager, id: i64, prompt: HashCursor) -> Admission {
+    manager.admit(id, prompt).unwrap()
+}
+
+#[inline(never)]
+fn counted_manager_admit_cached(manager: &mut CacheManager, id: i64, prompt: HashCursor) -> Admission {
+    manager.admit(id, prompt).unwrap()
+}
+
+#[inline(never)]
+fn counted_manager_commit(manager: &mut CacheManager, id: i64, tokens: usize) {
+    manager.commit(id, tokens).unwrap();
+}
+
+#[inline(never)]
+fn counted_manager_release(manager: &mut CacheManager, id: i64) {
+    manager.release(id, None).unwrap();
+}
+
+#[inline(never)]
+fn counted_manager_append(manager: &mut CacheManager, ids: &[RequestRef<'_>], tokens: &[u32]) {
+    manager.append(ids, tokens, Computed::AllButLast).unwrap();
+}
+
+/// The life of requests in a manager with one group; hashing prompts is not counted.
+fn manager() {
+    let mut manager =
+        CacheManager::new(ManagerConfig { num_blocks: BLOCKS, ..ManagerConfig::default() }).unwrap();
+    let length = REQUEST_BLOCKS * 16 + 1;
+    let prompt = |manager: &CacheManager, nth: usize| {
+        let tokens: Vec<u32> = (0..length).map(|at| (nth * length + at) as u32).collect();
+        manager.prepare(&tokens, ExtraKeys::default()).unwrap()
+    };
+    for nth in 0..REQUESTS {
+        let id = nth as i64;
+        let cold = prompt(&manager, nth);
+        counted_manager_admit_cold(&mut manager, id, cold);
+        counted_manager_commit(&mut manager, id, length);
+        manager.release(id, None).unwrap();
+    }
+    for nth in 0..REQUESTS {
+        let id = nth as i64;
+        let cached = prompt(&manager, nth);
+        counted_manager_admit_cached(&mut manager, id, cached);
+        counted_manager_release(&mut manager, id);
+    }
+    let ids: Vec<_> = (0..256).map(RequestRef::Int).collect();
+    for nth in 0..ids.len() {
+        // Lengths differ, so that a sixteenth of the batch fills a block in each step.
+        let tokens: Vec<u32> =
+            (0..(100 + nth % 16) as u32).map(|at| 1 << 30 | (nth as u32) << 10 | at).collect();
+        let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
+        manager.admit(nth as i64, cursor).unwrap();
+    }
+    for step in 0..(REQUESTS * REQUEST_BLOCKS / ids.len()) as u32 {
+        counted_manager_append(&mut manager, &ids, &vec![step; ids.len()]);
+    }
 }
 
 /// Hits, releases and evicting stores of a pool with one observer.
@@ -156,6 +220,7 @@ fn face() {
 
 fn main() {
     face();
+    manager();
     events();
     digest();
     journal_digest();

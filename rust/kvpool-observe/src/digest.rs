@@ -193,11 +193,14 @@ impl StateDigest {
     /// An operation has changed these blocks: their references, fences or contents.
     pub(crate) fn note_changed(&mut self, blocks: &[BlockId]) {
         for &block in blocks {
-            if !self.has_changed(block)
-                && let Some(word) = self.marks.get_mut(block.index() / 64)
-            {
-                *word |= 1 << (block.index() % 64);
-                self.changed.push(block);
+            let bit = 1 << (block.index() % 64);
+            // Most have been named before: a store names each of its blocks three times.
+            match self.marks.get_mut(block.index() / 64) {
+                Some(word) if *word & bit == 0 => {
+                    *word |= bit;
+                    self.changed.push(block);
+                }
+                _ => {}
             }
         }
     }

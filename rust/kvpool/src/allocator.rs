@@ -187,14 +187,13 @@ impl Allocator {
     ) -> Result<(), PoolError> {
         let hold = |records: &mut Records, block| {
             let record = records.of_mut(block).filter(|record| record.references == 0)?;
-            record.references = 1;
+            Self::hold(record);
             Some(std::mem::replace(&mut record.link, Link::LOOSE))
         };
         if !self.free.pop_front_n(records, n, out, hold) {
             return Err(torn());
         }
-        self.held = self.held.wrapping_add(n);
-        self.references = self.references.wrapping_add(n as u64);
+        self.note_held(n);
         Ok(())
     }
 
@@ -321,20 +320,33 @@ impl Allocator {
         if !self.free.remove(records, block) {
             return Err(torn());
         }
-        self.hold_parked(records, &[block]);
+        self.hold_parked(records, block);
         Ok(())
     }
 
-    /// Gives parked blocks their first reference.
+    /// Gives a parked block its first reference.
+    pub(crate) fn hold_parked(&mut self, records: &mut Records, block: BlockId) {
+        records.of_mut(block).map(Self::hold);
+        self.note_held(1);
+    }
+
+    /// The first reference of a block, for whoever takes a run of blocks off their list: [`Self::note_held`] counts them.
+    #[inline(always)]
+    pub(crate) const fn hold(record: &mut Record) {
+        record.references = 1;
+    }
+
+    /// So many blocks have their first reference.
     #[inline]
-    pub(crate) fn hold_parked(&mut self, records: &mut Records, blocks: &[BlockId]) {
-        for &block in blocks {
-            if let Some(record) = records.of_mut(block) {
-                record.references = 1;
-            }
-        }
-        self.held = self.held.wrapping_add(blocks.len());
-        self.references = self.references.wrapping_add(blocks.len() as u64);
+    pub(crate) const fn note_held(&mut self, n: usize) {
+        self.held = self.held.wrapping_add(n);
+        self.references = self.references.wrapping_add(n as u64);
+    }
+
+    /// Whether so many references more can be counted of any block: none has more than all have together.
+    #[inline]
+    pub(crate) const fn has_room_for(&self, n: usize) -> bool {
+        self.references.saturating_add(n as u64) <= u32::MAX as u64
     }
 
     /// Adds the free blocks that `records` has had since it had `before`, to be handed out last.

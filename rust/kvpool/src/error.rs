@@ -50,193 +50,88 @@ impl fmt::Display for Refusal {
 /// What a block pool, or one of its parts, refused to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "its message says what a field is")]
 pub enum PoolError {
     /// A configuration value outside its range.
     #[error("{field} is {}: must be {}", .detail.value, .detail.expected)]
-    InvalidConfig {
-        /// The name of the setting.
-        field: &'static str,
-        /// Its value, and what is allowed.
-        detail: Box<ConfigDetail>,
-    },
+    InvalidConfig { field: &'static str, detail: Box<ConfigDetail> },
     /// Not enough blocks.
     #[error("{0}")]
     OutOfBlocks(Refusal),
     /// A block id outside the pool.
     #[error("block id {block} is outside this pool: ids run from 1 to {last}")]
-    UnknownBlock {
-        /// The id.
-        block: u64,
-        /// The largest id of the pool.
-        last: u32,
-    },
+    UnknownBlock { block: u64, last: u32 },
     /// The null block where a real block is needed.
     #[error("block 0 is the null block: it cannot be {operation}")]
-    NullBlock {
-        /// What was asked.
-        operation: &'static str,
-    },
+    NullBlock { operation: &'static str },
     /// Release of more references than the block has (a double free), or acquire of a block that nobody holds.
     #[error("block {block} has {held} references: cannot {operation} (reference {position} of this call)")]
-    NotHeld {
-        /// The block.
-        block: BlockId,
-        /// References that it had before the call.
-        held: u32,
-        /// What was asked.
-        operation: &'static str,
-        /// Position of the failing id in the call.
-        position: usize,
-    },
+    NotHeld { block: BlockId, held: u32, operation: &'static str, position: usize },
     /// A reference count would overflow.
     #[error("block {block} has {held} references: no more can be counted")]
-    RefCountOverflow {
-        /// The block.
-        block: BlockId,
-        /// References that it has.
-        held: u32,
-    },
+    RefCountOverflow { block: BlockId, held: u32 },
     /// A ticket that is not open.
     #[error("ticket {ticket} is not open: it has ended already, or is of another pool ({open} are open)")]
-    UnknownTicket {
-        /// The ticket.
-        ticket: u64,
-        /// Tickets of the pool that are open.
-        open: usize,
-    },
+    UnknownTicket { ticket: u64, open: usize },
     /// A block is already on a list that it was to be put on, or is not on the list that it was to be removed from.
     #[error("block {block} is {state}: cannot {operation}")]
-    WrongState {
-        /// The block.
-        block: BlockId,
-        /// Where it is.
-        state: &'static str,
-        /// What was asked.
-        operation: &'static str,
-    },
+    WrongState { block: BlockId, state: &'static str, operation: &'static str },
     /// A registered block is immutable until it is evicted.
     #[error("block {block} is already registered")]
-    AlreadyRegistered {
-        /// The block.
-        block: BlockId,
-    },
+    AlreadyRegistered { block: BlockId },
     /// The block has no hash.
     #[error("block {block} is not registered: register it before marking it computed")]
-    NotRegistered {
-        /// The block.
-        block: BlockId,
-    },
+    NotRegistered { block: BlockId },
     /// More blocks than the chain has hashes.
     #[error("{blocks} blocks from position {start} do not fit a hash chain of {chain} full blocks")]
-    ChainTooShort {
-        /// Position of the first block.
-        start: usize,
-        /// Number of blocks.
-        blocks: usize,
-        /// Length of the chain.
-        chain: usize,
-    },
+    ChainTooShort { start: usize, blocks: usize, chain: usize },
     /// A position of a chain that the index cannot note.
     #[error("block {position} of a hash chain is too deep: an index notes positions up to {most}")]
-    TooDeep {
-        /// The last position asked for.
-        position: usize,
-        /// The last that can be noted.
-        most: usize,
-    },
+    TooDeep { position: usize, most: usize },
     /// A chain hashed for another block size.
     #[error("the hash chain was made for blocks of {chain} tokens, the pool has blocks of {pool}")]
-    BlockSizeMismatch {
-        /// Block size of the chain.
-        chain: usize,
-        /// Block size of the pool.
-        pool: usize,
-    },
+    BlockSizeMismatch { chain: usize, pool: usize },
     /// A chain hashed by another algorithm than what is registered.
     #[error("the hash chain was made with {chain}, this pool has registered blocks hashed with {pool}")]
-    AlgorithmMismatch {
-        /// Algorithm of the chain.
-        chain: HashAlgorithm,
-        /// Algorithm of the registered blocks.
-        pool: HashAlgorithm,
-    },
+    AlgorithmMismatch { chain: HashAlgorithm, pool: HashAlgorithm },
     /// A non-cryptographic digest in a pool that does not verify hits.
     #[error(
         "{algorithm} is not cryptographic: a pool that indexes it must verify hits (verify = \"fingerprint\" or \"tokens\")"
     )]
-    UnverifiedAlgorithm {
-        /// The algorithm of the chain.
-        algorithm: HashAlgorithm,
-    },
+    UnverifiedAlgorithm { algorithm: HashAlgorithm },
     /// The pool verifies hits, and the chain does not carry what it compares.
     #[error(
         "the pool verifies hits by {verify}, the hash chain does not carry them: use a hasher with the same setting"
     )]
-    MissingVerification {
-        /// What the pool compares.
-        verify: &'static str,
-    },
+    MissingVerification { verify: &'static str },
     /// A chain hashed before the last epoch bump.
     #[error("the hash chain belongs to epoch {chain}, the pool is in epoch {pool}: hash the tokens again")]
-    StaleEpoch {
-        /// Epoch of the chain.
-        chain: u64,
-        /// Epoch of the pool.
-        pool: u64,
-    },
+    StaleEpoch { chain: u64, pool: u64 },
     /// Reset while blocks are used.
     #[error(
         "{active} blocks are active and {fenced} fenced: release them first, or bump the epoch, which always succeeds"
     )]
-    InUse {
-        /// Active blocks.
-        active: usize,
-        /// Fenced blocks.
-        fenced: usize,
-    },
+    InUse { active: usize, fenced: usize },
     /// A pool only grows.
     #[error("cannot resize from {from} to {to} blocks: a pool only grows, up to {max} blocks")]
-    Shrink {
-        /// Blocks now.
-        from: usize,
-        /// Blocks asked for.
-        to: usize,
-        /// Largest pool.
-        max: usize,
-    },
+    Shrink { from: usize, to: usize, max: usize },
     /// Retention in a pool that was made without.
     #[error("this pool has no retention: make it with a retention configuration to {operation}")]
-    NoRetention {
-        /// What was asked.
-        operation: &'static str,
-    },
+    NoRetention { operation: &'static str },
     /// A clock that goes backwards.
     #[error("the time {now} is before {before}, which was passed earlier: time does not go backwards")]
-    TimeBackwards {
-        /// The time of this call.
-        now: Box<str>,
-        /// The latest time so far.
-        before: Box<str>,
-    },
+    TimeBackwards { now: Box<str>, before: Box<str> },
     /// A match whose block no longer holds what it did when it was looked up.
     #[error(
         "block {block} no longer holds what it did when it matched (block {position} of the match): look it up again"
     )]
-    StaleMatch {
-        /// The block.
-        block: BlockId,
-        /// Its position in the match.
-        position: usize,
-    },
+    StaleMatch { block: BlockId, position: usize },
     /// A token that the prefix index could not take: see [`HashError`].
     #[error(transparent)]
     Hash(Box<HashError>),
     /// An internal invariant broke. The pool refuses all work from then on.
     #[error("this pool is poisoned and refuses work: {reason}")]
-    Poisoned {
-        /// The invariant and what was found.
-        reason: String,
-    },
+    Poisoned { reason: String },
 }
 
 // It is part of every answer of a hot path: what only few errors say is boxed.

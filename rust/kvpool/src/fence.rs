@@ -141,29 +141,22 @@ impl Fences {
         self.tickets.len()
     }
 
-    /// Hands one reference of each block, already counted, to the fence of an open ticket.
-    pub(crate) fn add_until(&mut self, records: &mut Records, ticket: Ticket, blocks: &[BlockId]) {
-        self.count(records, blocks, false);
-        if let Ok(at) = self.tickets.binary_search_by_key(&ticket.0, |fence| fence.number) {
-            self.tickets[at].blocks.extend_from_slice(blocks);
-        }
-    }
-
-    /// The same, to the fence of a step.
-    pub(crate) fn add_after(&mut self, records: &mut Records, step: u64, blocks: &[BlockId]) {
+    /// Hands one reference of each block, already counted, to the fence of an open ticket, or of a step that has not completed.
+    pub(crate) fn add(&mut self, records: &mut Records, until: Until, blocks: &[BlockId]) {
+        let (fences, number) = match until {
+            Until::Step(step) => (&mut self.steps, step),
+            Until::Ticket(ticket) => (&mut self.tickets, ticket.0),
+            Until::Now => return,
+        };
         if blocks.is_empty() {
             return;
         }
+        let at = fences.binary_search_by_key(&number, |fence| fence.number).unwrap_or_else(|at| {
+            fences.insert(at, Fence { number, blocks: self.spare.pop().unwrap_or_default() });
+            at
+        });
+        fences[at].blocks.extend_from_slice(blocks);
         self.count(records, blocks, false);
-        let at = match self.steps.binary_search_by_key(&step, |fence| fence.number) {
-            Ok(at) => at,
-            Err(at) => {
-                let blocks = self.spare.pop().unwrap_or_default();
-                self.steps.insert(at, Fence { number: step, blocks });
-                at
-            }
-        };
-        self.steps[at].blocks.extend_from_slice(blocks);
     }
 
     /// Pins a block by one reference of it, already counted. Pinned before, it needs no second one: all pins end together.

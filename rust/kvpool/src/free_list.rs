@@ -75,12 +75,6 @@ impl FreeBlockList {
         self.links.len()
     }
 
-    /// Whether the list met a broken link, and does nothing any more.
-    #[must_use]
-    pub const fn is_torn(&self) -> bool {
-        self.list.is_torn()
-    }
-
     /// Whether `block` is free.
     #[must_use]
     pub fn contains(&self, block: BlockId) -> bool {
@@ -99,17 +93,8 @@ impl FreeBlockList {
     /// [`PoolError::OutOfBlocks`] if fewer are free.
     pub fn pop_front_n(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
         let mut out = Vec::new();
-        self.pop_front_n_into(n, &mut out)?;
-        Ok(out)
-    }
-
-    /// [`Self::pop_front_n`] into a list that the caller reuses.
-    ///
-    /// # Errors
-    /// [`PoolError::OutOfBlocks`] if fewer are free; `out` is then unchanged.
-    pub fn pop_front_n_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        if self.list.pop_front_n(&mut self.links[..], n, out, take_link) {
-            return Ok(());
+        if self.list.pop_front_n(&mut self.links[..], n, &mut out, take_link) {
+            return Ok(out);
         }
         if self.list.is_torn() {
             return Err(torn());

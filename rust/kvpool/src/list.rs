@@ -102,12 +102,22 @@ impl List {
         if self.len > 0 { Some(BlockId::new(self.back)) } else { None }
     }
 
+    /// What is behind a block, or behind what is before the front.
+    #[inline]
+    fn behind(&self, links: &(impl Links + ?Sized), id: u32) -> Option<u32> {
+        if id == END { Some(self.front) } else { links.link(id).map(|link| link.next) }
+    }
+
+    /// What is before a block, or before what is behind the back.
+    #[inline]
+    fn before(&self, links: &(impl Links + ?Sized), id: u32) -> Option<u32> {
+        if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) }
+    }
+
     /// Whether `prev` and `next` are neighbours that say so of each other. Tears the list if they do not.
     #[inline]
     fn mirrors(&mut self, links: &(impl Links + ?Sized), prev: u32, next: u32) -> bool {
-        let behind = if prev == END { Some(self.front) } else { links.link(prev).map(|link| link.next) };
-        let before = if next == END { Some(self.back) } else { links.link(next).map(|link| link.prev) };
-        self.torn |= behind != Some(next) || before != Some(prev);
+        self.torn |= self.behind(links, prev) != Some(next) || self.before(links, next) != Some(prev);
         !self.torn
     }
 
@@ -195,24 +205,26 @@ impl List {
         blocks: &[BlockId],
         take: impl Fn(&mut L, BlockId) -> Option<Link>,
     ) -> usize {
-        let mut done = 0;
-        while let Some(&first) = blocks.get(done) {
-            let Some(Link { mut prev, next }) = take(links, first) else { break };
-            let mut last = first.get();
-            done += 1;
-            while let Some(&block) = blocks.get(done)
+        let mut rest = blocks;
+        while let [first, behind @ ..] = rest {
+            let Some(Link { mut prev, next }) = take(links, *first) else { break };
+            let (mut last, mut torn) = (first.get(), false);
+            rest = behind;
+            while let [block, behind @ ..] = rest
                 && block.get() == prev
             {
-                let Some(link) = take(links, block) else { break };
-                self.torn |= link.next != last;
+                let Some(link) = take(links, *block) else { break };
+                torn |= link.next != last;
                 (prev, last) = (link.prev, prev);
-                done += 1;
+                rest = behind;
             }
+            self.torn |= torn;
             self.join(links, (prev, last), (first.get(), next));
             if self.torn {
-                return done.saturating_sub(1);
+                return (blocks.len() - rest.len()).saturating_sub(1);
             }
         }
+        let done = blocks.len() - rest.len();
         self.len = self.len.wrapping_sub(done); // a count that is wrong is found by the sums, not here
         done
     }
@@ -272,12 +284,7 @@ impl List {
         }
         std::hint::black_box(read);
         if n > 0 {
-            let mirrored = if at == END {
-                self.back == last
-            } else {
-                links.link(at).is_some_and(|link| link.prev == last)
-            };
-            if !mirrored {
+            if self.before(links, at) != Some(last) {
                 return self.tear(out, before);
             }
             self.set_prev(links, at, END);
@@ -302,16 +309,8 @@ impl List {
         if id == END || self.torn {
             return false;
         }
-        let behind = match links.link(prev) {
-            Some(before) if prev != END => before.next,
-            _ => self.front,
-        };
-        let before = match links.link(next) {
-            Some(behind) if next != END => behind.prev,
-            _ => self.back,
-        };
-        if behind != id || before != id {
-            self.torn = true;
+        self.torn = self.behind(links, prev) != Some(id) || self.before(links, next) != Some(id);
+        if self.torn {
             return false;
         }
         self.set_next(links, prev, next);
@@ -347,10 +346,6 @@ impl List {
     ) -> Result<(), InvariantViolation> {
         const NAME: &str = "L1 (links mirror each other)";
         ensure(!self.torn, NAME, || "a change met links that do not".into())?;
-        let next_of =
-            |id: u32| if id == END { Some(self.front) } else { links.link(id).map(|link| link.next) };
-        let prev_of =
-            |id: u32| if id == END { Some(self.back) } else { links.link(id).map(|link| link.prev) };
         let Link { prev, next } = match links.link(block.get()) {
             _ if block.is_null() => {
                 let empty = self.len == 0;
@@ -364,9 +359,8 @@ impl List {
             _ => return Ok(()),
         };
         let id = block.get();
-        ensure(next_of(prev) == Some(id) && prev_of(next) == Some(id), NAME, || {
-            format!("{block:?}: {prev} before, {next} after")
-        })
+        let mirrored = self.behind(links, prev) == Some(id) && self.before(links, next) == Some(id);
+        ensure(mirrored, NAME, || format!("{block:?}: {prev} before, {next} after"))
     }
 
     /// Recounts the list from its links: forward and backward walks mirror each other and have its length. Returns the length.

@@ -75,7 +75,8 @@ impl<'a> Keys<'a> {
     /// without a key that the core knows.
     #[must_use]
     pub fn len(&self) -> usize {
-        let regular = if self.pool.hidden == 0 { self.pool.core.num_names() } else { self.regular().count() };
+        let regular =
+            if self.pool.hidden == 0 { self.pool.core.num_hashes() } else { self.regular().count() };
         regular + self.pool.overlay.index.len()
     }
 

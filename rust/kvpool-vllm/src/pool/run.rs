@@ -144,42 +144,39 @@ impl Pool {
 
     /// Appends the blocks of a run of digests in one group, up to the first that leads nowhere: what [`Self::find`] finds for each.
     pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
-        let mut digests = digests.into_iter().peekable();
+        let mut digests = digests.into_iter();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
         let (mut hashes, mut found) = ([BlockHash::from_bytes([0; 32]); LOOKUP], Vec::with_capacity(LOOKUP));
-        while digests.peek().is_some() {
-            let (known, mut asked) = (found.len(), 0);
+        loop {
+            // Up to one that the core cannot know.
+            let (mut asked, mut other) = (0, None);
             while asked < LOOKUP
-                && let Some(hash) = digests.next_if(|digest| digest.len() == self.digest_len).and_then(padded)
-            {
-                hashes[asked] = hash;
-                asked += 1;
-            }
-            let batch = &hashes[..asked];
-            if let Some(group) = core_group {
-                self.core.find_named_run(batch, group, &mut found);
-            }
-            let found_now = &found[known..];
-            out.extend(found_now.iter().map(|block: &BlockId| block.get()));
-            if found_now.len() == batch.len() && !batch.is_empty() {
-                continue;
-            }
-            // What the core does not know may be in the overlay.
-            let rest = batch[found_now.len()..].iter().map(|hash| hash.as_bytes().get(..self.digest_len));
-            for digest in rest.collect::<Vec<_>>().into_iter().map(Option::unwrap_or_default) {
-                if self.overlay.index.is_empty() {
-                    return;
-                }
-                let key = Key::new(digest, group);
-                let Some(block) = key.ok().and_then(|key| self.find(&key)) else { return };
-                out.push(block);
-            }
-            if batch.is_empty()
+                && other.is_none()
                 && let Some(digest) = digests.next()
             {
-                let key = Key::new(digest, group);
-                let Some(block) = key.ok().and_then(|key| self.find(&key)) else { return };
+                match padded(digest).filter(|_| digest.len() == self.digest_len) {
+                    Some(hash) => {
+                        hashes[asked] = hash;
+                        asked += 1;
+                    }
+                    None => other = Some(digest),
+                }
+            }
+            let known = found.len();
+            if let Some(group) = core_group {
+                self.core.find_named_run(&hashes[..asked], group, &mut found);
+            }
+            out.extend(found[known..].iter().map(|block: &BlockId| block.get()));
+            // What the core does not know may be in the overlay.
+            let unknown = hashes[found.len() - known..asked].iter();
+            let unknown = unknown.filter_map(|hash| hash.as_bytes().get(..self.digest_len)).chain(other);
+            for digest in unknown {
+                let key = Key::new(digest, group).ok().filter(|_| !self.overlay.index.is_empty());
+                let Some(block) = key.and_then(|key| self.find(&key)) else { return };
                 out.push(block);
+            }
+            if asked < LOOKUP && other.is_none() {
+                return;
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::block::BlockId;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{Link, List};
-use crate::record::{ByBlock, COMPUTED, IN_ORDER, Records};
+use crate::record::{ByBlock, COMPUTED, IN_ORDER, Record, Records};
 
 /// Deepest first, as the blocks of one release are evicted; of equal depth in the order given.
 #[inline]
@@ -72,27 +72,41 @@ impl Lru {
         true
     }
 
-    /// Gives up blocks that nobody holds, up to the first that somebody does or that is not in the order. Returns how many.
+    /// Gives up blocks that nobody holds, up to the first that somebody does or that is not in the order; `hold` has each of them then.
+    /// Returns how many.
     #[inline]
-    pub(crate) fn hit_run(&mut self, records: &mut Records, blocks: &[BlockId]) -> usize {
+    pub(crate) fn hit_run(
+        &mut self,
+        records: &mut Records,
+        blocks: &[BlockId],
+        hold: impl Fn(&mut Record),
+    ) -> usize {
         self.list.remove_run(records, blocks, |records, block| {
             let record = records.of_mut(block)?;
             if record.references > 0 || !record.is_in_order() {
                 return None;
             }
             record.flags &= !IN_ORDER;
+            hold(record);
             Some(std::mem::replace(&mut record.link, Link::LOOSE))
         })
     }
 
-    /// Gives up the next `n` victims, of which it has as many and none has references, appending them to `out`; false if one of them
-    /// cannot be in the order, or if its links are broken.
+    /// Gives up the next `n` victims, of which it has as many and none has references, appending them to `out`; `hold` has each of them
+    /// then. False if one of them cannot be in the order, or if its links are broken.
     #[inline]
-    pub(crate) fn evict_run(&mut self, records: &mut Records, n: usize, out: &mut Vec<BlockId>) -> bool {
+    pub(crate) fn evict_run(
+        &mut self,
+        records: &mut Records,
+        n: usize,
+        out: &mut Vec<BlockId>,
+        hold: impl Fn(&mut Record),
+    ) -> bool {
         self.list.pop_front_n(records, n, out, |records, block| {
             let record = records.of_mut(block).filter(|record| record.references == 0)?;
             let before = record.flags;
             record.flags &= !IN_ORDER;
+            hold(record);
             let link = std::mem::replace(&mut record.link, Link::LOOSE);
             (before & (IN_ORDER | COMPUTED) == IN_ORDER | COMPUTED).then_some(link)
         })

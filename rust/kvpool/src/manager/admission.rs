@@ -12,6 +12,7 @@ use crate::error::PoolError;
 use crate::fence::Until;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
+use crate::retention::HintReport;
 use crate::sequence::{Grouped, Part, Sequence, Staged, StagedTable, reusable_blocks};
 use crate::tiers::Fit;
 
@@ -191,14 +192,14 @@ impl CacheManager {
     }
 
     /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that there are.
-    fn left_for(&self, plan: Option<&StepPlan>) -> impl FnOnce(&[BlockId], usize) -> usize {
+    fn left_for(&self, plan: Option<&StepPlan>) -> impl FnOnce(&[BlockId]) -> usize {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
-        move |found, idle| {
-            let left = plan.map_or_else(
-                || pool.num_available().saturating_sub(idle),
-                |plan| plan.left_behind(pool, found),
-            );
+        move |found| {
+            let left = match plan {
+                None => pool.num_available().saturating_sub(pool.num_idle(found)),
+                Some(plan) => plan.left_behind(pool, found),
+            };
             left.saturating_sub(reserve)
         }
     }
@@ -324,7 +325,9 @@ impl CacheManager {
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if it is releasing already;
     /// [`crate::PoolError::UnknownTicket`].
     pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
-        self.release_as(id.into(), Leaving { until: until.into(), end_of_life: false }).map(drop)
+        let leaving = Leaving { until: until.into(), end_of_life: false };
+        let slot = self.releasable(id.into(), leaving.until)?;
+        self.release_slot(slot, leaving).map(drop)
     }
 
     /// [`Self::release`] for a batch, in its order, all or nothing: what ended in a step, in one call.
@@ -340,13 +343,23 @@ impl CacheManager {
         let slots = std::mem::replace(&mut self.rows, step);
         known?;
         let leaving = Leaving { until, end_of_life: false };
-        slots.into_iter().try_for_each(|slot| self.release_slot_as(slot, leaving).map(drop))
+        slots.into_iter().try_for_each(|slot| self.release_slot(slot, leaving).map(drop))
     }
 
-    /// The request in a slot gives up its blocks, and is forgotten.
-    pub(super) fn release_slot(&mut self, slot: usize, until: Until) -> Result<()> {
+    /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted how, while something is on its
+    /// way into them.
+    pub(super) fn release_slot(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
+        let request = self.at_mut(slot)?;
+        if matches!(request.state, RequestState::Moving | RequestState::Loading) {
+            request.leaving = Some(leaving);
+            self.set_state(slot, RequestState::Releasing)?;
+            return Ok(HintReport::default());
+        }
+        let report = if leaving.end_of_life { self.end_life(slot)? } else { HintReport::default() };
         self.apply_ends(slot)?;
         let (request, tiers) = self.parts(slot)?;
+        // A ticket may have ended since it was noted.
+        let until = if tiers.device().holds_back(leaving.until) { leaving.until } else { Until::Now };
         request.sequence.give_up(tiers, until)?;
         let state = request.state;
         *self.gauge(state) -= 1;
@@ -356,7 +369,7 @@ impl CacheManager {
             self.slots.remove(&request.id);
             self.free_slots.push(slot);
         }
-        Ok(())
+        Ok(report)
     }
 
     /// The slot of a request that can be released.

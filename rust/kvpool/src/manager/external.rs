@@ -12,10 +12,7 @@ use std::ops::Range;
 
 use super::CacheManager;
 use super::error::{ManagerError, Result};
-use super::hints::{Hints, RetentionRange};
-use super::request::{External, Leaving, Request, RequestRef, RequestState};
-use crate::fence::Until;
-use crate::retention::HintReport;
+use super::request::{External, RequestRef, RequestState};
 
 /// Which external tokens have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +74,10 @@ impl CacheManager {
             let id = request.id.clone();
             return Err(ManagerError::BadExternalCount { id, asked: loaded, least: computed, most: end });
         }
-        self.at_mut(slot)?.external = None;
-        if self.at(slot)?.leaving.is_some() {
-            self.leave(slot)?;
+        let request = self.at_mut(slot)?;
+        request.external = None;
+        if let Some(leaving) = request.leaving {
+            self.release_slot(slot, leaving)?;
             return Ok(0);
         }
         let brought = (loaded - computed) as u64;
@@ -91,42 +89,5 @@ impl CacheManager {
         }
         self.set_state(slot, RequestState::Running)?;
         self.commit_slot(slot, loaded)
-    }
-
-    /// Releases a request; or notes how it is to be released, while something is on its way into its blocks.
-    pub(super) fn release_as(&mut self, id: RequestRef<'_>, leaving: Leaving) -> Result<HintReport> {
-        let slot = self.releasable(id, leaving.until)?;
-        self.release_slot_as(slot, leaving)
-    }
-
-    /// The same of the request in a slot, which was checked.
-    pub(super) fn release_slot_as(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
-        let request = self.at_mut(slot)?;
-        request.leaving = Some(leaving);
-        if matches!(request.state, RequestState::Moving | RequestState::Loading) {
-            self.set_state(slot, RequestState::Releasing)?;
-            return Ok(HintReport::default());
-        }
-        self.leave(slot)
-    }
-
-    /// Releases a request as was noted. A ticket may have ended meanwhile.
-    pub(super) fn leave(&mut self, slot: usize) -> Result<HintReport> {
-        let Request { leaving, ref sequence, .. } = *self.at(slot)?;
-        let Leaving { until, end_of_life } = leaving.unwrap_or_default();
-        let mut report = HintReport::default();
-        if end_of_life {
-            let end = Hints::of(&[RetentionRange::end_of_life(0)], self.tiers.device().retention_time());
-            if sequence.tier == 0 && sequence.num_entries() > 0 {
-                report = self.apply_said(slot, &end)?;
-            } else if sequence.cursor.epoch() == self.tiers.device().epoch() {
-                let cursor = &self.requests[slot].as_ref().ok_or_else(super::lost_slot)?.sequence.cursor;
-                report = end.apply_to_chain(self.tiers.device_mut(), cursor)?;
-                self.stats.hints.add(report);
-            }
-        }
-        let until = if self.tiers.device().holds_back(until) { until } else { Until::Now };
-        self.release_slot(slot, until)?;
-        Ok(report)
     }
 }

@@ -1,5 +1,7 @@
 //! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
+use std::ops::Range;
+
 use super::error::{ManagerError, Result};
 use super::request::{Request, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
@@ -93,7 +95,7 @@ impl<'a> Rows<'a> {
     }
 
     /// A row, after a check.
-    #[inline]
+    #[inline(always)]
     pub(super) fn row(&self, row: usize, sequence: &Sequence) -> Row<'a> {
         let (from, to) = match (self.offsets.get(row), self.offsets.get(row + 1)) {
             (Some(&from), Some(&to)) => (from, to),
@@ -180,15 +182,23 @@ impl CacheManager {
         rows.check()?;
         let mut given_up = GivenUp::default();
         let mut needed = 0_usize;
-        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |row, request, pool| {
+        // Of most rows nothing but the tokens changes; what is noted are the others.
+        let mut busy = Vec::new();
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, pool| {
             if request.state != RequestState::Running {
+                busy.push(at);
                 return Ok(());
             }
-            let row = rows.row(row, &request.sequence);
+            let row = rows.row(at, &request.sequence);
             if let Some(asked) = row.computed {
                 check_computed(request, asked, row.all, row.slots)?;
             }
-            let blocks = request.sequence.blocks_needed(pool, row.slots, &mut given_up);
+            if request.sequence.needs_no_pool(row.slots, row.computed) {
+                return Ok(());
+            }
+            busy.push(at);
+            let (blocks, copied) = request.sequence.blocks_needed(pool, row.slots, &given_up);
+            copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
             needed = needed.saturating_add(blocks);
             Ok(())
         })?;
@@ -206,9 +216,13 @@ impl CacheManager {
             return Err(ManagerError::TooManyChanges { needed, most });
         }
         let mut added = Vec::with_capacity(needed);
-        for row in 0..rows.requests.len() {
+        let mut first = 0;
+        for row in busy {
+            self.append_in_place(first..row, rows)?;
             self.append_row(row, rows, &mut added)?;
+            first = row + 1;
         }
+        self.append_in_place(first..rows.requests.len(), rows)?;
         // With what is left: no step has written to a state since.
         if self.groups.is_some() {
             (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
@@ -216,20 +230,24 @@ impl CacheManager {
         Ok(added)
     }
 
-    /// One row of a batch that was checked. What was there before is committed first: it is in the index when blocks are evicted.
-    #[inline]
+    /// Rows of a batch that was checked, of which nothing but the tokens changes.
+    fn append_in_place(&mut self, these: Range<usize>, rows: &Rows<'_>) -> Result<()> {
+        for row in these {
+            let sequence = &mut self.at_mut(self.rows[row])?.sequence;
+            let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
+            sequence.grow_in_place(tokens, slots, computed);
+            self.note_appended(tokens);
+        }
+        Ok(())
+    }
+
+    /// Another row of it. What was there before is committed first: it is in the index when blocks are evicted.
     fn append_row(&mut self, row: usize, rows: &Rows<'_>, added: &mut Vec<NewBlock>) -> Result<()> {
         let slot = self.rows[row];
         let Request { state, sequence, .. } = self.at_mut(slot)?;
         let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
         if *state != RequestState::Running {
             sequence.cursor.append(tokens);
-            self.note_appended(tokens);
-            return Ok(());
-        }
-        // Most rows of a decode step: nothing but the tokens changes.
-        if sequence.needs_no_pool(slots, computed) {
-            sequence.grow_in_place(tokens, slots, computed);
             self.note_appended(tokens);
             return Ok(());
         }
@@ -414,7 +432,8 @@ impl CacheManager {
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.at(slot)?;
-        check_computed(request, computed_tokens, request.sequence.num_tokens(), 0)?;
+        let Request { sequence, .. } = request;
+        check_computed(request, computed_tokens, sequence.num_tokens(), sequence.covered_tokens())?;
         let registered = self.commit_slot(slot, computed_tokens)?;
         self.keep_states(slot)?;
         Ok(registered)
@@ -438,7 +457,8 @@ impl CacheManager {
     pub fn commit_batch(&mut self, requests: &[RequestRef<'_>], computed_tokens: &[usize]) -> Result<usize> {
         check_length(requests, computed_tokens.len(), "counts")?;
         self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, _| {
-            check_computed(request, computed_tokens[row], request.sequence.num_tokens(), 0)
+            let Request { sequence, .. } = request;
+            check_computed(request, computed_tokens[row], sequence.num_tokens(), sequence.covered_tokens())
         })?;
         let rows = 0..computed_tokens.len();
         let registered = rows.clone().zip(computed_tokens).try_fold(0, |sum, (row, &n)| {
@@ -482,11 +502,10 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Refuses more computed tokens than there are, or than the table covers, which is about to cover `slots`; and fewer than before.
+/// Refuses more computed tokens than there are, or than the table covers, or is about to; and fewer than before.
 #[inline]
-fn check_computed(request: &Request, asked: usize, tokens: usize, slots: usize) -> Result<()> {
-    let sequence = &request.sequence;
-    let (computed, covered) = (sequence.computed_tokens, sequence.covered_tokens().max(slots));
+fn check_computed(request: &Request, asked: usize, tokens: usize, covered: usize) -> Result<()> {
+    let computed = request.sequence.computed_tokens;
     if asked >= computed && asked <= tokens && asked <= covered {
         return Ok(());
     }

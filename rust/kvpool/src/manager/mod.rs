@@ -210,10 +210,10 @@ impl CacheManager {
     pub fn probe(&self, cursor: &HashCursor) -> Result<Probe> {
         self.check_cursor(cursor)?;
         if self.groups.is_some() {
-            let staged = Staged::find(self.tiers.device(), self.groups(), cursor, Part::WHOLE, |_, _| 0)?;
+            let staged = Staged::find(self.tiers.device(), self.groups(), cursor, Part::WHOLE, |_| 0)?;
             return Ok(Probe {
                 cached_blocks: staged.cached,
-                idle_blocks: staged.found.idle,
+                idle_blocks: self.pool().num_idle(&staged.matched().collect::<Vec<_>>()),
                 pending_blocks: 0,
             });
         }

@@ -25,6 +25,7 @@ use crate::error::PoolError;
 use crate::fence::Until;
 use crate::hash::HashCursor;
 use crate::retention::{HintReport, RetentionStats, TenantId, no_clock};
+use crate::sequence::Sequence;
 
 impl CacheManager {
     /// [`Self::admit`] of a part, or with what is known of the request.
@@ -207,7 +208,26 @@ impl CacheManager {
         let id = id.into();
         self.slot(id)?;
         self.check_retention("end a session")?;
-        self.release_as(id, Leaving { until: until.into(), end_of_life: true })
+        let leaving = Leaving { until: until.into(), end_of_life: true };
+        let slot = self.releasable(id, leaving.until)?;
+        self.release_slot(slot, leaving)
+    }
+
+    /// All that a request holds, or has cached if it holds nothing on the device, is of no use to it any more.
+    pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
+        let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
+        let Self { requests, tiers, stats, .. } = self;
+        let request = requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let Sequence { cursor, tier, .. } = &request.sequence;
+        if *tier == 0 && request.sequence.num_entries() > 0 {
+            return self.apply_said(slot, &end);
+        }
+        if cursor.epoch() != tiers.device().epoch() {
+            return Ok(HintReport::default());
+        }
+        let report = end.apply_to_chain(tiers.device_mut(), cursor)?;
+        stats.hints.add(report);
+        Ok(report)
     }
 
     /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what is cached now is

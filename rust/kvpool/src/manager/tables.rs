@@ -297,14 +297,12 @@ impl CacheManager {
 
     /// A request that a swap moved is in a tier now; or it goes, if it was released meanwhile. Returns whether it stays.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
-        let stays = self.at(slot)?.leaving.is_none();
-        if stays {
-            let state = if tier == DEVICE { RequestState::Running } else { RequestState::Swapped };
-            self.set_state(slot, state)?;
-        } else {
-            self.leave(slot)?;
+        if let Some(leaving) = self.at(slot)?.leaving {
+            self.release_slot(slot, leaving)?;
+            return Ok(false);
         }
-        Ok(stays)
+        self.set_state(slot, if tier == DEVICE { RequestState::Running } else { RequestState::Swapped })?;
+        Ok(true)
     }
 
     /// Notes that a swap moves requests.

@@ -3,6 +3,7 @@
 use super::observe::{ClearCause, RemovalCause};
 use super::order::Order;
 use super::{BlockPool, DuplicatePolicy};
+use crate::allocator::Allocator;
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{PoolError, Refusal};
 use crate::evictor::Candidate;
@@ -100,19 +101,20 @@ impl BlockPool {
             let first = out.len();
             match &mut self.order {
                 Order::Lru(lru) if self.pinned_in_order == 0 => {
-                    if !lru.evict_run(&mut self.records, VICTIMS.min(end - first), out) {
+                    if !lru.evict_run(&mut self.records, VICTIMS.min(end - first), out, Allocator::hold) {
                         return Err(self.broken(BROKEN_ORDER.into()));
                     }
+                    self.allocator.note_held(out.len() - first);
                     self.unregister_run(&out[first..], &mut gone);
                 }
                 _ => {
                     let victim = self.evict_one()?;
                     let visibility = self.unregister(victim, RemovalCause::Evicted(self.order.cause()));
                     gone(victim, self.records.at(victim.get()).name(), visibility);
+                    self.allocator.hold_parked(&mut self.records, victim);
                     out.push(victim);
                 }
             }
-            self.allocator.hold_parked(&mut self.records, &out[first..]);
         }
         Ok(())
     }
@@ -188,6 +190,29 @@ impl BlockPool {
         Ok(())
     }
 
+    /// Releases a block table, tail first: blocks that become free are handed out again in the table's order.
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
+        self.release_table_until(table, Until::Now)
+    }
+
+    /// [`Self::release_table`] of blocks that a running step or transfer may still touch: see [`Self::release_until`].
+    ///
+    /// # Errors
+    /// As this.
+    pub fn release_table_until(&mut self, table: &[BlockId], until: Until) -> Result<(), PoolError> {
+        self.check_until(until)?;
+        if self.holds_back(until) {
+            return self.hand_to_fence(&table.iter().rev().copied().collect::<Vec<_>>(), until);
+        }
+        self.drop_references(&table.iter().rev(), self.has_plain_releases())?;
+        self.settle_idle(false, self.history)?;
+        self.tell_changed(table);
+        Ok(())
+    }
+
     /// Whether what a released block becomes depends on nothing but the block. With pins, what gets a place in the order depends
     /// on what got one before.
     #[inline]
@@ -216,17 +241,6 @@ impl BlockPool {
         });
         let fenced = self.sound(released)?;
         self.fences.fence(fenced);
-        Ok(())
-    }
-
-    /// Releases a block table, tail first: blocks that become free are handed out again in the table's order.
-    ///
-    /// # Errors
-    /// As [`Self::release`].
-    pub fn release_table(&mut self, table: &[BlockId]) -> Result<(), PoolError> {
-        self.drop_references(&table.iter().rev(), self.has_plain_releases())?;
-        self.settle_idle(false, self.history)?;
-        self.tell_changed(table);
         Ok(())
     }
 
@@ -272,7 +286,10 @@ impl BlockPool {
             self.relink_candidates();
         }
         let held = self.order.len();
-        self.order.insert(&mut self.records, &mut self.candidates);
+        match &mut self.order {
+            Order::Lru(lru) => lru.insert(&mut self.records, &mut self.candidates),
+            Order::Other(evictor) => evictor.tell(|evictor| evictor.insert(&mut self.candidates)),
+        }
         if self.order.len() != held + self.candidates.len() {
             return Err(self.broken("B2: the evictor has not taken the blocks that it was given".into()));
         }
@@ -357,21 +374,13 @@ impl BlockPool {
         }
     }
 
-    /// Releases blocks that a running step may still touch: they become allocatable when `complete_step(step)`, or that
-    /// of a later step, is called; until then a hit on them still succeeds. If that step has completed already they are
-    /// released at once. O(n).
+    /// Releases blocks that a running step may still touch: [`Self::release_until`] [`Self::complete_step`] is called for that step,
+    /// or for a later one. O(n).
     ///
     /// # Errors
     /// As [`Self::release`].
     pub fn release_after(&mut self, blocks: &[BlockId], step: u64) -> Result<(), PoolError> {
-        if self.fences.is_completed(step) {
-            return self.release(blocks);
-        }
-        self.check_poison()?;
-        self.check_releasable(blocks)?;
-        self.fences.add_after(&mut self.records, step, blocks);
-        self.tell_changed(blocks);
-        Ok(())
+        self.release_until(blocks, Until::Step(step))
     }
 
     /// Opens a fence: what is released until its ticket stays out of reach until [`Self::end_fence`]. O(1).
@@ -383,8 +392,9 @@ impl BlockPool {
         Ok(self.fences.open())
     }
 
-    /// Releases blocks that may still be read or written until `ticket` ends: then they become free or cached-free, and not
-    /// before; until then a hit on them still succeeds. Tickets end in any order. O(n).
+    /// Releases blocks that may still be read or written until a ticket ends, or a step completes: then they become free or
+    /// cached-free, and not before; until then a hit on them still succeeds. Tickets end in any order; of a step that has completed
+    /// they are released at once. O(n).
     ///
     /// ```
     /// use kvpool::{BlockPool, PoolConfig};
@@ -401,11 +411,16 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::UnknownTicket`]; as [`Self::release`].
-    pub fn release_until(&mut self, blocks: &[BlockId], ticket: Ticket) -> Result<(), PoolError> {
-        self.check_poison()?;
-        self.check_ticket(ticket)?;
+    pub fn release_until(&mut self, blocks: &[BlockId], until: impl Into<Until>) -> Result<(), PoolError> {
+        let until = until.into();
+        self.check_until(until)?;
+        if self.holds_back(until) { self.hand_to_fence(blocks, until) } else { self.release(blocks) }
+    }
+
+    /// Hands one reference of each block to a fence.
+    fn hand_to_fence(&mut self, blocks: &[BlockId], until: Until) -> Result<(), PoolError> {
         self.check_releasable(blocks)?;
-        self.fences.add_until(&mut self.records, ticket, blocks);
+        self.fences.add(&mut self.records, until, blocks);
         self.tell_changed(blocks);
         Ok(())
     }
@@ -415,24 +430,9 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::UnknownTicket`] for a ticket that is not open: it has ended already, or is of another pool.
     pub fn end_fence(&mut self, ticket: Ticket) -> Result<usize, PoolError> {
-        self.check_poison()?;
-        self.check_ticket(ticket)?;
+        self.check_until(ticket.into())?;
         let ended = self.fences.close(ticket).unwrap_or_default();
         self.end_fences(ended, false)
-    }
-
-    /// [`Self::release_table`] of blocks that a running step or transfer may still touch: see [`Self::release_after`] and
-    /// [`Self::release_until`].
-    ///
-    /// # Errors
-    /// As these.
-    pub fn release_table_until(&mut self, table: &[BlockId], until: Until) -> Result<(), PoolError> {
-        let tail_first = || table.iter().rev().copied().collect::<Vec<_>>();
-        match until {
-            Until::Now => self.release_table(table),
-            Until::Step(step) => self.release_after(&tail_first(), step),
-            Until::Ticket(ticket) => self.release_until(&tail_first(), ticket),
-        }
     }
 
     /// Whether what is released until then is held back.
@@ -446,14 +446,13 @@ impl BlockPool {
 
     /// Refuses a ticket that is not open.
     pub(crate) fn check_until(&self, until: Until) -> Result<(), PoolError> {
-        if let Until::Ticket(ticket) = until { self.check_ticket(ticket) } else { Ok(()) }
-    }
-
-    fn check_ticket(&self, ticket: Ticket) -> Result<(), PoolError> {
-        if self.fences.is_open(ticket) {
-            return Ok(());
+        self.check_poison()?;
+        match until {
+            Until::Ticket(ticket) if !self.fences.is_open(ticket) => {
+                Err(PoolError::UnknownTicket { ticket: ticket.get(), open: self.fences.num_open() })
+            }
+            _ => Ok(()),
         }
-        Err(PoolError::UnknownTicket { ticket: ticket.get(), open: self.fences.num_open() })
     }
 
     /// Ends the fences of `step` and of all earlier steps. Returns how many references they held. O(those references).

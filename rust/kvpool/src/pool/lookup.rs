@@ -2,6 +2,7 @@
 
 use super::BlockPool;
 use super::observe::Lookup;
+use crate::allocator::Allocator;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::free_list::check_id;
@@ -34,8 +35,6 @@ pub struct Registered {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrefixMatch {
     pub(crate) blocks: Vec<BlockId>,
-    /// Blocks of the match without references.
-    pub(crate) idle: usize,
     /// Blocks asked for.
     pub(crate) asked: usize,
     pub(crate) collided: bool,
@@ -68,7 +67,7 @@ impl BlockPool {
         self.check_chain(chain)?;
         let asked = chain.len().saturating_sub(start).min(max_blocks);
         let mut found = PrefixMatch { asked, ..PrefixMatch::default() };
-        let PrefixMatch { blocks, idle, collided, .. } = &mut found;
+        let PrefixMatch { blocks, collided, .. } = &mut found;
         blocks.reserve(asked.min(self.index.num_registered()));
         let records = &self.records[..];
         if self.verify() == Verify::None {
@@ -81,17 +80,19 @@ impl BlockPool {
                 sure.ok().flatten()
             }));
         }
-        for (position, block) in blocks.iter().enumerate() {
-            let references = records.at(block.get()).references;
-            *idle += usize::from(references == 0);
-            if references == u32::MAX {
-                // No further reference can be counted: as good as a miss.
-                blocks.truncate(position);
-                *collided = false;
-                break;
-            }
+        if !self.allocator.has_room_for(1)
+            && let Some(full) = blocks.iter().position(|block| records.at(block.get()).references == u32::MAX)
+        {
+            // No further reference can be counted: as good as a miss.
+            blocks.truncate(full);
+            *collided = false;
         }
         Ok(found)
+    }
+
+    /// Of blocks those without references: acquiring them leaves as many fewer to allocate.
+    pub(crate) fn num_idle(&self, blocks: &[BlockId]) -> usize {
+        blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
 
     /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail, short of a broken invariant.
@@ -118,8 +119,8 @@ impl BlockPool {
         while at < blocks.len() {
             let Self { records, order, allocator, .. } = self;
             // What nobody holds, which is most of it; each of the rest by itself.
-            let idle = order.hit_run(records, &blocks[at..]);
-            allocator.hold_parked(records, &blocks[at..at + idle]);
+            let idle = order.hit_run(records, &blocks[at..], Allocator::hold);
+            allocator.note_held(idle);
             at += idle;
             let Some(&block) = blocks.get(at) else { break };
             let record = self.records.at(block.get());
@@ -194,7 +195,8 @@ impl BlockPool {
         let cached_blocks = found.blocks.len();
         let pending =
             (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(&self.records, chain, at));
-        Ok(Probe { cached_blocks, idle_blocks: found.idle, pending_blocks: pending.count() })
+        let idle_blocks = self.num_idle(&found.blocks);
+        Ok(Probe { cached_blocks, idle_blocks, pending_blocks: pending.count() })
     }
 
     /// Whether a block is registered under the hash of a chain's block at `position`, computed or not. O(1).

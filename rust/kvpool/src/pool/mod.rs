@@ -326,7 +326,7 @@ impl BlockPool {
         self.allocator.free_list().front()
     }
 
-    /// Hashes that blocks are registered under: copies count once.
+    /// Names that blocks are registered under, hidden ones included: copies count once.
     #[must_use]
     pub fn num_hashes(&self) -> usize {
         self.index.num_hashes()

@@ -90,12 +90,6 @@ impl BlockPool {
         self.history
     }
 
-    /// Names different contents that are in the pool, as long as nothing is hidden. O(1).
-    #[must_use]
-    pub fn num_names(&self) -> usize {
-        self.index.num_hashes()
-    }
-
     /// Registers held blocks as computed ones, all at depth 0, behind nothing. `told` learns of each, by its position here, whether its
     /// name is new. O(blocks).
     ///
@@ -250,7 +244,16 @@ impl BlockPool {
     }
 
     /// Refuses blocks that are none of the pool's, or that so many references more are too many for.
+    #[inline]
     pub(super) fn check_countable(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
+        // Ids alone, no record: that is looked at when it is changed.
+        let usable = self.num_usable() as u32;
+        let are_ours = blocks.iter().fold(true, |ours, block| ours & (block.get().wrapping_sub(1) < usable));
+        if are_ours && self.allocator.has_room_for(blocks.len()) { Ok(()) } else { self.check_each(blocks) }
+    }
+
+    #[cold]
+    fn check_each(&self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let most = u32::MAX.saturating_sub(u32::try_from(blocks.len()).unwrap_or(u32::MAX));
         for &block in blocks {
             match self.records.of(block) {
@@ -390,7 +393,7 @@ impl BlockPool {
                 let (content, algorithm) = (pool.blocks().get(victim).content, pool.index.algorithm());
                 Index::forget_depth(&mut pool.records, victim);
                 pool.tell_exchanged(victim, content, algorithm, false);
-                pool.allocator.hold_parked(&mut pool.records, &[victim]);
+                pool.allocator.hold_parked(&mut pool.records, victim);
                 out.push(victim);
             }
             Ok(())

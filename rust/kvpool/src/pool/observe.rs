@@ -162,6 +162,7 @@ pub enum ClearCause {
 }
 
 /// Who watches a pool: see [`BlockPool::observe`]. All methods but the last do nothing unless they are written.
+#[expect(unused_variables, reason = "what a method may use, by name")]
 pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// Whether it wants to know what contents hang on ([`Computed::parent`]): 32 bytes per block. Always says the same.
     fn wants_parents(&self) -> bool {
@@ -175,41 +176,28 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     }
 
     /// The references, fences or contents of these blocks have changed.
-    fn changed(&mut self, blocks: &[BlockId]) {
-        let _ = blocks;
-    }
+    fn changed(&mut self, blocks: &[BlockId]) {}
 
     /// A lookup has acquired what it found.
-    fn looked_up(&mut self, lookup: &Lookup<'_>) {
-        let _ = lookup;
-    }
+    fn looked_up(&mut self, lookup: &Lookup<'_>) {}
 
     /// Blocks are registered.
-    fn registered(&mut self, new: &NewContents<'_>, blocks: Blocks<'_>) {
-        let _ = (new, blocks);
-    }
+    fn registered(&mut self, new: &NewContents<'_>, blocks: Blocks<'_>) {}
 
     /// A block is computed.
-    fn computed(&mut self, computed: &Computed) {
-        let _ = computed;
-    }
+    fn computed(&mut self, computed: &Computed) {}
 
     /// A block has left the index.
-    fn removed(&mut self, removed: &Removed) {
-        let _ = removed;
-    }
+    fn removed(&mut self, removed: &Removed) {}
 
     /// All contents are forgotten; `epoch` is the pool's now. Every block may have changed.
-    fn cleared(&mut self, cause: ClearCause, epoch: u64) {
-        let _ = (cause, epoch);
-    }
+    fn cleared(&mut self, cause: ClearCause, epoch: u64) {}
 
     /// The pool is about to grow to so many blocks, null block included.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory: then the pool does not grow, and nothing may have changed.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        let _ = num_blocks;
         Ok(())
     }
 
@@ -218,7 +206,6 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// # Errors
     /// The first thing that is wrong.
     fn check(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
-        let _ = pool;
         Ok(())
     }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
-use crate::evictor::{Candidate, Content, Evictor};
-use crate::record::{ByBlock, Records};
+use crate::evictor::{Content, Evictor};
+use crate::record::{ByBlock, Record, Records};
 use crate::retention::{EvictionCause, Retain};
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Guarded {
     }
 
     #[inline]
-    fn tell<R>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> R) -> R {
+    pub(super) fn tell<R>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> R) -> R {
         let before = std::mem::replace(self.entered.get_mut(), true);
         let answer = call(&mut *self.evictor);
         *self.entered.get_mut() = before;
@@ -50,6 +50,23 @@ impl Guarded {
 }
 
 impl Order {
+    /// What an evictor says; of LRU what an evictor says that has no more to say than LRU.
+    #[inline]
+    fn ask<R: Default>(&self, call: impl FnOnce(&dyn Evictor) -> R) -> R {
+        match self {
+            Self::Lru(_) => R::default(),
+            Self::Other(evictor) => evictor.ask(call),
+        }
+    }
+
+    /// Tells an evictor what LRU does not ask for.
+    #[inline]
+    fn tell(&mut self, call: impl FnOnce(&mut dyn Evictor)) {
+        if let Self::Other(evictor) = self {
+            evictor.tell(call);
+        }
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Lru(_) => "lru",
@@ -59,10 +76,7 @@ impl Order {
 
     /// Whether registrations and hits on blocks in use are to be reported. Always says the same.
     pub(super) fn wants_history(&self) -> bool {
-        match self {
-            Self::Lru(_) => false,
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.wants_history()),
-        }
+        self.ask(|evictor| evictor.wants_history())
     }
 
     #[inline]
@@ -92,14 +106,6 @@ impl Order {
     }
 
     #[inline]
-    pub(super) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
-        match self {
-            Self::Lru(lru) => lru.insert(records, candidates),
-            Self::Other(evictor) => evictor.tell(|evictor| evictor.insert(candidates)),
-        }
-    }
-
-    #[inline]
     pub(super) fn hit(&mut self, records: &mut Records, block: BlockId) -> bool {
         match self {
             Self::Lru(lru) => lru.remove(records, block),
@@ -107,17 +113,24 @@ impl Order {
         }
     }
 
-    /// Takes blocks that a lookup found, up to the first that somebody holds or that is not in the order. Returns how many.
+    /// Takes blocks that a lookup found, up to the first that somebody holds or that is not in the order; `hold` has each of them then.
+    /// Returns how many.
     #[inline]
-    pub(super) fn hit_run(&mut self, records: &mut Records, blocks: &[BlockId]) -> usize {
+    pub(super) fn hit_run(
+        &mut self,
+        records: &mut Records,
+        blocks: &[BlockId],
+        hold: impl Fn(&mut Record),
+    ) -> usize {
         match self {
-            Self::Lru(lru) => lru.hit_run(records, blocks),
+            Self::Lru(lru) => lru.hit_run(records, blocks, hold),
             Self::Other(evictor) => {
-                // A block that is named twice is not held before the run is.
                 let mut hit = |block: BlockId| {
-                    records.at(block.get()).references == 0
+                    let record = records.of_mut(block).filter(|record| record.references == 0);
+                    let hit = record.is_some()
                         && evictor.ask(|evictor| evictor.contains(block))
-                        && evictor.tell(|evictor| evictor.hit(block))
+                        && evictor.tell(|evictor| evictor.hit(block));
+                    record.filter(|_| hit).map(&hold).is_some()
                 };
                 blocks.iter().take_while(|&&block| hit(block)).count()
             }
@@ -136,9 +149,9 @@ impl Order {
     /// block was held, too.
     #[inline]
     pub(super) fn forget(&mut self, block: BlockId) {
-        if let Self::Other(evictor) = self {
-            evictor.tell(|evictor| evictor.remove(block));
-        }
+        self.tell(|evictor| {
+            evictor.remove(block);
+        });
     }
 
     pub(super) fn renew(&mut self, records: &mut Records, block: BlockId) -> bool {
@@ -157,48 +170,31 @@ impl Order {
     }
 
     pub(super) fn clear(&mut self) {
-        if let Self::Other(evictor) = self {
-            evictor.tell(|evictor| evictor.clear());
-        }
+        self.tell(|evictor| evictor.clear());
     }
 
     pub(super) fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
-        if let Self::Other(evictor) = self {
-            evictor.tell(|evictor| evictor.registered(block, content, parent));
-        }
+        self.tell(|evictor| evictor.registered(block, content, parent));
     }
 
     pub(super) fn parent(&self, block: BlockId) -> Option<BlockId> {
-        match self {
-            Self::Lru(_) => None,
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.parent(block)),
-        }
+        self.ask(|evictor| evictor.parent(block))
     }
 
     pub(super) fn relink(&mut self, block: BlockId, parent: BlockId) {
-        if let Self::Other(evictor) = self {
-            evictor.tell(|evictor| evictor.relink(block, parent));
-        }
+        self.tell(|evictor| evictor.relink(block, parent));
     }
 
     pub(super) fn has_dependents(&self, block: BlockId) -> bool {
-        match self {
-            Self::Lru(_) => false,
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.has_dependents(block)),
-        }
+        self.ask(|evictor| evictor.has_dependents(block))
     }
 
     pub(super) fn cause(&self) -> EvictionCause {
-        match self {
-            Self::Lru(_) => EvictionCause::Policy,
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.cause()),
-        }
+        self.ask(|evictor| evictor.cause())
     }
 
     pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {
-        if let Self::Other(evictor) = self {
-            evictor.tell(|evictor| evictor.mark_accessed(block, time));
-        }
+        self.tell(|evictor| evictor.mark_accessed(block, time));
     }
 
     pub(super) fn retention(&self) -> Option<&dyn Retain> {

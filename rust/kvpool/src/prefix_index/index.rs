@@ -362,13 +362,14 @@ impl Index {
         let (first, mut homes) = (out.len(), [Home::default(); LOOKAHEAD]);
         loop {
             if let [.., before, last] = out[..] {
-                let step = last.get().wrapping_sub(before.get());
-                let mut next = last.get();
-                let guessed = hashes[out.len() - first..].iter().map_while(|hash| {
+                let (last, step) = (last.get(), last.get().wrapping_sub(before.get()));
+                let mut next = last;
+                let guessed = hashes[out.len() - first..].iter().take_while(|hash| {
                     next = next.wrapping_add(step);
-                    records.at(next).leads_to(Name { hash, group }).then_some(BlockId::new(next))
+                    records.at(next).leads_to(Name { hash, group })
                 });
-                out.extend(guessed);
+                let guessed = 1..guessed.count() as u32 + 1; // no more than blocks
+                out.extend(guessed.map(|nth| BlockId::new(last.wrapping_add(step.wrapping_mul(nth)))));
             }
             // Two are enough for a first guess.
             let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };

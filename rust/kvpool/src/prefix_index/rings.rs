@@ -299,7 +299,9 @@ impl Index {
     /// Forgets everything, the algorithm too. O(blocks).
     pub(crate) fn clear(&mut self, records: &mut Records) {
         self.table.clear();
-        self.interior.as_mut().map(|interior| interior.clear());
+        if let Some(interior) = &mut self.interior {
+            interior.clear();
+        }
         records.iter_mut().for_each(|record| forget(Some(record)));
         self.registered = 0;
         self.mixed = 0;

@@ -206,8 +206,8 @@ impl Sequences {
             return Err(SequenceError::ForeignCursor);
         }
         let pool = self.tiers.pool(tier)?;
-        let available = pool.num_available();
-        let mut staged = Staged::new(pool, None, &prompt, Part::WHOLE, |_, idle| available - idle)?;
+        let left = |found: &[BlockId]| pool.num_available().saturating_sub(pool.num_idle(found));
+        let mut staged = Staged::new(pool, None, &prompt, Part::WHOLE, left)?;
         staged.take(&mut self.tiers, tier, &prompt)?;
         let mut sequence = Sequence::new(prompt, tier, None);
         sequence.hold(&staged);

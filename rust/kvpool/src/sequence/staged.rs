@@ -67,21 +67,20 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Matches a prompt, all but its last token; `left` says how many blocks are there behind a match of these blocks, of which so many
-    /// are held by nobody. Changes nothing.
+    /// Matches a prompt, all but its last token; `left` says how many blocks are there behind a match of these blocks. Changes nothing.
     pub(crate) fn find(
         pool: &BlockPool,
         groups: Option<&Groups>,
         prompt: &HashCursor,
         part: Part,
-        left: impl FnOnce(&[BlockId], usize) -> usize,
+        left: impl FnOnce(&[BlockId]) -> usize,
     ) -> Result<Self, PoolError> {
         if let Some(groups) = groups {
             return Self::find_in(groups, pool, prompt, part, left);
         }
         let found = pool.find_prefix(prompt.chain(), reusable_blocks(prompt))?;
         let (cached, size, tokens) = (found.blocks.len(), pool.block_size(), prompt.num_tokens());
-        let (left, cached_tokens) = (left(&found.blocks, found.idle), cached * size);
+        let (left, cached_tokens) = (left(&found.blocks), cached * size);
         let (ready_tokens, covered_tokens) = ready_and_covered(tokens, cached_tokens, part);
         let fitting = ((cached + left) * size).saturating_sub(ready_tokens);
         Ok(Self {
@@ -105,14 +104,13 @@ impl Staged {
         pool: &BlockPool,
         prompt: &HashCursor,
         part: Part,
-        left: impl FnOnce(&[BlockId], usize) -> usize,
+        left: impl FnOnce(&[BlockId]) -> usize,
     ) -> Result<Self, PoolError> {
         let (specs, tokens) = (groups.specs(), prompt.num_tokens());
         let hit = pool.find_groups(groups, prompt.chain(), Tokens(tokens.saturating_sub(1)))?;
         let GroupHit { tokens: Tokens(cached_tokens), tables, full_tokens } = hit;
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
-        let idle = matched.iter().filter(|&&block| pool.ref_count(block) == Some(0)).count();
-        let left = left(&matched, idle);
+        let left = left(&matched);
         let (ready_tokens, covered_tokens) = ready_and_covered(tokens, cached_tokens, part);
         // Blocks of a group beyond its match, for so many tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
@@ -147,7 +145,7 @@ impl Staged {
         let asked = tokens.saturating_sub(1) / specs[0].block_tokens;
         Ok(Self {
             tables: staged.collect(),
-            found: PrefixMatch { idle, asked, ..PrefixMatch::default() },
+            found: PrefixMatch { asked, ..PrefixMatch::default() },
             cached,
             cached_tokens,
             full_tokens: full_tokens.0,
@@ -166,7 +164,7 @@ impl Staged {
         groups: Option<&Groups>,
         prompt: &HashCursor,
         part: Part,
-        left: impl FnOnce(&[BlockId], usize) -> usize,
+        left: impl FnOnce(&[BlockId]) -> usize,
     ) -> Result<Self, PoolError> {
         let staged = Self::find(pool, groups, prompt, part, left)?;
         match staged.refusal(pool) {

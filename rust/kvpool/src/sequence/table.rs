@@ -307,12 +307,10 @@ impl Table {
         &self.blocks[self.trimmed..]
     }
 
-    /// Gives up all blocks, tail first, or hands them to a fence.
-    pub(crate) fn give_up(&mut self, tiers: &mut Tiers, tier: usize, until: Until) -> Result<(), TierError> {
-        tiers.pool_mut(tier)?.release_table_until(self.held(), until)?;
+    /// Its blocks are given up.
+    pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         (self.published, self.trimmed, self.guarded) = (0, 0, NOT_GUARDED);
-        Ok(())
     }
 
     /// Takes the blocks that a completed swap moved it to.

@@ -135,20 +135,23 @@ impl Sequence {
         }
     }
 
-    /// Blocks that a growth to `slots` takes: missing ones, and copies of those that it must not write to. `given_up`
-    /// counts the references that earlier rows of the same batch give up, and this one.
+    /// Blocks that a growth to `slots` takes: missing ones, and copies of those that it must not write to, which it gives up.
+    /// `given_up` are references that others give up before.
     #[inline]
-    pub(crate) fn blocks_needed(&self, pool: &BlockPool, slots: usize, given_up: &mut GivenUp) -> usize {
-        let (tokens, mut needed) = (self.num_tokens(), 0_usize);
+    pub(crate) fn blocks_needed(
+        &self,
+        pool: &BlockPool,
+        slots: usize,
+        given_up: &GivenUp,
+    ) -> (usize, Vec<BlockId>) {
+        let (tokens, mut missing, mut copied) = (self.num_tokens(), 0_usize, Vec::new());
         for table in self.tables() {
-            needed = needed.saturating_add(table.missing_for(slots));
+            missing = missing.saturating_add(table.missing_for(slots));
             if table.guarded != NOT_GUARDED {
-                let copied: Vec<_> = table.copied(pool, tokens, slots, given_up).collect();
-                copied.iter().for_each(|&block| *given_up.entry(block).or_default() += 1);
-                needed = needed.saturating_add(copied.len());
+                copied.extend(table.copied(pool, tokens, slots, given_up));
             }
         }
-        needed
+        (missing.saturating_add(copied.len()), copied)
     }
 
     /// Whether a growth to `slots` would fit an otherwise empty pool.
@@ -169,15 +172,11 @@ impl Sequence {
         available: usize,
         given_up: &GivenUp,
     ) -> Result<(usize, Vec<BlockId>), PoolError> {
-        let tokens = self.num_tokens();
-        let copied: Vec<_> =
-            self.tables().flat_map(|table| table.copied(pool, tokens, slots, given_up)).collect();
-        let missing = self.tables().fold(0_usize, |sum, table| sum.saturating_add(table.missing_for(slots)));
-        let needed = missing.saturating_add(copied.len());
-        if needed > available {
-            return Err(out_of_blocks(pool, needed, available, self.fits_alone(pool, slots)));
+        let growth = self.blocks_needed(pool, slots, given_up);
+        if growth.0 > available {
+            return Err(out_of_blocks(pool, growth.0, available, self.fits_alone(pool, slots)));
         }
-        Ok((needed, copied))
+        Ok(growth)
     }
 
     /// Appends tokens and covers `slots`, after a check that [`Self::blocks_needed`] are available. What it must not write to is
@@ -320,9 +319,12 @@ impl Sequence {
     /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next. The first table
     /// goes last: what it keeps is of use without the others.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
-        let tier = self.tier;
         self.keep_tails(tiers)?;
-        self.tables_mut().rev().try_for_each(|table| table.give_up(tiers, tier, until))?;
+        let pool = tiers.pool_mut(self.tier)?;
+        for table in self.tables_mut().rev() {
+            pool.release_table_until(table.held(), until)?;
+            table.clear();
+        }
         (self.tier, self.computed_tokens, self.publishes) = (0, 0, true);
         Ok(())
     }
