@@ -245,7 +245,9 @@ DEFECTS: Final = (
             Replacement(
                 "sequence/table.rs",
                 "tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;",
-                "if self.group == 0 {\n            tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;\n        }",
+                "if self.group == 0 {\n"
+                "            tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;\n"
+                "        }",
             ),
         ),
         ("manager_groups",),

@@ -115,7 +115,9 @@ impl Grouped {
             })
         };
         let tells = computed.is_some_and(|computed| computed >= (self.told + 1) * self.groups.unit());
-        !tells && quiet(main) && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
+        !tells
+            && quiet(main)
+            && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
     }
 
     /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up, and states do not go back.
