@@ -200,32 +200,6 @@ DEFECTS: Final = (
         "groups",
     ),
     Defect(
-        "shared-state",
-        "a request that hits a state writes to it, and not to a copy of its own",
-        (
-            Replacement(
-                "sequence/staged.rs",
-                "(Layout::State, Some(&state)) => *blocks = vec![tiers.copy_on_write(tier, state)?],",
-                "(Layout::State, Some(_)) => {}",
-            ),
-        ),
-        ("manager_groups",),
-        "groups",
-    ),
-    Defect(
-        "state-ran-ahead",
-        "the state of a step that went on is kept as that of the tokens before it",
-        (
-            Replacement(
-                "sequence/grouped.rs",
-                "grouped.due = (due && grouped.written_to == *computed).then_some(*computed);",
-                "grouped.due = due.then_some(*computed);",
-            ),
-        ),
-        ("manager_groups",),
-        "groups",
-    ),
-    Defect(
         "forgotten-group",
         "a lookup looks into one group of windows, chunks and states alone",
         (

@@ -27,7 +27,6 @@ fn no_layer_reads_what_is_not_its_own() {
     let config = Config {
         cases: (operations() / LENGTH).max(1),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        max_shrink_iters: 20_000,
         ..Config::default()
     };
     let histories = (drawn(specs), 8_usize..40, prop::collection::vec(drawn(operation), LENGTH as usize));
