@@ -1,7 +1,5 @@
 //! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
-use std::ops::Range;
-
 use super::error::{ManagerError, Result};
 use super::request::{Request, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
@@ -216,13 +214,17 @@ impl CacheManager {
             return Err(ManagerError::TooManyChanges { needed, most });
         }
         let mut added = Vec::with_capacity(needed);
-        let mut first = 0;
-        for row in busy {
-            self.append_in_place(first..row, rows)?;
-            self.append_row(row, rows, &mut added)?;
-            first = row + 1;
+        let mut busy = busy.into_iter().peekable();
+        for row in 0..rows.requests.len() {
+            if busy.next_if_eq(&row).is_some() {
+                self.append_row(row, rows, &mut added)?;
+                continue;
+            }
+            let sequence = &mut self.at_mut(self.rows[row])?.sequence;
+            let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
+            sequence.grow_in_place(tokens, slots, computed);
+            self.note_appended(tokens);
         }
-        self.append_in_place(first..rows.requests.len(), rows)?;
         // With what is left: no step has written to a state since.
         if self.groups.is_some() {
             (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
@@ -230,18 +232,7 @@ impl CacheManager {
         Ok(added)
     }
 
-    /// Rows of a batch that was checked, of which nothing but the tokens changes.
-    fn append_in_place(&mut self, these: Range<usize>, rows: &Rows<'_>) -> Result<()> {
-        for row in these {
-            let sequence = &mut self.at_mut(self.rows[row])?.sequence;
-            let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
-            sequence.grow_in_place(tokens, slots, computed);
-            self.note_appended(tokens);
-        }
-        Ok(())
-    }
-
-    /// Another row of it. What was there before is committed first: it is in the index when blocks are evicted.
+    /// One row of a batch that was checked. What was there before is committed first: it is in the index when blocks are evicted.
     fn append_row(&mut self, row: usize, rows: &Rows<'_>, added: &mut Vec<NewBlock>) -> Result<()> {
         let slot = self.rows[row];
         let Request { state, sequence, .. } = self.at_mut(slot)?;
