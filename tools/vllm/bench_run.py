@@ -19,7 +19,12 @@ def make_config(num_blocks: int, model: str) -> Any:
     """The KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
-    return interface.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+    return interface.KVCacheConfig(
+        num_blocks=num_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=groups,
+        prefix_cache_retention_interval=0,  # as an engine has it that nobody has told otherwise
+    )
 
 
 def check_level(level: str, manager: Any, pool: Any) -> None:
