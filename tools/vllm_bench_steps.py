@@ -105,12 +105,7 @@ def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int
     config.cache_config.num_gpu_blocks = num_blocks
     return vllm.AsyncScheduler(
         vllm_config=config,
-        kv_cache_config=vllm.KVCacheConfig(
-            num_blocks=num_blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=groups,
-            prefix_cache_retention_interval=0,  # as an engine has it that nobody has told otherwise
-        ),
+        kv_cache_config=vllm.KVCacheConfig(num_blocks=num_blocks, kv_cache_tensors=[], kv_cache_groups=groups),
         structured_output_manager=vllm.StructuredOutputManager(config),
         block_size=BLOCK_SIZE,
         hash_block_size=BLOCK_SIZE,

@@ -19,11 +19,14 @@ def make_config(num_blocks: int, model: str) -> Any:
     """The KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
+    # Windows are kept as an engine has it that nobody has told otherwise. States are kept wherever a chunk ends: the
+    # loads do not end chunks where vLLM's scheduler would for the sake of the few that are kept otherwise.
+    states = any(isinstance(group.kv_cache_spec, interface.MambaSpec) for group in groups)
     return interface.KVCacheConfig(
         num_blocks=num_blocks,
         kv_cache_tensors=[],
         kv_cache_groups=groups,
-        prefix_cache_retention_interval=0,  # as an engine has it that nobody has told otherwise
+        prefix_cache_retention_interval=None if states else 0,
     )
 
 
