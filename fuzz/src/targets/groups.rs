@@ -107,14 +107,14 @@ impl Machine for Hybrid {
                 simpler.extend(least(1, *all).map(|fewer| {
                     with(&|one| {
                         if let Operation::Admit { tokens, .. } = one {
-                            *tokens = fewer
+                            *tokens = fewer;
                         }
                     })
                 }));
                 simpler.extend(smaller(*most).map(|earlier| {
                     with(&|one| {
                         if let Operation::Admit { turn, .. } = one {
-                            *turn = earlier
+                            *turn = earlier;
                         }
                     })
                 }));

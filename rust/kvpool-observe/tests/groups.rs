@@ -1,6 +1,6 @@
 //! Everything that watches, on managers with KV-cache groups under random operations: events, the digest, the scrubber, the advisor and
 //! explanations, each against what is recounted from scratch after every operation.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
