@@ -36,8 +36,11 @@ fn explain(manager: &CacheManager, id: &str) -> Explanation {
     manager.explain(id).unwrap()
 }
 
+/// Where a group ends, and why.
+type Ends = Vec<(usize, &'static str)>;
+
 /// By group: how far it reaches, whether it limits, and where and why it ends.
-fn reach(explanation: &Explanation) -> Vec<(usize, bool, Vec<(usize, &'static str)>)> {
+fn reach(explanation: &Explanation) -> Vec<(usize, bool, Ends)> {
     let of = |group: &kvpool_observe::GroupReach| {
         let ends = group.ends.iter().map(|end| (end.tokens.end, end.reason.name())).collect();
         (group.reach_tokens, group.limits, ends)
