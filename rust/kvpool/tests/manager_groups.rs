@@ -1,5 +1,4 @@
 //! Hybrid models on real bytes: random histories of the engine of [`kvpool_testing::groups`], which reads every cell that a token needs.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::fmt::Debug;
 
