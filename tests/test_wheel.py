@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
+import os
 import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What every Linux has: the C library and its parts, the loader, the compiler's runtime.
@@ -23,14 +29,47 @@ AS_TESTED = ["--profile", "dev", "--features", "as-tested"]
 RELEASE = ["--release"]
 
 
-@pytest.fixture(scope="module", params=[AS_TESTED, pytest.param(RELEASE, marks=pytest.mark.slow)], ids=" ".join)
-def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "maturin", "build", *request.param, "--locked", "--quiet", "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def build_once(out: Path, lock: Path, build: Callable[[Path], None]) -> Path:
+    """The wheel in ``out``, built if there is none.
+
+    Workers share it: maturin moves what it has linked away from where all of its runs link, so of two at once one finds
+    it gone.
+    """
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if not list(out.glob("*.whl")):
+            build(out)
     (wheel,) = out.glob("*.whl")
     return wheel
+
+
+@pytest.fixture(scope="module", params=[AS_TESTED, pytest.param(RELEASE, marks=pytest.mark.slow)], ids=" ".join)
+def wheel(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    arguments: list[str] = request.param
+
+    def build(out: Path) -> None:
+        command = [sys.executable, "-m", "maturin", "build", *arguments, "--locked", "--quiet", "--out", str(out)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    (ROOT / "target").mkdir(exist_ok=True)
+    return build_once(shared / "-".join(["wheel", *arguments]), ROOT / "target" / "wheel.lock", build)
+
+
+def test_workers_build_a_wheel_once_and_one_at_a_time(tmp_path: Path) -> None:
+    lock, built = tmp_path / "lock", []
+
+    def build(out: Path) -> None:
+        with lock.open("w") as another, pytest.raises(BlockingIOError):
+            fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        out.mkdir()
+        (out / "kvpool.whl").touch()
+        built.append(out)
+
+    wheels = [build_once(tmp_path / "out", lock, build) for _ in range(2)]
+    assert (wheels, len(built)) == ([tmp_path / "out" / "kvpool.whl"] * 2, 1)
 
 
 def test_one_wheel_serves_every_python(wheel: Path) -> None:

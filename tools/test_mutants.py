@@ -108,8 +108,9 @@ DEFECTS: Final = (
         (
             Replacement(
                 "evictor/lru.rs",
-                "record.flags &= !IN_ORDER;\n            Some(std::mem::replace(&mut record.link, Link::LOOSE))",
-                "Some(record.link)",
+                "return None;\n            }\n            record.flags &= !IN_ORDER;\n            hold(record);\n"
+                "            Some(std::mem::replace(&mut record.link, Link::LOOSE))",
+                "return None;\n            }\n            hold(record);\n            Some(record.link)",
             ),
         ),
         ("pool_model", "manager_model"),
@@ -134,12 +135,10 @@ DEFECTS: Final = (
         (
             Replacement(
                 "sequence/tables.rs",
-                "        let tier = self.tier;\n        self.tables_mut().rev().try_for_each",
-                "        let tier = self.tier;\n"
+                "        self.keep_tails(tiers)?;\n",
                 "        if self.computed_tokens < self.cursor.num_tokens() {\n"
                 "            self.main.blocks.pop();\n"
-                "        }\n"
-                "        self.tables_mut().rev().try_for_each",
+                "        }\n",
             ),
         ),
         ("manager_model", "sequences"),

@@ -274,6 +274,8 @@ impl World {
                 let (from, end) = (request.computed_tokens, request.external_end);
                 let upto = end.saturating_sub(lost).max(from);
                 if self.state(id) == Some(RequestState::Loading) {
+                    // A block that the hit ended in is copied before anybody writes behind it.
+                    self.execute_plan();
                     let (tokens, tables) = (self.tokens(id), self.tables(id));
                     // What a connector brings is what another engine computed.
                     for at in from..upto {
