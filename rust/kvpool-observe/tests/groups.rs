@@ -243,7 +243,9 @@ fn what_watches_knows_every_group() {
     };
     let histories = (drawn(specs), 8_usize..40, prop::collection::vec(drawn(operation), 1..160));
     TestRunner::new(config)
-        .run(&histories, |(specs, num_blocks, history)| {
+        .run(&histories, |(mut specs, num_blocks, history)| {
+            // What is inside a block is no content of its own to whoever watches: `explain/groups.rs` has cases of it.
+            specs.iter_mut().for_each(|spec| spec.partial_hits = false);
             let world = World::new(specs, num_blocks, watched).unwrap();
             let groups = world.manager.groups().unwrap().clone();
             let (cached, ever, written) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());

@@ -70,7 +70,7 @@ impl Explainer {
     fn ends(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
-        let most = groups.align(spec.ending_before(spec.full_blocks(limit)));
+        let most = groups.align(spec.ending_within(limit));
         if !spec.kind.is_cached() || reach >= most.0 {
             return Vec::new();
         }
@@ -121,7 +121,7 @@ impl Explainer {
     /// The first block behind the reach of a group of full attention that it does not have.
     fn end_of_full(&self, asked: &Asked<'_>, group: Group<'_>, reach: usize, most: Tokens) -> MissSpan {
         let spec = group.spec;
-        let blocks = reach / spec.block_tokens..spec.needed(most).1.0;
+        let blocks = reach / spec.block_tokens..spec.covering(most).0 + spec.margin;
         let block = blocks.clone().find(|&block| self.status_in(asked, group, block) != Some(Status::Cached));
         let block = block.unwrap_or(blocks.start);
         group.lacks(block, group.tokens(block), self.missing(asked, group, block, true))
@@ -130,7 +130,8 @@ impl Explainer {
     /// Why a group of full attention does not have a block. `first` if it had all before.
     fn missing(&self, asked: &Asked<'_>, group: Group<'_>, block: usize, first: bool) -> MissReason {
         let (tokens, unit) = (group.tokens(block), group.groups.unit());
-        match (tokens.start / unit..tokens.end / unit).find(|&unit| !self.is_written(asked, unit)) {
+        let end = (tokens.end / unit).min(asked.request.cursor.chain().len());
+        match (tokens.start / unit..end).find(|&unit| !self.is_written(asked, unit)) {
             Some(unit) => self.not_written(asked, unit, first),
             None => self.gone_from(asked, group, block),
         }
@@ -189,7 +190,8 @@ impl Explainer {
         let group = Group { groups, number: full.group.into(), spec: full.spec };
         let (block, tokens) = ((end - 1) / full.spec.block_tokens, asked.request.cursor.num_tokens());
         match self.status_in(asked, group, block) {
-            _ if group.tokens(block).end > tokens => MissReason::TooShort,
+            _ if full.spec.partial_hits && unserved && end >= tokens => MissReason::LastToken,
+            _ if group.tokens(block).end > tokens && !full.spec.partial_hits => MissReason::TooShort,
             Some(Status::Cached) if !unserved => MissReason::Unreachable,
             Some(Status::Cached) if group.tokens(block).end >= tokens => MissReason::LastToken,
             Some(Status::Cached) => blame(),

@@ -86,6 +86,26 @@ fn states_further_on_were_not_kept() {
     assert_eq!(spans(&explanation), [(8, 32, "unserved", Some(1)), (32, 36, "last-token", None)]);
 }
 
+/// A hit that ends inside a block is explained from there on.
+#[test]
+fn a_hit_ends_inside_a_block() {
+    let full = GroupSpec { partial_hits: true, ..GroupSpec::new(GroupKind::Full, 4 * BLOCK) };
+    let groups = Some(Groups::new(vec![full], Some(BLOCK)).unwrap());
+    let config = ManagerConfig { num_blocks: 40, block_size: BLOCK, groups, ..Default::default() };
+    let mut manager = explaining(config, ALL);
+    run_in_chunks(&mut manager, "a", &tokens(0, 6), &[]);
+    assert_eq!(admit(&mut manager, "b", &tokens(0, 6)), 20);
+    let explanation = explain(&manager, "b");
+    assert_eq!(reach(&explanation), [(20, false, vec![])]);
+    assert_eq!(spans(&explanation), [(20, 24, "last-token", None)]);
+    let mut other = tokens(0, 5);
+    other.extend(tokens(100, 2));
+    assert_eq!(admit(&mut manager, "c", &other), 20);
+    let explanation = explain(&manager, "c");
+    assert_eq!(reach(&explanation), [(20, true, vec![(32, "diverged")])]);
+    assert_eq!(spans(&explanation), [(20, 28, "diverged", None)]);
+}
+
 /// A state that was kept is gone since, and the record knows how.
 #[test]
 fn a_state_is_gone() {

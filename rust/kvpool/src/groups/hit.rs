@@ -83,10 +83,7 @@ impl Groups {
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
         let caching = self.specs.iter().filter(|spec| spec.kind.is_cached());
-        let each = caching.map(|spec| match spec.partial_hits {
-            true => limit,
-            false => spec.ending_before(spec.full_blocks(limit)),
-        });
+        let each = caching.map(|spec| spec.ending_within(limit));
         self.align(each.min().unwrap_or(Tokens::ZERO))
     }
 

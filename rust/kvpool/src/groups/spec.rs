@@ -186,6 +186,12 @@ impl GroupSpec {
         self.tokens(end.minus(Blocks(self.margin)))
     }
 
+    /// The most tokens of a hit of at most `limit` tokens, whatever is cached.
+    #[must_use]
+    pub const fn ending_within(&self, limit: Tokens) -> Tokens {
+        if self.partial_hits { limit } else { self.ending_before(self.full_blocks(limit)) }
+    }
+
     pub(super) fn check(&self) -> Result<(), PoolError> {
         let least = |field, value: usize, most: usize| {
             let allowed = || format!("from 1 to {most} tokens");
