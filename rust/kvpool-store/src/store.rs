@@ -353,11 +353,10 @@ impl Store {
         self.expire(now);
         self.clear_next(now);
         self.stats.opened = self.breaker.opened();
-        out.extend(
-            self.jobs
-                .extract_if(.., |_, job| job.left == 0)
-                .map(|(job, ended)| Completion { job, objects: ended.objects }),
-        );
+        let ended = self.jobs.iter().filter(|(_, job)| job.left == 0).map(|(&job, _)| job);
+        for job in ended.collect::<Vec<_>>() {
+            out.extend(self.jobs.remove(&job).map(|ended| Completion { job, objects: ended.objects }));
+        }
     }
 
     /// As [`Self::poll`], but waits for something to end, if anything is on its way, at most for `at_most`. For shutting down, and for
@@ -508,17 +507,13 @@ impl Store {
         let known = flight.place.is_some();
         let (counter, why, message) = match end {
             End::Success => {
-                match flight.kind {
-                    Kind::Write => {
-                        (self.stats.writes, self.stats.written_bytes) =
-                            (self.stats.writes + 1, self.stats.written_bytes + u64::from(flight.len))
-                    }
-                    Kind::Read if !late => {
-                        (self.stats.loads, self.stats.loaded_bytes) =
-                            (self.stats.loads + 1, self.stats.loaded_bytes + u64::from(flight.len))
-                    }
-                    Kind::Read | Kind::Clear => {}
-                }
+                let (count, bytes) = match flight.kind {
+                    Kind::Write => (&mut self.stats.writes, &mut self.stats.written_bytes),
+                    Kind::Read if !late => (&mut self.stats.loads, &mut self.stats.loaded_bytes),
+                    Kind::Read | Kind::Clear => (&mut 0, &mut 0),
+                };
+                *count += 1;
+                *bytes += u64::from(flight.len);
                 if !late {
                     self.breaker.succeeded();
                 }

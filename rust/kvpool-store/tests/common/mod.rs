@@ -6,6 +6,8 @@
     reason = "each test uses a part"
 )]
 
+pub(crate) mod folder;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
