@@ -1,0 +1,131 @@
+//! `Admission`: whether an object is worth a write. `Absences`: what is known not to be there.
+//!
+//! Owns: the keys that were offered once, exactly and in a bounded memory (`Ghosts` of the core), so a prompt that nobody sends again
+//! costs no write; and, of back ends that others write to, the keys that were asked for in vain, each for a time. Deterministic.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use kvpool::PoolError;
+use kvpool::evictor::parts::Ghosts;
+
+use crate::header::ObjectKey;
+
+/// Whether an object is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Admit {
+    /// When it is offered again, while its first offer is remembered: an SSD wears by writes.
+    #[default]
+    SecondTouch,
+    /// At once.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+#[derive(Debug)]
+pub(crate) struct Admission {
+    seen: Ghosts,
+}
+
+/// One number of a key: another group, another number.
+fn number(key: &ObjectKey) -> u64 {
+    key.hash.key() ^ u64::from(key.group).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Admission {
+    /// Remembers `capacity` offers.
+    pub(crate) fn new(capacity: usize) -> Result<Self, PoolError> {
+        Ok(Self { seen: Ghosts::new(1, capacity)? })
+    }
+
+    /// Whether an object that is offered now is admitted.
+    pub(crate) fn admits(&mut self, key: &ObjectKey, how: Admit) -> bool {
+        match how {
+            Admit::Always => true,
+            Admit::Never => false,
+            Admit::SecondTouch => {
+                let key = number(key);
+                let again = self.seen.take(key).is_some();
+                if !again {
+                    self.seen.push(0, key, ());
+                }
+                again
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Absences {
+    until: HashMap<ObjectKey, Duration>,
+    /// Oldest first; one that was told again is in it twice.
+    told: VecDeque<(Duration, ObjectKey)>,
+    capacity: usize,
+    lasts: Duration,
+}
+
+impl Absences {
+    pub(crate) fn new(capacity: usize, lasts: Duration) -> Self {
+        Self { until: HashMap::new(), told: VecDeque::new(), capacity, lasts }
+    }
+
+    pub(crate) fn tell(&mut self, key: ObjectKey, now: Duration) {
+        let until = now.saturating_add(self.lasts);
+        self.until.insert(key, until);
+        self.told.push_back((until, key));
+        while self.told.len() > self.capacity
+            && let Some((until, oldest)) = self.told.pop_front()
+        {
+            if self.until.get(&oldest) == Some(&until) {
+                self.until.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn knows(&self, key: &ObjectKey, now: Duration) -> bool {
+        self.until.get(key).is_some_and(|&until| now < until)
+    }
+
+    /// It is there now, as far as this store knows.
+    pub(crate) fn forget(&mut self, key: &ObjectKey) {
+        self.until.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvpool::BlockHash;
+
+    fn key(n: u8, group: u32) -> ObjectKey {
+        ObjectKey { hash: BlockHash::from_bytes([n; 32]), group }
+    }
+
+    #[test]
+    fn the_second_offer_is_admitted_while_the_first_is_remembered() {
+        let mut admission = Admission::new(2).unwrap();
+        let mut offer = |n, group| admission.admits(&key(n, group), Admit::SecondTouch);
+        assert_eq!([offer(1, 0), offer(1, 1), offer(1, 0), offer(1, 1)], [false, false, true, true]);
+        assert_eq!([offer(1, 0), offer(2, 0), offer(3, 0), offer(1, 0)], [false; 4], "1 was forgotten for 3");
+        assert!(admission.admits(&key(9, 0), Admit::Always));
+        assert!(!admission.admits(&key(9, 0), Admit::Never));
+    }
+
+    #[test]
+    fn absences_end_and_are_few() {
+        let second = Duration::from_secs(1);
+        let mut absences = Absences::new(2, second);
+        absences.tell(key(1, 0), Duration::ZERO);
+        assert!(absences.knows(&key(1, 0), second / 2) && !absences.knows(&key(1, 0), second));
+        absences.tell(key(1, 0), second);
+        absences.tell(key(2, 0), second);
+        assert!(absences.knows(&key(1, 0), second), "told again");
+        absences.tell(key(3, 0), second);
+        assert!(!absences.knows(&key(1, 0), second) && absences.knows(&key(2, 0), second));
+        absences.forget(&key(2, 0));
+        assert!(!absences.knows(&key(2, 0), second));
+    }
+}

@@ -1,0 +1,118 @@
+//! `Backend`: where objects are kept. As little as possible: a back end moves bytes, and may fail, stall, forget or lie.
+//!
+//! Everything else is the [`Store`](crate::Store)'s, for all of them alike: checks, index, bound, eviction, admission, deadlines.
+//!
+//! A back end has *places*, numbered from 0. The store never has more than one object at a place, so `places * object_bytes` bounds
+//! what it takes. A slab writes objects where their places are; a server of keys and values goes by the keys alone, and deletes what
+//! the store says a new object replaces.
+
+use std::fmt;
+
+use crate::error::BackendError;
+use crate::header::ObjectKey;
+
+/// Bytes of a page: what direct I/O is aligned to.
+pub const PAGE: usize = 4096;
+
+/// Bytes of the whole pages that `len` bytes take.
+pub(crate) const fn pages(len: usize) -> usize {
+    len.next_multiple_of(PAGE)
+}
+
+/// A page of its own: a header, and zeros behind it.
+#[derive(Clone)]
+#[repr(C, align(4096))]
+pub struct Page(pub [u8; PAGE]);
+
+impl Page {
+    /// A page of zeros, on the heap.
+    #[must_use]
+    pub fn zeroed() -> Box<Self> {
+        Box::new(Self([0; PAGE]))
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Page")
+    }
+}
+
+/// Where an object is, by number.
+pub type Place = u32;
+
+/// A store of objects. Called by worker threads, several at once, never twice at once for one place; every call may block.
+///
+/// Payloads come as whole pages of page-aligned memory. What stands behind the first `len` bytes has no meaning and need not be kept.
+pub trait Backend: fmt::Debug + Send + Sync {
+    /// Its name, as users write it.
+    fn name(&self) -> &'static str;
+
+    /// How many objects it may hold. Always the same.
+    fn places(&self) -> u32;
+
+    /// Bytes that one object takes at most, with all that hangs on it.
+    fn object_bytes(&self) -> u64;
+
+    /// The longest payload.
+    fn max_payload(&self) -> u32;
+
+    /// Whether others write to it as well: then an object may be there that this store does not know of.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Tells of everything at its places that may be a header, in the order of the places: called once, before anything else.
+    ///
+    /// # Errors
+    /// [`BackendError`] if it cannot be told what is there.
+    fn restore(&self, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError>;
+
+    /// Writes an object to `place`, where those of the keys `replaces` may be, which MUST be gone before it is there. If the process
+    /// ends in the middle, what is at the place MUST NOT be a header with another payload, short of what checksums find.
+    ///
+    /// # Errors
+    /// [`BackendError`]. Then anything may be at the place; the store clears it.
+    fn write(
+        &self,
+        place: Place,
+        key: &ObjectKey,
+        replaces: &[ObjectKey],
+        object: Object<'_>,
+    ) -> Result<(), BackendError>;
+
+    /// Reads what is at `place`, or has the key where no place is known, into `header` and the pages of a payload of `len` bytes. It
+    /// need not check anything.
+    ///
+    /// # Errors
+    /// [`BackendError`]; [`BackendError::Absent`] if it knows that there is no such object.
+    fn read(&self, place: Option<Place>, key: &ObjectKey, into: ObjectMut<'_>) -> Result<(), BackendError>;
+
+    /// Makes sure that no object is at `place`, where those of `keys` may be: not after a restart either.
+    ///
+    /// # Errors
+    /// [`BackendError`]: they may be there still. The store tries again.
+    fn clear(&self, place: Place, keys: &[ObjectKey]) -> Result<(), BackendError>;
+}
+
+/// An object's bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'a> {
+    /// The header, and zeros.
+    pub header: &'a Page,
+    /// The payload's pages.
+    pub pages: &'a [u8],
+    /// Bytes of the payload.
+    pub len: u32,
+}
+
+/// Where an object's bytes go.
+#[derive(Debug)]
+pub struct ObjectMut<'a> {
+    /// The header's page.
+    pub header: &'a mut Page,
+    /// The payload's pages.
+    pub pages: &'a mut [u8],
+    /// Bytes of the payload.
+    pub len: u32,
+}

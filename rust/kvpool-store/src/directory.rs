@@ -1,0 +1,298 @@
+//! `Directory`: which object is at which place, and which one goes next.
+//!
+//! Owns: the index, the places, and the order in which objects are evicted, which is one of the core's policies. It moves no bytes and
+//! knows no time.
+//!
+//! A place is
+//!
+//! ```text
+//!   free ── reserve ──▶ written ── ends ──▶ held ◀─ pin, unpin ─┐
+//!    ▲                     │                 │ └── evicted: reserved for another object at once
+//!    │                     │ failed, or      │ removed, damaged
+//!    │                     ▼ removed         ▼
+//!    └── cleared ──────── doomed: not found any more; cleared once no transfer has it, and again until that succeeds
+//! ```
+//!
+//! Invariants: a key is at one place at most; only held places that no transfer pins are evicted; a place is reused only when its
+//! object was evicted, which the write that follows replaces, or when it was cleared. So no more objects than places, ever.
+//!
+//! Cost: O(1) per object; about 150 bytes per place and the policy's own.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use kvpool::evictor::Content;
+use kvpool::{BlockId, EvictionPolicy, Policy, PoolError};
+
+use crate::backend::Place;
+use crate::header::ObjectKey;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    Written,
+    Held,
+    Doomed,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    state: State,
+    /// Of what is written or held.
+    key: Option<ObjectKey>,
+    len: u32,
+    depth: u32,
+    /// Transfers on their way.
+    pins: u32,
+    /// What the back end may have here.
+    resident: Vec<ObjectKey>,
+}
+
+/// An object that is held, or being written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) place: Place,
+    pub(crate) len: u32,
+    pub(crate) held: bool,
+}
+
+/// A place for a new object.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    pub(crate) place: Place,
+    pub(crate) replaces: Vec<ObjectKey>,
+    pub(crate) evicts: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    entries: Vec<Entry>,
+    by_key: HashMap<ObjectKey, Place>,
+    order: Box<dyn Policy>,
+    free: VecDeque<Place>,
+    /// Doomed places without a transfer that have to be cleared.
+    unclear: VecDeque<Place>,
+    held: usize,
+}
+
+/// Block 0 is the null block.
+fn block(place: Place) -> BlockId {
+    BlockId::new(place + 1)
+}
+
+impl Directory {
+    pub(crate) fn new(places: u32, eviction: EvictionPolicy) -> Result<Self, PoolError> {
+        let order = match eviction.order(places as usize + 1)? {
+            Some(order) => order,
+            None => EvictionPolicy::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
+        };
+        let mut entries = Vec::new();
+        kvpool::evictor::parts::try_reserve(&mut entries, places as usize)?;
+        entries.resize_with(places as usize, Entry::default);
+        let by_key = HashMap::with_capacity(places as usize);
+        Ok(Self { entries, by_key, order, free: VecDeque::new(), unclear: VecDeque::new(), held: 0 })
+    }
+
+    pub(crate) fn find(&self, key: &ObjectKey) -> Option<Found> {
+        let &place = self.by_key.get(key)?;
+        let entry = &self.entries[place as usize];
+        Some(Found { place, len: entry.len, held: entry.state == State::Held })
+    }
+
+    /// Objects that are held.
+    pub(crate) const fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Places that may have an object: all that are not free.
+    pub(crate) fn taken(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// An object that was there before, as the back end tells of it. False if its key is known already: then it is doomed.
+    pub(crate) fn restore(&mut self, place: Place, key: ObjectKey, len: u32, depth: u32) -> bool {
+        let Some(entry) = self.entries.get_mut(place as usize).filter(|entry| entry.state == State::Free)
+        else {
+            return false;
+        };
+        entry.resident.push(key);
+        if self.by_key.contains_key(&key) {
+            entry.state = State::Doomed;
+            self.unclear.push_back(place);
+            return false;
+        }
+        *entry = Entry { state: State::Held, key: Some(key), len, depth, ..std::mem::take(entry) };
+        self.by_key.insert(key, place);
+        self.held += 1;
+        self.order.admit(block(place), Content { key: key.hash.key(), depth });
+        self.order.release(block(place));
+        true
+    }
+
+    /// All is told: the other places are free.
+    pub(crate) fn restored(&mut self) {
+        let free = (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free);
+        self.free = free.map(|(place, _)| place).collect();
+    }
+
+    /// A place for an object of a new key, pinned by its write. The oldest makes room; none can while transfers have all of them.
+    pub(crate) fn reserve(&mut self, key: ObjectKey, len: u32, depth: u32) -> Option<Reserved> {
+        let (place, evicts) = match self.free.pop_front() {
+            Some(place) => (place, false),
+            None => (self.evict()?, true),
+        };
+        let entry = &mut self.entries[place as usize];
+        let replaces = entry.resident.clone();
+        *entry =
+            Entry { state: State::Written, key: Some(key), len, depth, pins: 1, resident: replaces.clone() };
+        self.by_key.insert(key, place);
+        self.order.admit(block(place), Content { key: key.hash.key(), depth });
+        Some(Reserved { place, replaces, evicts })
+    }
+
+    fn evict(&mut self) -> Option<Place> {
+        let mut passed = Vec::new();
+        let mut victim = None;
+        while let Some(next) = self.order.pop() {
+            let place = next.get() - 1;
+            let entry = &self.entries[place as usize];
+            if entry.pins == 0 && entry.state == State::Held {
+                victim = Some(place);
+                break;
+            }
+            passed.push(next);
+        }
+        passed.into_iter().rev().for_each(|block| self.order.unpop(block));
+        let place = victim?;
+        let entry = &mut self.entries[place as usize];
+        let content = Content { key: entry.key.map_or(0, |key| key.hash.key()), depth: entry.depth };
+        if let Some(key) = entry.key.take() {
+            self.by_key.remove(&key);
+        }
+        self.order.evicted(block(place), content);
+        self.held -= 1;
+        Some(place)
+    }
+
+    /// These places were used, all at one moment. New ones enter the order by it.
+    pub(crate) fn touch(&mut self, places: &mut [(Place, bool)]) {
+        places.sort_by_key(|&(place, _)| std::cmp::Reverse(self.entries[place as usize].depth));
+        self.order.begin_release();
+        for &mut (place, new) in places {
+            if self.entries[place as usize].key.is_none() {
+                continue; // evicted for another object of the same call
+            }
+            if !new {
+                self.order.hit(block(place));
+            }
+            self.order.release(block(place));
+        }
+    }
+
+    /// A transfer begins to read a held object.
+    pub(crate) fn pin(&mut self, place: Place) {
+        self.entries[place as usize].pins += 1;
+    }
+
+    /// A transfer that read a place has ended.
+    pub(crate) fn unpin(&mut self, place: Place) {
+        let entry = &mut self.entries[place as usize];
+        entry.pins = entry.pins.saturating_sub(1);
+        if entry.pins == 0 && entry.state == State::Doomed {
+            self.unclear.push_back(place);
+        }
+    }
+
+    /// The write of `key` has ended: it is held, unless it failed or was removed meanwhile.
+    pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool) {
+        let entry = &mut self.entries[place as usize];
+        if success {
+            entry.resident.clear();
+        }
+        entry.resident.push(key);
+        if success && entry.state == State::Written {
+            entry.state = State::Held;
+            self.held += 1;
+        } else {
+            self.doom(place);
+        }
+        self.unpin(place);
+    }
+
+    /// The write never began. What it was to replace is cleared: it was evicted.
+    pub(crate) fn withdrawn(&mut self, place: Place) {
+        self.doom(place);
+        let entry = &mut self.entries[place as usize];
+        if entry.resident.is_empty() {
+            *entry = Entry::default();
+            self.free.push_back(place);
+        } else {
+            self.unpin(place);
+        }
+    }
+
+    /// What is at `place` is not found any more, and will be cleared. False if nothing was.
+    pub(crate) fn doom(&mut self, place: Place) -> bool {
+        let entry = &mut self.entries[place as usize];
+        let Some(key) = entry.key.take() else { return false };
+        self.by_key.remove(&key);
+        self.held -= usize::from(entry.state == State::Held);
+        entry.state = State::Doomed;
+        self.order.forget(block(place));
+        if entry.pins == 0 {
+            self.unclear.push_back(place);
+        }
+        true
+    }
+
+    /// The next place that has to be cleared, and what may be there. It is pinned by that.
+    pub(crate) fn next_unclear(&mut self) -> Option<(Place, Vec<ObjectKey>)> {
+        let place = self.unclear.pop_front()?;
+        let entry = &mut self.entries[place as usize];
+        entry.pins = 1;
+        Some((place, entry.resident.clone()))
+    }
+
+    /// Clearing has ended. What failed is tried again.
+    pub(crate) fn cleared(&mut self, place: Place, success: bool) {
+        let entry = &mut self.entries[place as usize];
+        entry.pins = 0;
+        if success {
+            *entry = Entry::default();
+            self.free.push_back(place);
+        } else {
+            self.unclear.push_back(place);
+        }
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub(crate) fn check_invariants(&self) -> Result<(), String> {
+        let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
+        let ensure = |sound: bool, what: &str| if sound { Ok(()) } else { Err(what.to_owned()) };
+        ensure(count(State::Held) == self.held, "held objects are not counted")?;
+        ensure(count(State::Free) == self.free.len(), "free places are not on the list of free places")?;
+        ensure(
+            self.by_key.len() == count(State::Held) + count(State::Written),
+            "the index has another size",
+        )?;
+        for (place, entry) in self.entries.iter().enumerate() {
+            let found = entry.key.and_then(|key| self.by_key.get(&key).copied());
+            let indexed = matches!(entry.state, State::Held | State::Written);
+            ensure(indexed == entry.key.is_some(), "a place has a key, or none, against its state")?;
+            ensure(!indexed || found == Some(place as u32), "a key leads to another place")?;
+            let blank = entry.pins == 0 && entry.resident.is_empty();
+            ensure(entry.state != State::Free || blank, "a free place is pinned, or was not cleared")?;
+            let waits = entry.state == State::Doomed && entry.pins == 0;
+            ensure(waits == self.unclear.contains(&(place as u32)), "a doomed place is not to be cleared")?;
+        }
+        self.order.check_invariants().map_err(|violation| violation.to_string())
+    }
+}
+
+fn no_order(eviction: EvictionPolicy) -> PoolError {
+    PoolError::config("eviction", eviction.name(), "a policy with an order of its own")
+}

@@ -1,0 +1,135 @@
+//! `Slab`: one preallocated file of slots, read and written by position.
+//!
+//! Owns: the file and the way it is opened. A slot is a header's page and the payload's pages behind it. The size of a slot is in the
+//! file's name, so no file is ever read with another one; there is nothing else that could be damaged.
+//!
+//! Direct I/O is tried where the file system is said to have it, and given up where the first read shows that it has not.
+
+use std::fs::{self, File};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
+use rustix::io::{Errno, preadv};
+
+use super::DiskConfig;
+use crate::backend::{PAGE, Page, Place, pages};
+use crate::error::BackendError;
+
+#[derive(Debug)]
+pub(super) struct Slab {
+    file: File,
+    slot_bytes: u64,
+    places: u32,
+    direct: bool,
+}
+
+impl Slab {
+    /// Opens the file of `config`, or makes it, with room on the disk for every slot. Files of other slot sizes are removed.
+    pub(super) fn open(config: &DiskConfig) -> Result<Self, BackendError> {
+        let slot_bytes = (PAGE + pages(config.max_payload as usize)) as u64;
+        let name = format!("objects-{slot_bytes}.slab");
+        remove_others(&config.folder, &name)
+            .map_err(BackendError::io("removing a slab of another slot size"))?;
+        let path = config.folder.join(name);
+        let opening = BackendError::io("opening the slab");
+        let mut file = open(&path, false).map_err(&opening)?;
+        let places = allocate(&file, slot_bytes, config)?;
+        let mut direct = false;
+        if config.direct
+            && let Ok(other) = open(&path, true)
+            && other.read_exact_at(&mut Page::zeroed().0, 0).is_ok()
+        {
+            (file, direct) = (other, true);
+        }
+        Ok(Self { file, slot_bytes, places, direct })
+    }
+
+    pub(super) const fn places(&self) -> u32 {
+        self.places
+    }
+
+    pub(super) const fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+
+    pub(super) const fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    const fn begin(&self, place: Place) -> u64 {
+        place as u64 * self.slot_bytes
+    }
+
+    pub(super) fn write_header(&self, place: Place, page: &Page) -> Result<(), BackendError> {
+        self.file.write_all_at(&page.0, self.begin(place)).map_err(BackendError::io("writing a header"))
+    }
+
+    pub(super) fn write_payload(&self, place: Place, pages: &[u8]) -> Result<(), BackendError> {
+        let at = self.begin(place) + PAGE as u64;
+        self.file.write_all_at(pages, at).map_err(BackendError::io("writing a payload"))
+    }
+
+    pub(super) fn read_header(&self, place: Place, page: &mut Page) -> Result<(), BackendError> {
+        self.read(place, page, &mut [])
+    }
+
+    /// A header and the payload behind it, in one call of the system. What the file does not have stays as it was.
+    pub(super) fn read(
+        &self,
+        place: Place,
+        header: &mut Page,
+        payload: &mut [u8],
+    ) -> Result<(), BackendError> {
+        let mut done = 0;
+        while done < PAGE + payload.len() {
+            let behind = &mut payload[done.saturating_sub(PAGE)..];
+            let mut buffers = [IoSliceMut::new(&mut header.0[done.min(PAGE)..]), IoSliceMut::new(behind)];
+            match preadv(&self.file, &mut buffers, self.begin(place) + done as u64) {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(BackendError::io("reading an object")(error.into())),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open(path: &Path, direct: bool) -> io::Result<File> {
+    let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
+    File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path)
+}
+
+fn remove_others(folder: &Path, own: &str) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("objects-") && name.ends_with(".slab") && name != own {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the room for as many slots as the bound allows, and as the disk has above the floor. Returns how many.
+fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<u32, BackendError> {
+    let asking = BackendError::io("asking for free space");
+    let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;
+    let own = file.metadata().map_err(&asking)?.blocks() * 512;
+    let room = (disk.f_bavail * disk.f_frsize + own).saturating_sub(config.free_floor);
+    let places = u32::try_from(config.capacity_bytes.min(room) / slot_bytes).unwrap_or(u32::MAX - 1);
+    if places == 0 {
+        return Err(BackendError::Full);
+    }
+    let bytes = u64::from(places) * slot_bytes;
+    let sizing = BackendError::io("taking room for the slab");
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        // Without it the file has holes, and a write may find the disk full.
+        Ok(()) | Err(Errno::OPNOTSUPP) => file.set_len(bytes).map_err(sizing)?,
+        Err(error) => return Err(sizing(error.into())),
+    }
+    Ok(places)
+}

@@ -1,0 +1,87 @@
+//! KV-cache blocks beneath the GPU: bounded, checked, restart-safe, and never in an engine's way.
+//!
+//! An engine's memory is full, and what it evicts will be asked for again. A [`Store`] keeps it in a [`Backend`], a disk for one, under
+//! four promises:
+//!
+//! * **Never wrong bytes.** Every object has a [`Header`]: whose it is ([`Namespace`], [`ObjectKey`]), how long, and checksums. It is
+//!   compared on every load. What does not fit is a miss and is removed; other weights or another layout are a cold start.
+//! * **Never in the way.** No call waits for a back end. What is slow, full, broken or hangs is a miss, soon without being asked; the slot
+//!   of a load that hangs stays taken until it has ended.
+//! * **Never too much.** Objects have places, and there are no more places than fit the bound. One of the core's policies says what
+//!   goes; what is offered once is not written.
+//! * **There after a restart**, however the process ended.
+//!
+//! ```text
+//!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls
+//!     Directory    key -> place; the order of eviction      Admission, Breaker    what is worth a write; who is left alone
+//!     Arena        slots of host memory, and who has them   Queue, workers        move and check bytes
+//!   Backend      moves bytes, and may fail: disk; later servers and shared folders
+//! ```
+//!
+//! ```
+//! # let folder = std::env::temp_dir().join(format!("kvpool-store-doc-{}", std::process::id()));
+//! use std::time::{Duration, Instant};
+//! use kvpool_store::disk::{DiskBackend, DiskConfig};
+//! use kvpool_store::{Admit, Arena, Get, Namespace, ObjectKey, Put, Store, StoreConfig, TokenRange};
+//!
+//! # fn namespace() -> Namespace {
+//! #     let (first, count) = (0, 1);
+//! #     let span = kvpool_store::Span { first, count };
+//! #     Namespace { model: "m".into(), weights: "w".into(), kv_dtype: "bf16".into(), scales: String::new(), layouts: vec![],
+//! #         block_size: 16, layers: span, heads: span, hash_algorithm: "sha256".into(), hash_seed: vec![], extra: Default::default() }
+//! # }
+//! // 64 MiB of a disk for blocks of up to 64 KiB, and 8 slots of host memory.
+//! let disk = DiskBackend::open(&DiskConfig { free_floor: 0, ..DiskConfig::new(&folder, 64 << 20, 64 << 10) })?;
+//! let arena = Arena::new(8, 64 << 10)?;
+//! let config = StoreConfig { admission: Admit::Always, ..StoreConfig::default() };
+//! let mut store = Store::open(disk, arena.clone(), namespace().digest(), config)?;
+//! let clock = Instant::now();
+//!
+//! arena.write(0)?.fill(7);
+//! let key = ObjectKey { hash: [1; 32].into(), group: 0 };
+//! let tokens = TokenRange { first: 0, count: 16 };
+//! store.put(&[Put { key, tokens, len: 64 << 10, slot: 0, admit: None }], clock.elapsed())?;
+//! let mut done = Vec::new();
+//! while done.is_empty() {
+//!     store.wait(clock.elapsed(), Duration::from_secs(1), &mut done); // a scheduler polls, and goes on
+//! }
+//! assert_eq!(done[0].objects, [Ok(())]);
+//!
+//! let job = store.get(&[Get { key, len: 64 << 10, slot: 1 }], clock.elapsed())?;
+//! while done.iter().all(|done| done.job != job) {
+//!     store.wait(clock.elapsed(), Duration::from_secs(1), &mut done);
+//! }
+//! assert_eq!(done[1].objects, [Ok(())]);
+//! assert!(arena.read(1)?.iter().all(|&byte| byte == 7));
+//! store.close();
+//! # std::fs::remove_dir_all(folder).unwrap();
+//! # Ok::<(), kvpool_store::StoreError>(())
+//! ```
+//!
+//! Unsafe code is in `arena` alone: slices of a mapping, behind guards that exclude each other.
+
+#![deny(unsafe_code)]
+
+mod admission;
+mod arena;
+mod backend;
+mod breaker;
+mod directory;
+pub mod disk;
+mod error;
+mod header;
+mod namespace;
+mod queue;
+mod stats;
+mod store;
+mod worker;
+
+pub use admission::Admit;
+pub use arena::{Arena, Reading, Writing};
+pub use backend::{Backend, Object, ObjectMut, PAGE, Page, Place};
+pub use breaker::BreakerConfig;
+pub use error::{BackendError, StoreError, Why};
+pub use header::{FORMAT_VERSION, HEADER_BYTES, Header, HeaderError, Mismatch, ObjectKey, TokenRange};
+pub use namespace::{Layout, Namespace, NamespaceDigest, Span};
+pub use stats::Stats;
+pub use store::{Completion, Get, JobId, Presence, Put, Store, StoreConfig};

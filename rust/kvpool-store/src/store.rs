@@ -1,0 +1,581 @@
+//! `Store`: what all back ends have in common. It checks, bounds, admits, evicts, and never waits.
+//!
+//! Owns: jobs, tasks on their way, deadlines. One thread calls it; everything that it decides happens in these calls, in their order.
+//! Workers only move and check bytes, and what they tell is taken in by [`Store::poll`]. So a call waits for no back end, whatever
+//! that does: the one lock that callers and workers share is held for a push or a pop.
+//!
+//! Time is the caller's: any clock that does not go back, the same in all calls.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use kvpool::EvictionPolicy;
+
+use crate::admission::{Absences, Admission, Admit};
+use crate::arena::Arena;
+use crate::backend::{Backend, Place};
+use crate::breaker::{Breaker, BreakerConfig};
+use crate::directory::Directory;
+use crate::error::{StoreError, Why};
+use crate::header::{Header, HeaderError, ObjectKey, TokenRange};
+use crate::namespace::NamespaceDigest;
+use crate::queue::{Queue, Task, Work};
+use crate::stats::Stats;
+use crate::worker::{self, Done, End};
+
+/// How a store behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreConfig {
+    /// What is evicted first.
+    pub eviction: EvictionPolicy,
+    /// What is written, where an offer does not say.
+    pub admission: Admit,
+    /// How many offers are remembered for a second one.
+    pub remembered_offers: usize,
+    /// Threads that wait for the back end.
+    pub workers: usize,
+    /// Objects that may be on their way; more are misses ([`Why::Busy`]).
+    pub queue: usize,
+    /// How long a transfer may take.
+    pub deadline: Duration,
+    /// When the back end is left alone.
+    pub breaker: BreakerConfig,
+    /// For how long an object that a shared back end did not have is not asked for.
+    pub absent_for: Duration,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            eviction: EvictionPolicy::LRU,
+            admission: Admit::SecondTouch,
+            remembered_offers: 1 << 16,
+            workers: 4,
+            queue: 1024,
+            deadline: Duration::from_secs(2),
+            breaker: BreakerConfig::default(),
+            absent_for: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An object that is offered.
+#[derive(Clone, Copy, Debug)]
+pub struct Put {
+    /// What it will be found by.
+    pub key: ObjectKey,
+    /// The tokens that it holds.
+    pub tokens: TokenRange,
+    /// Bytes of its payload.
+    pub len: u32,
+    /// The slot that has them.
+    pub slot: u32,
+    /// Whether it is written; `None`: as the store is configured.
+    pub admit: Option<Admit>,
+}
+
+/// An object that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Get {
+    /// Its key.
+    pub key: ObjectKey,
+    /// Bytes of its payload: an object of another length is not it.
+    pub len: u32,
+    /// The slot that it goes to.
+    pub slot: u32,
+}
+
+/// What a store knows of a key, without asking its back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It can be loaded.
+    Here,
+    /// It is being written.
+    Pending,
+    /// It is not there, or cannot be had now.
+    Absent,
+    /// A shared back end may have it.
+    Unknown,
+}
+
+/// The name of a call whose end [`Store::poll`] tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(u64);
+
+/// A job that has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The job.
+    pub job: JobId,
+    /// What became of each object, in the order of the call.
+    pub objects: Vec<Result<(), Why>>,
+}
+
+#[derive(Debug)]
+struct Job {
+    objects: Vec<Result<(), Why>>,
+    left: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Read,
+    Clear,
+}
+
+/// A task that a worker has, or will.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    kind: Kind,
+    key: Option<ObjectKey>,
+    place: Option<Place>,
+    len: u32,
+    /// Whom to tell: nobody once the deadline has passed.
+    tell: Option<(JobId, usize)>,
+}
+
+/// A bounded store over one back end.
+#[derive(Debug)]
+pub struct Store {
+    backend: Arc<dyn Backend>,
+    arena: Arc<Arena>,
+    config: StoreConfig,
+    directory: Directory,
+    admission: Admission,
+    absences: Absences,
+    breaker: Breaker,
+    queue: Arc<Queue>,
+    done: Receiver<Done>,
+    workers: Vec<JoinHandle<()>>,
+    flights: HashMap<u64, Flight>,
+    /// In the order in which they were sent: as long as the time does not go back, that of the deadlines.
+    deadlines: VecDeque<(Duration, u64)>,
+    clearing: usize,
+    jobs: BTreeMap<JobId, Job>,
+    next_job: u64,
+    next_task: u64,
+    stats: Stats,
+}
+
+impl Store {
+    /// Opens a store over a back end, and learns what is there. Waits for the back end, as no other call does.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if the back end cannot tell; [`StoreError::Worker`].
+    pub fn open(
+        backend: Arc<dyn Backend>,
+        arena: Arc<Arena>,
+        namespace: NamespaceDigest,
+        config: StoreConfig,
+    ) -> Result<Self, StoreError> {
+        let least = [
+            ("workers", config.workers as u64),
+            ("queue", config.queue as u64),
+            ("breaker.failures", u64::from(config.breaker.failures)),
+            ("places", u64::from(backend.places())),
+        ];
+        if let Some((field, value)) = least.into_iter().find(|&(_, value)| value == 0) {
+            return Err(StoreError::InvalidConfig { field, value, expected: "at least 1" });
+        }
+        let no_memory = |error: kvpool::PoolError| StoreError::NoMemory {
+            bytes: u64::from(backend.places()) * 200,
+            error: error.to_string(),
+        };
+        let mut directory = Directory::new(backend.places(), config.eviction).map_err(no_memory)?;
+        let admission = Admission::new(config.remembered_offers).map_err(no_memory)?;
+        let mut stats = Stats::default();
+        backend.restore(&mut |place, bytes| match Header::decode(bytes) {
+            Ok(header) if header.namespace == namespace && header.len <= backend.max_payload() => {
+                let (key, depth) = (header.key, header.tokens.depth());
+                stats.restored += u64::from(directory.restore(place, key, header.len, depth));
+            }
+            Err(HeaderError::Absent) => {}
+            _ => stats.foreign += 1,
+        })?;
+        directory.restored();
+        let queue = Arc::new(Queue::default());
+        let (ends, done) = channel();
+        let mut store = Self {
+            absences: Absences::new(config.remembered_offers, config.absent_for),
+            breaker: Breaker::new(config.breaker),
+            workers: Vec::with_capacity(config.workers),
+            flights: HashMap::with_capacity(config.queue),
+            deadlines: VecDeque::with_capacity(config.queue),
+            jobs: BTreeMap::new(),
+            clearing: 0,
+            next_job: 0,
+            next_task: 0,
+            backend,
+            arena,
+            config,
+            directory,
+            admission,
+            queue,
+            done,
+            stats,
+        };
+        for nth in 0..config.workers {
+            let (queue, backend, ends) = (Arc::clone(&store.queue), Arc::clone(&store.backend), ends.clone());
+            let thread = thread::Builder::new().name(format!("kvpool-store-{nth}"));
+            let worker = thread.spawn(move || worker::run(&queue, &backend, namespace, &ends));
+            store.workers.push(worker.map_err(StoreError::Worker)?);
+        }
+        Ok(store)
+    }
+
+    /// Offers objects. Those that are admitted are written; their slots are shared with readers, and cannot be written to, until then.
+    ///
+    /// # Errors
+    /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
+    pub fn put(&mut self, objects: &[Put], now: Duration) -> Result<JobId, StoreError> {
+        objects.iter().try_for_each(|object| self.check_len(object.len))?;
+        let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.read(object.slot)).collect();
+        let guards = guards?;
+        // Nothing fails from here on.
+        let job = self.begin(objects.len());
+        let mut touched = Vec::with_capacity(objects.len());
+        for (at, (object, from)) in objects.iter().zip(guards).enumerate() {
+            if let Some(found) = self.directory.find(&object.key) {
+                self.stats.known += 1;
+                touched.push((found.place, false));
+                self.settle(job, at, Ok(()));
+                continue;
+            }
+            if let Err(why) = self.has_room(now) {
+                self.settle(job, at, Err(why));
+                continue;
+            }
+            if !self.admission.admits(&object.key, object.admit.unwrap_or(self.config.admission)) {
+                self.stats.not_admitted += 1;
+                self.settle(job, at, Err(Why::NotAdmitted));
+                continue;
+            }
+            let &Put { key, tokens, len, .. } = object;
+            let Some(reserved) = self.directory.reserve(key, len, tokens.depth()) else {
+                self.settle(job, at, Err(Why::NoRoom));
+                continue;
+            };
+            self.breaker.pass(now);
+            self.absences.forget(&key);
+            self.stats.evicted += u64::from(reserved.evicts);
+            touched.push((reserved.place, true));
+            let place = reserved.place;
+            let flight =
+                Flight { kind: Kind::Write, key: Some(key), place: Some(place), len, tell: Some((job, at)) };
+            self.send(
+                flight,
+                now,
+                Work::Write { place, key, replaces: reserved.replaces, tokens, len, from },
+            );
+        }
+        self.directory.touch(&mut touched);
+        Ok(job)
+    }
+
+    /// Asks for objects. What is loaded is in its slot when the job has ended; a slot of an object that missed has no meaning, and
+    /// one whose load timed out stays taken until the back end has ended.
+    ///
+    /// # Errors
+    /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
+    pub fn get(&mut self, objects: &[Get], now: Duration) -> Result<JobId, StoreError> {
+        objects.iter().try_for_each(|object| self.check_len(object.len))?;
+        let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.write(object.slot)).collect();
+        let guards = guards?;
+        // Nothing fails from here on.
+        let job = self.begin(objects.len());
+        let mut touched = Vec::with_capacity(objects.len());
+        for (at, (&Get { key, len, .. }, into)) in objects.iter().zip(guards).enumerate() {
+            let found = self.directory.find(&key);
+            let place = match found {
+                Some(found) if !found.held => Err(Why::Pending),
+                Some(found) => Ok(Some(found.place)),
+                None if !self.backend.is_shared() => Err(Why::Absent),
+                None if self.absences.knows(&key, now) => {
+                    self.stats.known_absent += 1;
+                    Err(Why::Absent)
+                }
+                None => Ok(None),
+            };
+            let place = match place.and_then(|place| self.has_room(now).map(|()| place)) {
+                Ok(place) => place,
+                Err(why) => {
+                    self.stats.misses += 1;
+                    self.settle(job, at, Err(why));
+                    continue;
+                }
+            };
+            self.breaker.pass(now);
+            if let Some(place) = place {
+                touched.push((place, false));
+                self.directory.pin(place);
+            }
+            let flight = Flight { kind: Kind::Read, key: Some(key), place, len, tell: Some((job, at)) };
+            self.send(flight, now, Work::Read { place, key, len, into });
+        }
+        self.directory.touch(&mut touched);
+        Ok(job)
+    }
+
+    /// What is known of a key. Asks nobody.
+    #[must_use]
+    pub fn contains(&self, key: &ObjectKey, now: Duration) -> Presence {
+        match self.directory.find(key) {
+            _ if !self.breaker.would_pass(now) => Presence::Absent,
+            Some(found) if found.held => Presence::Here,
+            Some(_) => Presence::Pending,
+            None if self.backend.is_shared() && !self.absences.knows(key, now) => Presence::Unknown,
+            None => Presence::Absent,
+        }
+    }
+
+    /// Removes objects: none is found from now on. Their bytes are cleared in the background, for as long as it takes. Returns how many
+    /// there were.
+    pub fn remove(&mut self, keys: &[ObjectKey], now: Duration) -> usize {
+        let found: Vec<_> = keys.iter().filter_map(|key| self.directory.find(key)).collect();
+        let before = self.stats.removed;
+        for object in found {
+            self.stats.removed += u64::from(self.directory.doom(object.place));
+        }
+        self.clear_next(now);
+        (self.stats.removed - before) as usize
+    }
+
+    /// Takes in what has ended, and what has not in time, and appends the jobs that are done by it, oldest first.
+    pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
+        while let Ok(done) = self.done.try_recv() {
+            self.land(done, now);
+        }
+        self.expire(now);
+        self.clear_next(now);
+        self.stats.opened = self.breaker.opened();
+        let ended = self.jobs.iter().filter(|(_, job)| job.left == 0).map(|(&job, _)| job);
+        for job in ended.collect::<Vec<_>>() {
+            out.extend(self.jobs.remove(&job).map(|ended| Completion { job, objects: ended.objects }));
+        }
+    }
+
+    /// As [`Self::poll`], but waits for something to end, if anything is on its way, at most for `at_most`. For shutting down, and for
+    /// callers with a thread of their own; a scheduler polls.
+    pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
+        if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
+            match self.done.recv_timeout(at_most) {
+                Ok(done) => self.land(done, now),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+        self.poll(now, out);
+    }
+
+    /// Whether anything is on its way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// What it did and has.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            objects: self.directory.held() as u64,
+            bytes: self.directory.taken() as u64 * self.backend.object_bytes(),
+            capacity_bytes: u64::from(self.backend.places()) * self.backend.object_bytes(),
+            in_flight: self.flights.len() as u64,
+            quarantined: self
+                .flights
+                .values()
+                .filter(|flight| flight.tell.is_none() && flight.kind != Kind::Clear)
+                .count() as u64,
+            ..self.stats.clone()
+        }
+    }
+
+    /// Recounts everything. For tests and tools: O(places).
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.directory.check_invariants()
+    }
+
+    /// Ends the store. What no worker has begun is dropped; waits for the rest, as long as the back end takes. Dropping a store does not
+    /// wait.
+    pub fn close(mut self) {
+        self.queue.close();
+        for worker in self.workers.drain(..) {
+            drop(worker.join()); // a worker that panicked has told so
+        }
+    }
+
+    fn check_len(&self, len: u32) -> Result<(), StoreError> {
+        let most = self.arena.slot_bytes().min(self.backend.max_payload());
+        if len == 0 || len > most { Err(StoreError::PayloadLength { len, most }) } else { Ok(()) }
+    }
+
+    fn begin(&mut self, objects: usize) -> JobId {
+        let job = JobId(self.next_job);
+        self.next_job += 1;
+        self.jobs.insert(job, Job { objects: vec![Err(Why::Pending); objects], left: objects });
+        job
+    }
+
+    /// Notes what became of an object.
+    fn settle(&mut self, job: JobId, at: usize, result: Result<(), Why>) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.objects[at] = result;
+            job.left -= 1;
+        }
+    }
+
+    /// Whether another object may be sent. Clearing is sent whenever it is needed: it is bounded by the places.
+    fn has_room(&mut self, now: Duration) -> Result<(), Why> {
+        if !self.breaker.would_pass(now) {
+            self.stats.unavailable += 1;
+            return Err(Why::Unavailable);
+        }
+        if self.flights.len() - self.clearing >= self.config.queue {
+            self.stats.busy += 1;
+            return Err(Why::Busy);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, flight: Flight, now: Duration, work: Work) {
+        let id = self.next_task;
+        self.next_task += 1;
+        self.clearing += usize::from(flight.kind == Kind::Clear);
+        self.flights.insert(id, flight);
+        self.deadlines.push_back((now.saturating_add(self.config.deadline), id));
+        self.queue.push(Task { id, work });
+    }
+
+    /// Sends for clearing what has to be, for as long as the breaker lets it: what fails is sent again.
+    fn clear_next(&mut self, now: Duration) {
+        while self.clearing < self.config.queue
+            && self.breaker.would_pass(now)
+            && let Some((place, keys)) = self.directory.next_unclear()
+        {
+            self.breaker.pass(now);
+            let flight = Flight { kind: Kind::Clear, key: None, place: Some(place), len: 0, tell: None };
+            self.send(flight, now, Work::Clear { place, keys });
+        }
+    }
+
+    /// A worker has ended a task.
+    fn land(&mut self, Done { id, end }: Done, now: Duration) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        let late = flight.tell.is_none() && flight.kind != Kind::Clear;
+        let result = self.judge(&flight, end, late, now);
+        match (flight.kind, flight.place) {
+            (Kind::Write, Some(place)) => {
+                if let Some(key) = flight.key {
+                    self.directory.written(place, key, result.is_ok());
+                }
+            }
+            (Kind::Read, Some(place)) => {
+                if matches!(result, Err(Why::Damaged | Why::Absent)) && self.is_at(flight.key, place) {
+                    self.directory.doom(place);
+                }
+                self.directory.unpin(place);
+            }
+            (Kind::Clear, Some(place)) => {
+                self.clearing -= 1;
+                self.directory.cleared(place, result.is_ok());
+            }
+            (_, None) => {
+                if let (Some(key), Err(Why::Damaged | Why::Absent)) = (flight.key, result) {
+                    self.absences.tell(key, now);
+                }
+            }
+        }
+        if let Some((job, at)) = flight.tell {
+            self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
+            self.settle(job, at, result);
+        }
+    }
+
+    fn is_at(&self, key: Option<ObjectKey>, place: Place) -> bool {
+        key.and_then(|key| self.directory.find(&key)).is_some_and(|found| found.place == place)
+    }
+
+    /// Counts an end, and tells the breaker of it, unless its deadline did already.
+    fn judge(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
+        let known = flight.place.is_some();
+        let (counter, why, message) = match end {
+            End::Success => {
+                let (count, bytes) = match flight.kind {
+                    Kind::Write => (&mut self.stats.writes, &mut self.stats.written_bytes),
+                    Kind::Read if !late => (&mut self.stats.loads, &mut self.stats.loaded_bytes),
+                    Kind::Read | Kind::Clear => (&mut 0, &mut 0),
+                };
+                *count += 1;
+                *bytes += u64::from(flight.len);
+                if !late {
+                    self.breaker.succeeded();
+                }
+                return Ok(());
+            }
+            End::Absent if known => (Some(&mut self.stats.lost), Why::Absent, None),
+            End::Absent => (None, Why::Absent, None),
+            End::Full => (Some(&mut self.stats.full), Why::Full, None),
+            End::Damaged(mismatch) => {
+                (Some(&mut self.stats.damaged), Why::Damaged, Some(mismatch.to_string()))
+            }
+            End::Failed(error) => (Some(&mut self.stats.failed), Why::Failed, Some(error)),
+        };
+        if let Some(counter) = counter {
+            *counter += 1;
+        }
+        if message.is_some() {
+            self.stats.last_error = message;
+        }
+        match why {
+            _ if late => {}
+            Why::Failed => self.breaker.failed(now),
+            _ => self.breaker.succeeded(), // it answered
+        }
+        Err(why)
+    }
+
+    /// Gives up what has not ended in time. What no worker has begun is taken back, with its slot.
+    fn expire(&mut self, now: Duration) {
+        while let Some(&(deadline, id)) = self.deadlines.front()
+            && (deadline <= now || !self.flights.contains_key(&id))
+        {
+            self.deadlines.pop_front();
+            let Some(flight) = self.flights.get_mut(&id) else { continue };
+            let told = flight.tell.take();
+            let flight = *flight;
+            self.stats.timed_out += 1;
+            self.breaker.failed(now);
+            let withdrawn = self.queue.withdraw(id).is_some();
+            if withdrawn {
+                self.flights.remove(&id);
+            }
+            match (flight.kind, flight.place) {
+                (Kind::Write, Some(place)) if withdrawn => self.directory.withdrawn(place),
+                (Kind::Write, Some(place)) => drop(self.directory.doom(place)),
+                (Kind::Read, Some(place)) if withdrawn => self.directory.unpin(place),
+                (Kind::Clear, Some(place)) if withdrawn => {
+                    self.clearing -= 1;
+                    self.directory.cleared(place, false);
+                }
+                _ => {}
+            }
+            if let Some((job, at)) = told {
+                self.stats.misses += u64::from(flight.kind == Kind::Read);
+                self.settle(job, at, Err(Why::TimedOut));
+            }
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}

@@ -1,0 +1,58 @@
+//! Folders of their own, and stores in them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::{Arena, Store, StoreConfig};
+
+use super::{LEN, namespace};
+
+/// A folder that is gone with its owner.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self::in_folder(env!("CARGO_TARGET_TMPDIR"))
+    }
+
+    pub(crate) fn in_folder(parent: impl AsRef<Path>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.as_ref().join(format!("kvpool-store-{}-{nth}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path)); // of a process that was killed
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The file of the objects.
+    pub(crate) fn slab(&self) -> PathBuf {
+        self.0.join(format!("objects-{SLOT}.slab"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A header's page, and the pages of a payload.
+pub(crate) const SLOT: u64 = 3 * 4096;
+
+/// Room for so many objects; through the page cache, which is as good for what is tested, and faster.
+pub(crate) fn config(folder: &Path, places: u64) -> DiskConfig {
+    DiskConfig { free_floor: 0, direct: false, ..DiskConfig::new(folder, places * SLOT, LEN) }
+}
+
+pub(crate) fn open(config: &DiskConfig, how: StoreConfig) -> (Store, Arc<Arena>) {
+    let arena = Arena::new(2, LEN).unwrap();
+    let disk = DiskBackend::open(config).unwrap();
+    (Store::open(disk, arena.clone(), namespace(1), how).unwrap(), arena)
+}

@@ -1,0 +1,260 @@
+//! What the tests of stores share: keys, payloads, and a back end in memory that fails, stalls or lies on demand.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    clippy::allow_attributes_without_reason,
+    reason = "each test uses a part"
+)]
+
+pub(crate) mod folder;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use kvpool::BlockHash;
+use kvpool_store::{
+    Admit, Arena, Backend, BackendError, Completion, Get, HEADER_BYTES, NamespaceDigest, Object, ObjectKey,
+    ObjectMut, Place, Put, Store, StoreConfig, TokenRange, Why,
+};
+
+pub(crate) const LEN: u32 = 5000;
+
+/// The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
+pub(crate) const AGES: Duration = Duration::from_secs(120);
+
+pub(crate) fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(crate) fn namespace(n: u8) -> NamespaceDigest {
+    NamespaceDigest::from_bytes([n; 32])
+}
+
+pub(crate) fn key(n: u64) -> ObjectKey {
+    let mut hash = [0xaa; 32];
+    hash[..8].copy_from_slice(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    hash[8..16].copy_from_slice(&n.to_le_bytes());
+    ObjectKey { hash: BlockHash::from_bytes(hash), group: 0 }
+}
+
+/// The payload of a key: no two are alike, and none is zeros.
+pub(crate) fn payload(n: u64, len: u32) -> Vec<u8> {
+    (0..len)
+        .map(|i| {
+            (u64::from(i).wrapping_mul(31) ^ n.wrapping_mul(0x9e37_79b9) ^ (u64::from(i) >> 8)) as u8 | 1
+        })
+        .collect()
+}
+
+pub(crate) fn always() -> StoreConfig {
+    StoreConfig { admission: Admit::Always, workers: 2, ..StoreConfig::default() }
+}
+
+/// Waits for a job, at a moment that does not move.
+pub(crate) fn finish(store: &mut Store, now: Duration) -> Vec<Completion> {
+    let mut out = Vec::new();
+    while out.is_empty() {
+        store.wait(now, AGES, &mut out);
+    }
+    out
+}
+
+/// Waits until nothing is on its way.
+pub(crate) fn settle(store: &mut Store, now: Duration) -> Vec<Completion> {
+    let mut out = Vec::new();
+    store.poll(now, &mut out);
+    while !store.is_idle() {
+        let mut more = Vec::new();
+        store.wait(now, AGES, &mut more);
+        out.append(&mut more);
+    }
+    out
+}
+
+pub(crate) fn put(store: &mut Store, arena: &Arc<Arena>, n: u64, now: Duration) -> Result<(), Why> {
+    arena.write(0).unwrap()[..LEN as usize].copy_from_slice(&payload(n, LEN));
+    let tokens = TokenRange { first: 0, count: 16 };
+    store.put(&[Put { key: key(n), tokens, len: LEN, slot: 0, admit: None }], now).unwrap();
+    settle(store, now).pop().unwrap().objects[0]
+}
+
+/// Loads an object, and checks its bytes; those of what misses are none of anybody's.
+pub(crate) fn get(store: &mut Store, arena: &Arc<Arena>, n: u64, now: Duration) -> Result<(), Why> {
+    arena.write(1).unwrap().fill(0);
+    store.get(&[Get { key: key(n), len: LEN, slot: 1 }], now).unwrap();
+    let got = settle(store, now).pop().unwrap().objects[0];
+    let slot = arena.read(1).unwrap();
+    match got {
+        Ok(()) => assert!(slot[..LEN as usize] == payload(n, LEN), "wrong bytes of {n}"),
+        Err(_) => assert!(slot.iter().all(|&byte| byte == 0), "bytes of a load that missed"),
+    }
+    got
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    #[default]
+    Works,
+    Fails,
+    IsFull,
+    Panics,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    mode: Mode,
+    /// Calls wait while this is so.
+    stalled: bool,
+    waiting: usize,
+    objects: HashMap<Place, (ObjectKey, Vec<u8>, Vec<u8>)>,
+    calls: u64,
+}
+
+/// A back end in memory.
+#[derive(Debug)]
+pub(crate) struct Fake {
+    places: u32,
+    pub(crate) shared: bool,
+    inside: Mutex<Inside>,
+    changed: Condvar,
+}
+
+impl Fake {
+    pub(crate) fn new(places: u32) -> Arc<Self> {
+        Arc::new(Self { places, shared: false, inside: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub(crate) fn shared(places: u32) -> Arc<Self> {
+        Arc::new(Self { places, shared: true, inside: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub(crate) fn set(&self, mode: Mode) {
+        self.inside.lock().unwrap().mode = mode;
+    }
+
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.inside.lock().unwrap().stalled = stalled;
+        self.changed.notify_all();
+    }
+
+    /// Waits until calls are inside, stalled.
+    pub(crate) fn until_waiting(&self, calls: usize) {
+        let inside = self.inside.lock().unwrap();
+        let (inside, _) =
+            self.changed.wait_timeout_while(inside, AGES, |inside| inside.waiting < calls).unwrap();
+        assert!(inside.waiting >= calls, "{} calls are waiting", inside.waiting);
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.inside.lock().unwrap().calls
+    }
+
+    pub(crate) fn objects(&self) -> usize {
+        self.inside.lock().unwrap().objects.len()
+    }
+
+    pub(crate) fn has(&self, n: u64) -> bool {
+        self.inside.lock().unwrap().objects.values().any(|(of, ..)| *of == key(n))
+    }
+
+    /// Flips a bit of an object's header or payload. False if there is no such object.
+    pub(crate) fn flip(&self, n: u64, bit: usize) -> bool {
+        let mut inside = self.inside.lock().unwrap();
+        let Some((_, header, payload)) = inside.objects.values_mut().find(|(of, ..)| *of == key(n)) else {
+            return false;
+        };
+        let (byte, all) = (bit / 8 % (HEADER_BYTES + LEN as usize), HEADER_BYTES);
+        let byte = if byte < all { &mut header[byte] } else { &mut payload[byte - all] };
+        *byte ^= 1 << (bit % 8);
+        true
+    }
+
+    fn enter(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
+        let mut inside = self.inside.lock().unwrap();
+        inside.calls += 1;
+        inside.waiting += 1;
+        self.changed.notify_all();
+        inside = self.changed.wait_while(inside, |inside| inside.stalled).unwrap();
+        inside.waiting -= 1;
+        match inside.mode {
+            Mode::Works => Ok(inside),
+            Mode::IsFull => Err(BackendError::Full),
+            Mode::Fails => {
+                Err(BackendError::Io { operation: "a test", error: std::io::Error::other("asked to fail") })
+            }
+            Mode::Panics => {
+                drop(inside);
+                panic!("asked to panic")
+            }
+        }
+    }
+}
+
+impl Backend for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn places(&self) -> u32 {
+        self.places
+    }
+
+    fn object_bytes(&self) -> u64 {
+        8192
+    }
+
+    fn max_payload(&self) -> u32 {
+        LEN
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    fn restore(&self, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
+        let inside = self.inside.lock().unwrap();
+        for place in 0..self.places {
+            if let Some((_, header, _)) = inside.objects.get(&place) {
+                found(place, header);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        place: Place,
+        key: &ObjectKey,
+        replaces: &[ObjectKey],
+        object: Object<'_>,
+    ) -> Result<(), BackendError> {
+        let mut inside = self.enter()?;
+        assert!(place < self.places);
+        if let Some((old, ..)) = inside.objects.remove(&place) {
+            assert!(replaces.contains(&old), "{old:?} is replaced, and was not told");
+        }
+        let bytes = (*key, object.header.0.to_vec(), object.pages[..object.len as usize].to_vec());
+        inside.objects.insert(place, bytes);
+        Ok(())
+    }
+
+    fn read(&self, place: Option<Place>, key: &ObjectKey, into: ObjectMut<'_>) -> Result<(), BackendError> {
+        let inside = self.enter()?;
+        let object = match place {
+            Some(place) => inside.objects.get(&place),
+            None => inside.objects.values().find(|(of, ..)| of == key),
+        };
+        let (_, header, payload) = object.ok_or(BackendError::Absent)?;
+        into.header.0.copy_from_slice(header);
+        into.pages[..payload.len()].copy_from_slice(payload);
+        Ok(())
+    }
+
+    fn clear(&self, place: Place, keys: &[ObjectKey]) -> Result<(), BackendError> {
+        if let Some((old, ..)) = self.enter()?.objects.remove(&place) {
+            assert!(keys.contains(&old), "{old:?} is cleared, and was not told");
+        }
+        Ok(())
+    }
+}

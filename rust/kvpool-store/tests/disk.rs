@@ -1,0 +1,188 @@
+//! The disk back end: what was written is there, what was damaged is not, and nothing is ever wrong.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use common::folder::{Folder, SLOT, config, open};
+use common::{LEN, always, at, get, key, namespace, put, settle};
+use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::{Arena, Backend, HEADER_BYTES, PAGE, Presence, Store, StoreError, Why};
+
+/// How many bits are flipped.
+fn flips() -> u64 {
+    std::env::var("KVPOOL_STORE_FLIPS").map_or(1000, |flips| flips.parse().unwrap())
+}
+
+/// A fixed sequence of numbers (SplitMix64).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {
+    let (mut store, arena) = open(config, always());
+    for n in 0..objects {
+        put(&mut store, &arena, n, at(0)).unwrap();
+    }
+    (store, arena)
+}
+
+/// Round the page cache where the file system can, and through it: the same file.
+#[test]
+fn what_is_put_is_there_after_a_restart() {
+    let mut folders = vec![Folder::new()];
+    // Memory: a file system that may not know direct I/O.
+    folders.extend(std::path::Path::new("/dev/shm").is_dir().then(|| Folder::in_folder("/dev/shm")));
+    for folder in folders {
+        let direct = DiskConfig { direct: true, ..config(folder.path(), 5) };
+        filled(&direct, 5).0.close();
+        for config in [direct, config(folder.path(), 5)] {
+            let (mut store, arena) = open(&config, always());
+            assert_eq!((store.stats().restored, store.stats().bytes), (5, 5 * SLOT));
+            (0..5).for_each(|n| assert_eq!(get(&mut store, &arena, n, at(0)), Ok(())));
+            store.remove(&[key(3)], at(0));
+            settle(&mut store, at(0));
+            put(&mut store, &arena, 3, at(0)).unwrap();
+            store.close();
+        }
+    }
+}
+
+#[test]
+fn the_file_never_grows() {
+    let folder = Folder::new();
+    let bytes = 4 * SLOT + SLOT / 2;
+    let (store, _) = filled(&DiskConfig { capacity_bytes: bytes, ..config(folder.path(), 4) }, 40);
+    let size = || folder.slab().metadata().unwrap().len();
+    assert_eq!((size(), store.stats().capacity_bytes, store.stats().objects), (4 * SLOT, 4 * SLOT, 4));
+    store.close();
+    // Less, and then more: what is behind the end is gone, and what is added is empty.
+    let (store, _) = open(&config(folder.path(), 2), always());
+    assert_eq!((size(), store.stats().restored), (2 * SLOT, 2));
+    store.close();
+    let (store, _) = open(&config(folder.path(), 9), always());
+    assert_eq!((size(), store.stats().restored, store.stats().foreign), (9 * SLOT, 2, 0));
+    store.close();
+    // Slots of another size are another file, and the old one is no longer in the way.
+    let longer = DiskConfig { max_payload: 3 * LEN, ..config(folder.path(), 9) };
+    let disk = DiskBackend::open(&longer).unwrap();
+    assert!(!folder.slab().exists() && disk.object_bytes() == 5 * PAGE as u64);
+}
+
+#[test]
+fn no_room_above_the_floor_is_refused() {
+    let folder = Folder::new();
+    let floor = DiskConfig { free_floor: u64::MAX, ..config(folder.path(), 4) };
+    assert!(matches!(DiskBackend::open(&floor), Err(StoreError::Backend(kvpool_store::BackendError::Full))));
+    let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };
+    assert_eq!(DiskBackend::open(&none).unwrap_err().to_string(), "max_payload is 0: must be at least 1");
+    // The one that was refused has not kept the folder.
+    DiskBackend::open(&config(folder.path(), 4)).unwrap();
+}
+
+#[test]
+fn another_namespace_is_a_cold_start_and_its_bytes_stay_unread() {
+    let folder = Folder::new();
+    filled(&config(folder.path(), 4), 4).0.close();
+    let arena = Arena::new(2, LEN).unwrap();
+    let disk = DiskBackend::open(&config(folder.path(), 4)).unwrap();
+    let mut store = Store::open(disk, arena.clone(), namespace(2), always()).unwrap();
+    assert_eq!((store.stats().restored, store.stats().foreign), (0, 4));
+    (0..4).for_each(|n| assert_eq!(get(&mut store, &arena, n, at(0)), Err(Why::Absent)));
+    put(&mut store, &arena, 2, at(0)).unwrap();
+    assert_eq!(get(&mut store, &arena, 2, at(0)), Ok(()));
+    store.close();
+    assert_eq!(open(&config(folder.path(), 4), always()).0.stats().foreign, 1);
+}
+
+/// At random places of headers and payloads, while the store is open and before it starts.
+#[test]
+fn every_flipped_bit_is_a_miss() {
+    let folder = Folder::new();
+    let config = config(folder.path(), 4);
+    let (mut store, mut arena) = filled(&config, 4);
+    let mut numbers = Numbers(18);
+    for flip in 0..flips() {
+        let file = File::options().read(true).write(true).open(folder.slab()).unwrap();
+        let slot = numbers.below(4);
+        let header = HEADER_BYTES as u64;
+        // Half of them in headers, which have few bytes.
+        let byte = numbers.below(if flip % 2 == 0 { header } else { header + u64::from(LEN) });
+        let offset = slot * SLOT + if byte < header { byte } else { byte - header + PAGE as u64 };
+        let mut there = [0];
+        file.read_exact_at(&mut there, offset).unwrap();
+        file.write_all_at(&[there[0] ^ 1 << numbers.below(8)], offset).unwrap();
+        if flip % 20 < 2 {
+            store.close();
+            (store, arena) = open(&config, always());
+            let damaged = byte < header;
+            assert_eq!(store.stats().restored, 4 - u64::from(damaged), "byte {byte}");
+            // Bytes that do not begin as a header does are none.
+            assert_eq!(store.stats().foreign, u64::from(damaged && byte >= 8), "byte {byte}");
+        }
+        let missed: Vec<_> = (0..4).filter(|&n| get(&mut store, &arena, n, at(0)).is_err()).collect();
+        assert_eq!(missed.len(), 1, "byte {byte} of slot {slot}");
+        settle(&mut store, at(0));
+        put(&mut store, &arena, missed[0], at(0)).unwrap();
+    }
+    store.check_invariants().unwrap();
+}
+
+/// Files that were cut anywhere, and files of anything.
+#[test]
+fn torn_and_foreign_files_are_misses() {
+    let folder = Folder::new();
+    let config = config(folder.path(), 4);
+    let mut numbers = Numbers(7);
+    for _ in 0..30 {
+        filled(&config, 4).0.close();
+        let end = numbers.below(4 * SLOT + 1);
+        File::options().write(true).open(folder.slab()).unwrap().set_len(end).unwrap();
+        let (mut store, arena) = open(&config, always());
+        let whole = (0..4).filter(|&n| get(&mut store, &arena, n, at(0)).is_ok()).count() as u64;
+        let payload_end = |slot: u64| slot * SLOT + PAGE as u64 + u64::from(LEN);
+        assert_eq!(whole, (0..4).filter(|&slot| payload_end(slot) <= end).count() as u64, "cut at {end}");
+        store.close();
+    }
+    let noise: Vec<u8> = (0..4 * SLOT).map(|_| numbers.below(256) as u8).collect();
+    std::fs::write(folder.slab(), noise).unwrap();
+    let (mut store, arena) = open(&config, always());
+    assert_eq!((store.stats().objects, store.contains(&key(0), at(0))), (0, Presence::Absent));
+    put(&mut store, &arena, 0, at(0)).unwrap();
+    assert_eq!(get(&mut store, &arena, 0, at(0)), Ok(()));
+}
+
+/// A file that is cut while the store is open: what is read behind its end is no object.
+#[test]
+fn a_file_that_is_cut_while_open_is_misses() {
+    let folder = Folder::new();
+    let (mut store, arena) = filled(&config(folder.path(), 4), 4);
+    File::options().write(true).open(folder.slab()).unwrap().set_len(SLOT + 5000).unwrap();
+    let got: Vec<_> = (0..4).map(|n| get(&mut store, &arena, n, at(0)).is_ok()).collect();
+    assert_eq!(got.iter().filter(|&&ok| ok).count(), 1);
+    assert_eq!(store.stats().damaged + store.stats().lost, 3);
+    store.check_invariants().unwrap();
+}
+
+#[test]
+fn one_store_has_a_folder() {
+    let folder = Folder::new();
+    let (store, _) = open(&config(folder.path(), 4), always());
+    let refused = DiskBackend::open(&config(folder.path(), 4)).unwrap_err();
+    assert!(
+        matches!(refused, StoreError::FolderInUse { owner, .. } if owner == std::process::id()),
+        "{refused}"
+    );
+    store.close();
+    DiskBackend::open(&config(folder.path(), 4)).unwrap();
+}

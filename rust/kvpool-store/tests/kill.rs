@@ -1,0 +1,124 @@
+//! Processes: one that is killed while it writes leaves objects or nothing, and the second one on a folder is refused.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use common::folder::{Folder, config, open};
+use common::{LEN, always, at, finish, get, key, payload};
+use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::{Admit, Presence, Put, StoreError, TokenRange};
+
+const PLACES: u64 = 16;
+/// Pairs of objects that the writer may have written, or begun, beyond what was read of it.
+const AHEAD: usize = 4;
+
+/// How often a writer is killed.
+fn kills() -> u64 {
+    std::env::var("KVPOOL_STORE_KILLS").map_or(20, |kills| kills.parse().unwrap())
+}
+
+fn configured(folder: &std::path::Path, direct: bool) -> DiskConfig {
+    DiskConfig { direct, ..config(folder, PLACES) }
+}
+
+/// What the other process does: writes two objects for each line that it is sent, and says which are written.
+#[test]
+fn writer() {
+    let Ok(folder) = std::env::var("KVPOOL_STORE_WRITES") else { return }; // not the other process
+    let first: u64 = std::env::var("KVPOOL_STORE_FIRST").unwrap().parse().unwrap();
+    let direct = first % 2 == 0;
+    let (mut store, arena) = open(&configured(folder.as_ref(), direct), always());
+    let mut told = std::io::stdout();
+    for n in (first..).step_by(2) {
+        // Not further ahead of who follows than it said.
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        for slot in 0..2 {
+            arena.write(slot).unwrap().copy_from_slice(&payload(n + u64::from(slot), LEN));
+        }
+        let offer = |slot: u32| Put {
+            key: key(n + u64::from(slot)),
+            tokens: TokenRange { first: 0, count: 16 },
+            len: LEN,
+            slot,
+            admit: Some(Admit::Always),
+        };
+        store.put(&[offer(0), offer(1)], at(0)).unwrap();
+        assert_eq!(finish(&mut store, at(0))[0].objects, [Ok(()); 2]);
+        writeln!(told, "written {}", n + 1).unwrap();
+    }
+}
+
+/// Starts the other process.
+fn start(folder: &std::path::Path, first: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["writer", "--exact", "--nocapture"])
+        .env("KVPOOL_STORE_WRITES", folder)
+        .env("KVPOOL_STORE_FIRST", first.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Follows what it says, for so many lines, a few of which it may be ahead. Returns the last object that it said is written.
+fn follow(writer: &mut Child, lines: u64) -> u64 {
+    let mut orders = writer.stdin.take().unwrap();
+    orders.write_all(&[b'\n'; AHEAD]).unwrap();
+    let said = BufReader::new(writer.stdout.as_mut().unwrap()).lines();
+    let mut written =
+        said.map_while(Result::ok).filter_map(|line| line.strip_prefix("written ")?.parse().ok());
+    let mut last = 0;
+    for _ in 0..lines {
+        last = written.next().expect("the writer ended");
+        orders.write_all(b"\n").unwrap();
+    }
+    writer.stdin = Some(orders);
+    last
+}
+
+#[test]
+fn a_killed_writer_leaves_objects_or_nothing() {
+    let folder = Folder::new();
+    let mut first = 0;
+    for round in 0..kills() {
+        let mut writer = start(folder.path(), first);
+        // What it is doing when the signal comes is up to the machine, and to how often nothing is done here.
+        let last = follow(&mut writer, 1 + round * 7 % 23);
+        (0..round * 3571 % 50_000).for_each(|n| drop(std::hint::black_box(n)));
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        let (mut store, arena) = open(&configured(folder.path(), round % 3 == 0), always());
+        assert_eq!(store.stats().foreign, 0, "a torn header");
+        // What it said is written is there, but for what was evicted since.
+        let end = last + 2 * AHEAD as u64 + 3;
+        let here: Vec<_> = (0..end).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).collect();
+        assert!(here.contains(&last) && here.contains(&(last - 1)), "{last} of {here:?}");
+        assert_eq!(here.len() as u64, store.stats().restored, "objects that nobody wrote");
+        for n in 0..end {
+            assert_eq!(
+                get(&mut store, &arena, n, at(0)).is_ok(),
+                here.contains(&n),
+                "object {n} of {here:?}"
+            );
+        }
+        assert_eq!(store.stats().damaged, 0, "a torn payload with a header");
+        store.check_invariants().unwrap();
+        store.close();
+        first = last + 100 + round % 2;
+    }
+}
+
+#[test]
+fn the_second_process_is_refused() {
+    let folder = Folder::new();
+    let mut writer = start(folder.path(), 0);
+    follow(&mut writer, 1);
+    let refused = DiskBackend::open(&config(folder.path(), PLACES)).unwrap_err();
+    assert!(matches!(refused, StoreError::FolderInUse { owner, .. } if owner == writer.id()), "{refused}");
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    DiskBackend::open(&config(folder.path(), PLACES)).unwrap();
+}

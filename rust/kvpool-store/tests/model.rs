@@ -1,0 +1,164 @@
+//! Random operations against a model from the documentation: the bytes are right, the bound holds, LRU goes by use.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use common::{Fake, LEN, Mode, always, at, get, key, namespace, put, settle};
+use kvpool_store::{Arena, BreakerConfig, Presence, Store, StoreConfig, Why};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Put(u64),
+    Get(u64),
+    Remove(u64),
+    Flip(u64, usize),
+    Mode(Mode),
+    Restart,
+}
+
+fn operations() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        6 => (0_u64..8).prop_map(Operation::Put),
+        6 => (0_u64..8).prop_map(Operation::Get),
+        1 => (0_u64..8).prop_map(Operation::Remove),
+        1 => (0_u64..8, 0_usize..8 * LEN as usize).prop_map(|(n, bit)| Operation::Flip(n, bit)),
+        1 => prop_oneof![4 => Just(Mode::Works), 1 => Just(Mode::Fails), 1 => Just(Mode::IsFull)].prop_map(Operation::Mode),
+        1 => Just(Operation::Restart),
+    ]
+}
+
+/// What is there, the oldest first, and whether its bytes were changed.
+#[derive(Debug, Default)]
+struct Model {
+    objects: Vec<(u64, bool)>,
+    /// Not after a restart: an order is not kept.
+    ordered: bool,
+}
+
+impl Model {
+    fn find(&self, n: u64) -> Option<usize> {
+        self.objects.iter().position(|&(of, _)| of == n)
+    }
+
+    fn touch(&mut self, at: usize) {
+        let object = self.objects.remove(at);
+        self.objects.push(object);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn as_the_documentation_says(places in 1_u32..5, operations in vec(operations(), 1..60)) {
+        let fake = Fake::new(places);
+        let arena = Arena::new(2, LEN).unwrap();
+        // Modes change between calls, so the breaker would hide what is to be seen.
+        let breaker = BreakerConfig { failures: u32::MAX, ..BreakerConfig::default() };
+        let config = StoreConfig { breaker, ..always() };
+        let open = || Store::open(fake.clone(), arena.clone(), namespace(1), config).unwrap();
+        let mut store = open();
+        let mut model = Model { ordered: true, ..Model::default() };
+        let mut mode = Mode::Works;
+        for operation in operations {
+            match operation {
+                // What fails is cleared, again and again: the back end works while that is waited for.
+                Operation::Mode(new) => mode = new,
+                Operation::Put(n) if mode == Mode::Works => {
+                    prop_assert_eq!(put(&mut store, &arena, n, at(0)), Ok(()));
+                    match model.find(n) {
+                        Some(found) => model.touch(found),
+                        None => {
+                            if model.objects.len() == places as usize {
+                                let here = |&&(of, _): &&(u64, bool)| store.contains(&key(of), at(0)) == Presence::Here;
+                                let gone = model.objects.iter().position(|object| !here(&object)).unwrap();
+                                prop_assert!(gone == 0 || !model.ordered, "{} was not the oldest of {:?}", gone, model);
+                                model.objects.remove(gone);
+                            }
+                            model.objects.push((n, false));
+                        }
+                    }
+                }
+                Operation::Put(n) => {
+                    let known = model.find(n).is_some();
+                    let full = model.objects.len() == places as usize;
+                    fake.set(mode);
+                    arena.write(0).unwrap().fill(1);
+                    let tokens = Default::default();
+                    let offer = kvpool_store::Put { key: key(n), tokens, len: LEN, slot: 0, admit: None };
+                    store.put(&[offer], at(0)).unwrap();
+                    let ended = common::finish(&mut store, at(0)).pop().unwrap().objects[0];
+                    fake.set(Mode::Works);
+                    settle(&mut store, at(0));
+                    let why = if mode == Mode::Fails { Why::Failed } else { Why::Full };
+                    prop_assert_eq!(ended, if known { Ok(()) } else { Err(why) });
+                    match model.find(n) {
+                        Some(found) => model.touch(found),
+                        None if full => {
+                            let here = |of: u64| store.contains(&key(of), at(0)) == Presence::Here;
+                            let gone = model.objects.iter().position(|&(of, _)| !here(of)).unwrap();
+                            prop_assert!(gone == 0 || !model.ordered);
+                            model.objects.remove(gone);
+                        }
+                        None => {}
+                    }
+                }
+                Operation::Get(n) => {
+                    let expected = match model.find(n) {
+                        None => Err(Why::Absent),
+                        Some(_) if mode == Mode::Fails => Err(Why::Failed),
+                        Some(_) if mode == Mode::IsFull => Err(Why::Full),
+                        Some(found) if model.objects[found].1 => Err(Why::Damaged),
+                        Some(_) => Ok(()),
+                    };
+                    fake.set(mode);
+                    let got = get(&mut store, &arena, n, at(0));
+                    fake.set(Mode::Works);
+                    settle(&mut store, at(0));
+                    prop_assert!(got == expected || (got, expected) == (Err(Why::Absent), Err(Why::Damaged)), "{:?}", got);
+                    if let Some(found) = model.find(n) {
+                        model.touch(found);
+                        if expected == Err(Why::Damaged) {
+                            model.objects.pop();
+                        }
+                    }
+                }
+                Operation::Remove(n) => {
+                    let found = model.find(n);
+                    prop_assert_eq!(store.remove(&[key(n)], at(0)), usize::from(found.is_some()));
+                    settle(&mut store, at(0));
+                    prop_assert!(!fake.has(n));
+                    if let Some(found) = found {
+                        model.objects.remove(found);
+                    }
+                }
+                Operation::Flip(n, bit) => {
+                    // A bit that was flipped twice is as it was; only one is flipped of each object.
+                    if let Some(found) = model.find(n) && !model.objects[found].1 {
+                        prop_assert!(fake.flip(n, bit));
+                        model.objects[found].1 = true;
+                    }
+                }
+                Operation::Restart => {
+                    store.close();
+                    store = open();
+                    // A header that is damaged is not found any more.
+                    model.objects.retain(|&(n, flipped)| {
+                        let here = store.contains(&key(n), at(0)) == Presence::Here;
+                        assert!(here || flipped, "{n} is lost");
+                        here
+                    });
+                    model.ordered = false;
+                }
+            }
+            let here = (0..8).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).count();
+            prop_assert_eq!(here, model.objects.len());
+            let stats = store.stats();
+            prop_assert_eq!((stats.objects, stats.in_flight), (here as u64, 0));
+            prop_assert!(fake.objects() <= places as usize && stats.bytes <= stats.capacity_bytes);
+            store.check_invariants().unwrap();
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What a store adds to any back end, one behaviour at a time.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Fake, LEN, Mode, always, at, finish, get, key, namespace, payload, put, settle};
+use kvpool_store::{
+    Admit, Arena, BreakerConfig, Get, Presence, Put, Stats, Store, StoreConfig, StoreError, TokenRange, Why,
+};
+
+fn open(fake: &Arc<Fake>, config: StoreConfig) -> (Store, Arc<Arena>) {
+    let arena = Arena::new(8, LEN).unwrap();
+    (Store::open(fake.clone(), arena.clone(), namespace(1), config).unwrap(), arena)
+}
+
+fn want(n: u64, slot: u32) -> Get {
+    Get { key: key(n), len: LEN, slot }
+}
+
+fn offer(n: u64, slot: u32) -> Put {
+    Put { key: key(n), tokens: TokenRange { first: n * 16, count: 16 }, len: LEN, slot, admit: None }
+}
+
+#[test]
+fn what_is_put_is_got_also_after_a_restart() {
+    let fake = Fake::new(4);
+    let (mut store, arena) = open(&fake, always());
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
+    assert_eq!(put(&mut store, &arena, 1, at(0)), Ok(()));
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    store.close();
+    let (mut store, arena) = open(&fake, always());
+    assert_eq!(
+        (store.stats().restored, store.stats().bytes, store.stats().capacity_bytes),
+        (1, 8192, 4 * 8192)
+    );
+    assert_eq!(store.contains(&key(1), at(0)), Presence::Here);
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    store.check_invariants().unwrap();
+}
+
+#[test]
+fn another_namespace_is_a_cold_start() {
+    let fake = Fake::new(1);
+    let (mut store, arena) = open(&fake, always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    drop(store);
+    let arena = Arena::new(8, LEN).unwrap();
+    let mut store = Store::open(fake.clone(), arena.clone(), namespace(2), always()).unwrap();
+    assert_eq!((store.stats().restored, store.stats().foreign), (0, 1));
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
+}
+
+/// Whoever shares a back end may write what is meant for another: its header says so.
+#[test]
+fn a_shared_back_end_is_asked_and_not_believed() {
+    let fake = Fake::shared(4);
+    let (mut store, arena) = open(&fake, always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    let arena2 = Arena::new(2, LEN).unwrap();
+    let empty = fake.objects();
+    let mut other = Store::open(fake.clone(), arena2.clone(), namespace(2), always()).unwrap();
+    assert_eq!(other.contains(&key(1), at(0)), Presence::Unknown);
+    assert_eq!(get(&mut other, &arena2, 1, at(0)), Err(Why::Damaged));
+    assert_eq!((other.stats().damaged, fake.objects()), (1, empty));
+    assert!(other.stats().last_error.unwrap().contains("namespace"));
+    // The one that wrote it loads it by its key alone, once it has forgotten the place.
+    let (mut store, arena) =
+        (Store::open(fake.clone(), arena.clone(), namespace(1), always()).unwrap(), arena);
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    // What is not there is not asked for again, for a time.
+    assert_eq!(get(&mut store, &arena, 7, at(0)), Err(Why::Absent));
+    let calls = fake.calls();
+    assert_eq!(store.contains(&key(7), at(9)), Presence::Absent);
+    assert_eq!(get(&mut store, &arena, 7, at(9)), Err(Why::Absent));
+    assert_eq!((fake.calls(), store.stats().known_absent), (calls, 1));
+    assert_eq!(get(&mut store, &arena, 7, at(10)), Err(Why::Absent));
+    assert_eq!(fake.calls(), calls + 1);
+}
+
+#[test]
+fn a_damaged_object_is_a_miss_and_gone() {
+    let fake = Fake::new(4);
+    let (mut store, arena) = open(&fake, always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    assert!(fake.flip(1, 30_000));
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Damaged));
+    settle(&mut store, at(0));
+    assert_eq!((fake.objects(), store.stats().damaged, store.stats().misses), (0, 1, 1));
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
+    assert_eq!(put(&mut store, &arena, 1, at(0)), Ok(()));
+    store.check_invariants().unwrap();
+}
+
+#[test]
+fn the_oldest_makes_room_deepest_first() {
+    let fake = Fake::new(3);
+    let (mut store, arena) = open(&fake, always());
+    for n in 0..3 {
+        arena.write(n).unwrap().copy_from_slice(&payload(u64::from(n), LEN));
+    }
+    store.put(&[offer(0, 0), offer(1, 1), offer(2, 2)], at(0)).unwrap();
+    assert_eq!(finish(&mut store, at(0))[0].objects, [Ok(()); 3]);
+    settle(&mut store, at(0));
+    put(&mut store, &arena, 5, at(0)).unwrap(); // 2 is the deepest of its call
+    let here = |store: &Store, n| store.contains(&key(n), at(0)) == Presence::Here;
+    assert_eq!([0, 1, 2, 5].map(|n| here(&store, n)), [true, true, false, true]);
+    get(&mut store, &arena, 1, at(0)).unwrap();
+    put(&mut store, &arena, 6, at(0)).unwrap();
+    assert_eq!([0, 1, 5, 6].map(|n| here(&store, n)), [false, true, true, true]);
+    assert_eq!((fake.objects(), store.stats().evicted), (3, 2));
+}
+
+#[test]
+fn the_second_offer_is_written() {
+    let (mut store, arena) = open(&Fake::new(4), StoreConfig::default());
+    assert_eq!(put(&mut store, &arena, 1, at(0)), Err(Why::NotAdmitted));
+    assert_eq!(put(&mut store, &arena, 1, at(0)), Ok(()));
+    assert_eq!(put(&mut store, &arena, 1, at(0)), Ok(()));
+    store.put(&[Put { admit: Some(Admit::Always), ..offer(2, 0) }], at(0)).unwrap();
+    assert_eq!(settle(&mut store, at(0))[0].objects, [Ok(())]);
+    let Stats { not_admitted, known, writes, .. } = store.stats();
+    assert_eq!((not_admitted, known, writes), (1, 1, 2));
+}
+
+#[test]
+fn what_is_removed_is_cleared_as_often_as_it_takes() {
+    let fake = Fake::new(4);
+    let (mut store, arena) = open(&fake, always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    fake.set(Mode::Fails);
+    assert_eq!(store.remove(&[key(1), key(2)], at(0)), 1);
+    assert_eq!(store.contains(&key(1), at(0)), Presence::Absent);
+    while store.stats().failed < 2 {
+        store.wait(at(0), common::AGES, &mut Vec::new());
+    }
+    fake.set(Mode::Works);
+    settle(&mut store, at(100));
+    assert_eq!((fake.objects(), store.stats().bytes), (0, 0));
+    store.check_invariants().unwrap();
+}
+
+#[test]
+fn failures_are_misses_and_the_breaker_opens() {
+    let fake = Fake::new(4);
+    let breaker = BreakerConfig { failures: 3, pause: at(5) };
+    let (mut store, arena) = open(&fake, StoreConfig { breaker, ..always() });
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    fake.set(Mode::Fails);
+    for _ in 0..2 {
+        assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Failed));
+    }
+    fake.set(Mode::Panics);
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Failed));
+    assert_eq!(store.stats().last_error.unwrap(), "fake panicked");
+    let calls = fake.calls();
+    fake.set(Mode::Works);
+    assert_eq!(get(&mut store, &arena, 1, at(4)), Err(Why::Unavailable));
+    assert_eq!(put(&mut store, &arena, 2, at(4)), Err(Why::Unavailable));
+    assert_eq!(store.contains(&key(1), at(4)), Presence::Absent);
+    assert_eq!((fake.calls(), store.stats().opened, store.stats().unavailable), (calls, 1, 2));
+    assert_eq!(get(&mut store, &arena, 1, at(5)), Ok(()));
+    assert_eq!(put(&mut store, &arena, 2, at(5)), Ok(()));
+}
+
+/// A full disk does not take what is there with it, and is no reason to leave it alone.
+#[test]
+fn a_full_back_end_is_read_still() {
+    let fake = Fake::new(4);
+    let (mut store, arena) =
+        open(&fake, StoreConfig { breaker: BreakerConfig { failures: 1, pause: at(5) }, ..always() });
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    fake.set(Mode::IsFull);
+    store.put(&[offer(2, 2)], at(0)).unwrap();
+    assert_eq!(finish(&mut store, at(0))[0].objects, [Err(Why::Full)]);
+    fake.set(Mode::Works);
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    settle(&mut store, at(0));
+    assert_eq!((store.stats().full > 0, store.stats().opened), (true, 0));
+    store.check_invariants().unwrap();
+}
+
+/// Reads that never end: every call of this thread returns, loads miss at their deadline, and their slots stay taken, those that no
+/// worker has begun apart.
+#[test]
+fn a_stalled_back_end_is_one_that_misses() {
+    let fake = Fake::new(4);
+    let breaker = BreakerConfig { failures: 4, pause: at(5) };
+    let (mut store, arena) = open(&fake, StoreConfig { queue: 4, deadline: at(2), breaker, ..always() });
+    for n in 0..4 {
+        put(&mut store, &arena, n, at(0)).unwrap();
+    }
+    fake.stall(true);
+    let wanted: Vec<_> = (0..5).map(|n| want(n % 4, n as u32)).collect();
+    store.get(&wanted, at(10)).unwrap();
+    fake.until_waiting(2);
+    let mut out = Vec::new();
+    store.poll(at(11), &mut out);
+    assert_eq!(out, []);
+    assert!(matches!(store.get(&[want(1, 0)], at(11)), Err(StoreError::SlotBusy { slot: 0 })));
+    store.poll(at(12), &mut out);
+    let late = Err(Why::TimedOut);
+    assert_eq!(out[0].objects, [late, late, late, late, Err(Why::Busy)]);
+    // Two workers have two loads; the others were taken back.
+    let stats = store.stats();
+    assert_eq!(
+        (stats.quarantined, stats.in_flight, stats.timed_out, stats.opened, stats.busy),
+        (2, 2, 4, 1, 1)
+    );
+    for slot in 0..2 {
+        assert!(matches!(arena.write(slot), Err(StoreError::SlotBusy { .. })));
+        assert!(matches!(arena.read(slot), Err(StoreError::SlotBusy { .. })));
+    }
+    assert!((2..8).all(|slot| arena.write(slot).is_ok()));
+    // The breaker is open: nothing is sent, and a removed object is not cleared while a load may read it.
+    store.get(&[want(3, 3)], at(13)).unwrap();
+    assert_eq!(store.remove(&[key(0)], at(13)), 1);
+    assert_eq!(store.put(&[offer(9, 4)], at(13)).map(|_| ()).ok(), Some(()));
+    out.clear();
+    store.poll(at(13), &mut out);
+    assert_eq!(out.iter().map(|done| done.objects[0]).collect::<Vec<_>>(), [Err(Why::Unavailable); 2]);
+    store.check_invariants().unwrap();
+    // It comes back: the late loads end, and nobody hears of them.
+    fake.stall(false);
+    assert_eq!(settle(&mut store, at(20)), []);
+    assert_eq!((store.stats().quarantined, store.stats().loads, fake.has(0)), (0, 0, false));
+    assert!((0..8).all(|slot| arena.write(slot).is_ok()));
+    assert_eq!(get(&mut store, &arena, 1, at(20)), Ok(()));
+    store.check_invariants().unwrap();
+}
+
+/// A write that stalls keeps its place until it ends; then the place is cleared, since nobody finds what is there.
+#[test]
+fn a_stalled_write_is_not_found() {
+    let fake = Fake::new(1);
+    let (mut store, arena) = open(&fake, StoreConfig { deadline: at(1), workers: 1, ..always() });
+    fake.stall(true);
+    store.put(&[offer(1, 0), offer(2, 1)], at(0)).unwrap();
+    fake.until_waiting(1);
+    assert_eq!(store.contains(&key(1), at(0)), Presence::Pending);
+    store.get(&[want(1, 5)], at(0)).unwrap();
+    let mut out = Vec::new();
+    store.poll(at(0), &mut out);
+    assert_eq!(out[0].objects, [Err(Why::Pending)]);
+    out.clear();
+    store.poll(at(1), &mut out);
+    assert_eq!(out[0].objects, [Err(Why::TimedOut), Err(Why::NoRoom)]);
+    assert_eq!((store.stats().bytes, store.contains(&key(1), at(1))), (8192, Presence::Absent));
+    assert!(matches!(arena.write(0), Err(StoreError::SlotBusy { .. })), "the back end reads it still");
+    fake.stall(false);
+    settle(&mut store, at(1));
+    settle(&mut store, at(1));
+    assert_eq!((fake.objects(), store.stats().bytes), (0, 0));
+    assert!(arena.write(0).is_ok());
+    assert_eq!(put(&mut store, &arena, 2, at(1)), Ok(()));
+    store.check_invariants().unwrap();
+}
+
+/// What a withdrawn write was to replace was evicted: it must not come back with a restart.
+#[test]
+fn what_was_evicted_for_a_write_that_never_began_is_cleared() {
+    let fake = Fake::new(2);
+    let (mut store, arena) = open(&fake, StoreConfig { deadline: at(1), workers: 1, ..always() });
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    put(&mut store, &arena, 2, at(0)).unwrap();
+    fake.stall(true);
+    store.get(&[want(2, 1)], at(0)).unwrap();
+    fake.until_waiting(1);
+    store.put(&[offer(3, 0)], at(0)).unwrap();
+    store.poll(at(1), &mut Vec::new());
+    fake.stall(false);
+    settle(&mut store, at(1));
+    assert_eq!([1, 2, 3].map(|n| fake.has(n)), [false, true, false]);
+    store.check_invariants().unwrap();
+}
+
+#[test]
+fn calls_that_are_wrong_change_nothing() {
+    let (mut store, arena) = open(&Fake::new(2), always());
+    let before = store.stats();
+    let reading = arena.read(2).unwrap();
+    let message = |result: Result<_, StoreError>| result.map(|_| ()).unwrap_err().to_string();
+    assert_eq!(
+        message(store.get(&[want(1, 0), want(2, 8)], at(0))),
+        "slot 8 is outside this arena: it has 8"
+    );
+    assert_eq!(
+        message(store.get(&[want(1, 0), want(2, 0)], at(0))),
+        "slot 0 is in use: a transfer or a guard has it"
+    );
+    assert_eq!(message(store.get(&[want(1, 2)], at(0))), "slot 2 is in use: a transfer or a guard has it");
+    let long = Put { len: LEN + 1, ..offer(1, 0) };
+    assert_eq!(message(store.put(&[long], at(0))), "a payload of 5001 bytes: from 1 to 5000 fit");
+    assert_eq!(
+        message(store.get(&[Get { len: 0, ..want(1, 0) }], at(0))),
+        "a payload of 0 bytes: from 1 to 5000 fit"
+    );
+    drop(reading);
+    assert!((0..8).all(|slot| arena.write(slot).is_ok()));
+    assert_eq!(store.stats(), before);
+    let mut out = Vec::new();
+    store.poll(Duration::MAX, &mut out);
+    assert_eq!(out, []);
+    let none = StoreConfig { workers: 0, ..always() };
+    let opened = Store::open(Fake::new(2), arena, namespace(1), none);
+    assert_eq!(opened.unwrap_err().to_string(), "workers is 0: must be at least 1");
+}
