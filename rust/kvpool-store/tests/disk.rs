@@ -16,7 +16,7 @@ fn flips() -> u64 {
     std::env::var("KVPOOL_STORE_FLIPS").map_or(1000, |flips| flips.parse().unwrap())
 }
 
-/// A fixed sequence of numbers (SplitMix64).
+/// A fixed sequence of numbers (`SplitMix64`).
 struct Numbers(u64);
 
 impl Numbers {
