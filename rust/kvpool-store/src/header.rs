@@ -26,10 +26,7 @@
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::namespace::NamespaceDigest;
-
-/// The version of the byte layout. Of another one nothing is read.
-pub const FORMAT_VERSION: u32 = 1;
+use crate::namespace::{FORMAT_VERSION, NamespaceDigest};
 
 /// Bytes of an encoded header.
 pub const HEADER_BYTES: usize = CHECKED + 8;

@@ -13,7 +13,8 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::header::FORMAT_VERSION;
+/// The version of the byte layout. Of another one nothing is read.
+pub const FORMAT_VERSION: u32 = 1;
 
 /// All that the bytes of an object depend on, besides its tokens.
 ///

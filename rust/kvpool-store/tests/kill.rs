@@ -29,7 +29,7 @@ fn configured(folder: &std::path::Path, direct: bool) -> DiskConfig {
 fn writer() {
     let Ok(folder) = std::env::var("KVPOOL_STORE_WRITES") else { return }; // not the other process
     let first: u64 = std::env::var("KVPOOL_STORE_FIRST").unwrap().parse().unwrap();
-    let direct = first % 2 == 0;
+    let direct = first.is_multiple_of(2);
     let (mut store, arena) = open(&configured(folder.as_ref(), direct), always());
     let mut told = std::io::stdout();
     for n in (first..).step_by(2) {
@@ -72,7 +72,7 @@ fn follow(writer: &mut Child, lines: u64) -> u64 {
         said.map_while(Result::ok).filter_map(|line| line.strip_prefix("written ")?.parse().ok());
     let mut last = 0;
     for _ in 0..lines {
-        last = written.next().expect("the writer ended");
+        last = written.next().unwrap();
         orders.write_all(b"\n").unwrap();
     }
     writer.stdin = Some(orders);
@@ -87,7 +87,7 @@ fn a_killed_writer_leaves_objects_or_nothing() {
         let mut writer = start(folder.path(), first);
         // What it is doing when the signal comes is up to the machine, and to how often nothing is done here.
         let last = follow(&mut writer, 1 + round * 7 % 23);
-        (0..round * 3571 % 50_000).for_each(|n| drop(std::hint::black_box(n)));
+        (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         writer.kill().unwrap();
         writer.wait().unwrap();
         let (mut store, arena) = open(&configured(folder.path(), round % 3 == 0), always());
