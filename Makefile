@@ -149,6 +149,7 @@ test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, sc
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) KVPOOL_FAULT_STATES=$(FAULT_STATES) $(APART) $(CARGO) test --locked --release -p kvpool \
 		--test pool_model --test manager_model --test manager_tables --test manager_groups --test sequences --test evidence
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
+	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle
 	for feature in $(HASH_FEATURES); do \
 		$(APART) $(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
