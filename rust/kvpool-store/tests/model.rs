@@ -49,8 +49,6 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
-
     #[test]
     fn as_the_documentation_says(places in 1_u32..5, operations in vec(operations(), 1..60)) {
         let fake = Fake::new(places);
