@@ -124,6 +124,7 @@ UNSAFE = {
         "memory.rs",
         "store/mod.rs",
     },
+    "kvpool-store": {"arena.rs"},
     "kvpool-py": {"convert.rs", "transfer/mapping.rs", "transfer/store.rs"},
 }  # fmt: skip
 
