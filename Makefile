@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
-# What test-slow takes, on two quiet cores about 40 minutes. Each can be set for a longer run; `make test` runs 200,000 operations,
+# What test-slow takes, on two quiet cores about 45 minutes, summed up from its parts. Each can be set for a longer run; `make test` runs 200,000 operations,
 # 30 states, 1,000 schedules and 100 examples.
 # Operations of every model in Rust: a minute of a core for a million.
 MODEL_OPERATIONS ?= 5000000
@@ -142,13 +142,15 @@ nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-confor
 	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
-test-slow: $(VENV)/.test ## What is slow or random, for longer (40 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
+test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
 	$(MAKE) --no-print-directory -j2 --output-sync=line test-slow-rust test-slow-python
 
 test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, schedules, each hash alone, fuzzing
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) KVPOOL_FAULT_STATES=$(FAULT_STATES) $(APART) $(CARGO) test --locked --release -p kvpool \
-		--test pool_model --test manager_model --test manager_tables --test manager_groups --test sequences --test evidence
-	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-vllm --test pool_model
+		--test pool_model --test manager_model --test manager_tables --test manager_groups --test sequences --test evidence \
+		--test evictors --test operations
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-vllm \
+		--test pool_model --test policy_model
 	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle
 	for feature in $(HASH_FEATURES); do \

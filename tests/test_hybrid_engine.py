@@ -29,9 +29,10 @@ from examples.paged_engine.model import Batch, Tile, batch_invariant
 from examples.paged_engine.request import Hit, RequestTooLargeError
 from examples.paged_engine.sampling import Sampling
 from kvpool.errors import OutOfBlocksError
+from tests.paged_engines import assert_all_blocks_are_back, one_thread  # noqa: F401
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from torch import Tensor
 
@@ -56,14 +57,6 @@ TINY = HybridConfig(
 )
 ROOMY = EngineConfig(blocks=400, block_size=8, host_blocks=200, watermark=0.0, keep=16, poison=True)
 FULL, NARROW, WIDE, STATE = range(4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +99,6 @@ def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any
         prompt = asked[request]
         expected = plain([*prompt, *(event.token for event in own[:-1])])[len(prompt) - 1 :]
         assert torch.equal(torch.stack([event.logits for event in own]), expected)
-
-
-def assert_all_blocks_are_back(engine: Engine) -> None:
-    engine.manager.check_invariants()
-    host = engine.manager.host_stats()
-    assert len(engine.manager) == 0
-    assert engine.manager.stats().pool.active == 0
-    assert host is None or host.active == 0
 
 
 def run(

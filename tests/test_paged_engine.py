@@ -28,9 +28,10 @@ from examples.paged_engine.model import TILES, Batch, Llama, batch_invariant
 from examples.paged_engine.request import Request, RequestTooLargeError
 from examples.paged_engine.sampling import Sampling, draw
 from kvpool.transfer import FinishedSwap
+from tests.paged_engines import assert_all_blocks_are_back, one_thread  # noqa: F401
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from torch import Tensor
 
@@ -50,14 +51,6 @@ TINY = ModelConfig(
 TIGHT = EngineConfig(blocks=12, block_size=8, host_blocks=64, watermark=0.0, poison=True)
 ROOMY = dataclasses.replace(TIGHT, blocks=500)
 Outputs = dict[tuple[int, int], list[int]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +76,6 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
         outputs[event.request, event.sample].append(event.token)
         logits[event.request, event.sample, event.position] = event.logits.numpy().tobytes()
     return dict(outputs), logits
-
-
-def assert_all_blocks_are_back(engine: Engine) -> None:
-    engine.manager.check_invariants()
-    host = engine.manager.host_stats()
-    assert len(engine.manager) == 0
-    assert engine.manager.stats().pool.active == 0
-    assert host is None or host.active == 0
 
 
 # --- The check -------------------------------------------------------------------------------------------------------

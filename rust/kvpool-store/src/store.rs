@@ -13,107 +13,19 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use kvpool::EvictionPolicy;
 
-use crate::admission::{Absences, Admission, Admit};
+use crate::admission::{Absences, Admission};
 use crate::arena::Arena;
 use crate::backend::{Backend, Place};
-use crate::breaker::{Breaker, BreakerConfig};
+use crate::breaker::Breaker;
+use crate::calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 use crate::directory::Directory;
 use crate::error::{StoreError, Why};
-use crate::header::{Header, HeaderError, ObjectKey, TokenRange};
+use crate::header::{Header, HeaderError, ObjectKey};
 use crate::namespace::NamespaceDigest;
 use crate::queue::{Queue, Task, Work};
 use crate::stats::Stats;
 use crate::worker::{self, Done, End};
-
-/// How a store behaves.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreConfig {
-    /// What is evicted first.
-    pub eviction: EvictionPolicy,
-    /// What is written, where an offer does not say.
-    pub admission: Admit,
-    /// How many offers are remembered for a second one.
-    pub remembered_offers: usize,
-    /// Threads that wait for the back end.
-    pub workers: usize,
-    /// Objects that may be on their way; more are misses ([`Why::Busy`]).
-    pub queue: usize,
-    /// How long a transfer may take.
-    pub deadline: Duration,
-    /// When the back end is left alone.
-    pub breaker: BreakerConfig,
-    /// For how long an object that a shared back end did not have is not asked for.
-    pub absent_for: Duration,
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            eviction: EvictionPolicy::LRU,
-            admission: Admit::SecondTouch,
-            remembered_offers: 1 << 16,
-            workers: 4,
-            queue: 1024,
-            deadline: Duration::from_secs(2),
-            breaker: BreakerConfig::default(),
-            absent_for: Duration::from_secs(10),
-        }
-    }
-}
-
-/// An object that is offered.
-#[derive(Clone, Copy, Debug)]
-pub struct Put {
-    /// What it will be found by.
-    pub key: ObjectKey,
-    /// The tokens that it holds.
-    pub tokens: TokenRange,
-    /// Bytes of its payload.
-    pub len: u32,
-    /// The slot that has them.
-    pub slot: u32,
-    /// Whether it is written; `None`: as the store is configured.
-    pub admit: Option<Admit>,
-}
-
-/// An object that is wanted.
-#[derive(Clone, Copy, Debug)]
-pub struct Get {
-    /// Its key.
-    pub key: ObjectKey,
-    /// Bytes of its payload: an object of another length is not it.
-    pub len: u32,
-    /// The slot that it goes to.
-    pub slot: u32,
-}
-
-/// What a store knows of a key, without asking its back end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It can be loaded.
-    Here,
-    /// It is being written.
-    Pending,
-    /// It is not there, or cannot be had now.
-    Absent,
-    /// A shared back end may have it.
-    Unknown,
-}
-
-/// The name of a call whose end [`Store::poll`] tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(u64);
-
-/// A job that has ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The job.
-    pub job: JobId,
-    /// What became of each object, in the order of the call.
-    pub objects: Vec<Result<(), Why>>,
-}
 
 #[derive(Debug)]
 struct Job {

@@ -40,6 +40,7 @@ mod lookup;
 mod pool;
 mod retain;
 mod slots;
+mod states;
 mod window;
 
 pub use error::VllmError;
@@ -50,6 +51,7 @@ pub use lookup::{Family, Found, GroupsHit, Index, Lookup, Reads};
 pub use pool::history::Start;
 pub use pool::keys::Keys;
 pub use pool::{Pool, Removed};
-pub use retain::{Finals, Retention, replays};
+pub use retain::{Finals, Retention, boundaries};
 pub use slots::{Demand, Slots};
+pub use states::{Move, NoState, States};
 pub use window::{Window, find_window};

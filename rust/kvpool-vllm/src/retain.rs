@@ -39,9 +39,26 @@ impl Finals {
     }
 }
 
-/// Where a later request with this prompt can end its hit: one that asks the same again, and one that goes on behind it.
+/// Where hits of later requests are expected to end: the replays of this prompt, and a junction, which is 0 if there is none; with
+/// `before`, also so many tokens before the junction, whose end is computed again.
 #[must_use]
-pub fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
+pub fn boundaries(
+    prompt: usize,
+    scheduler_block: usize,
+    drops: bool,
+    junction: usize,
+    before: Option<usize>,
+) -> Vec<usize> {
+    let mut ends = replays(prompt, scheduler_block, drops).to_vec();
+    if junction > 0 {
+        ends.push(junction);
+        ends.extend(before.and_then(|tokens| junction.checked_sub(tokens)));
+    }
+    ends
+}
+
+/// Where a later request with this prompt can end its hit: one that asks the same again, and one that goes on behind it.
+fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     let again = prompt.saturating_sub(1);
     if !drops {
         return [again; 2];

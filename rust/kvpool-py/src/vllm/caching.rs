@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kvpool::groups::Tokens;
 use kvpool_journal::ops::vllm as op;
-use kvpool_vllm::{Key, replays};
+use kvpool_vllm::{Key, boundaries};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -82,9 +82,8 @@ impl Group {
                 && finals == said.junction
                 && said.computed < finals
                 && finals <= said.prompt;
-            return Ok(
-                finals.is_multiple_of(unit) && (finals == states.tail(said.prompt, unit) || is_junction)
-            );
+            return Ok(finals.is_multiple_of(unit)
+                && (finals == states.rules.tail(said.prompt, unit) || is_junction));
         }
         let Some(less) = self.prompt_tail else { return Ok(false) };
         let end = (said.prompt.saturating_sub(less) / unit).min(said.units) * unit;
@@ -137,7 +136,8 @@ impl PyVllmGroups {
         for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.asks()) {
             let full = row.full.min(units / group.scale);
             if full > row.known {
-                let boundaries = self.boundaries(group, prompt, junction);
+                let before = (self.by_series_33 && group.finals.drops).then_some(group.spec.block_tokens);
+                let boundaries = boundaries(prompt, self.scheduler_block, self.drops, junction, before);
                 let kept = |at| group.retention.keeps(at, every, &boundaries);
                 let kept: Vec<_> = (row.known..full).map(kept).collect();
                 self.cache_blocks_of(request, group, row, &hashes, &kept)?;
@@ -149,18 +149,6 @@ impl PyVllmGroups {
             self.note_states(&id, group, row, full)?;
         }
         Ok(())
-    }
-
-    /// Where hits of later requests are expected to end.
-    fn boundaries(&self, group: &Group, prompt: usize, junction: usize) -> Vec<usize> {
-        let mut boundaries = replays(prompt, self.scheduler_block, self.drops).to_vec();
-        if junction > 0 {
-            boundaries.push(junction);
-            if self.by_series_33 && group.finals.drops {
-                boundaries.extend(junction.checked_sub(group.spec.block_tokens));
-            }
-        }
-        boundaries
     }
 
     /// Caches the blocks from the first that is not cached on that are kept.

@@ -197,7 +197,7 @@ impl Group {
             return Ok(None);
         }
         let of = |tokens: usize, main: usize, most| match &self.states {
-            Some(states) => states.arrival(&self.spec, come.hit, main, hits.len()),
+            Some(states) => states.rules.arrival(&self.spec, come.hit, main, hits.len()),
             None => {
                 let slots = tokens.saturating_add(self.more_slots);
                 Arrival::of(&self.spec, come.hit, slots, hits.len(), self.retained, most)

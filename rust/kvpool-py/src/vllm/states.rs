@@ -1,13 +1,10 @@
-//! What a step asks of a group of aligned recurrent states of [`super::groups`].
-//!
-//! vLLM lets a state go on in its block until the block's tokens are full; it then moves to the next one, and the block before keeps a
-//! copy that can be hit. Behind the running state stand blocks for states of drafts, which move along. Positions that no state ends at,
-//! within a chunk of a prompt, are null.
+//! What vLLM's manager of a group of aligned recurrent states keeps of requests, and what a step of [`super::groups`] asks of that. Where
+//! states go is [`kvpool_vllm::States`]'.
 
 use std::sync::Arc;
 
 use kvpool::groups::GroupSpec;
-use kvpool_vllm::{Arrival, Step};
+use kvpool_vllm::{Move, Step};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
@@ -33,8 +30,8 @@ pub(super) struct StatesConfig<'py> {
 
 /// What vLLM's manager of a group of aligned states keeps of requests.
 pub(super) struct States {
-    /// Blocks behind the running state.
-    pub(super) speculative: usize,
+    /// What it is like.
+    pub(super) rules: kvpool_vllm::States,
     /// Requests whose running state has a block.
     pub(super) allocated: Py<PySet>,
     /// By request: leading blocks that were given up; the block of the state before; states that are shared inside a block; states
@@ -46,10 +43,6 @@ pub(super) struct States {
     pub(super) tails: Py<PyDict>,
     /// Whether the state at a junction is cached, too.
     pub(super) junctions: bool,
-    /// Whether heads compute the end of a hit again.
-    drops: bool,
-    /// Tokens behind a block that are in its digest; `None` where vLLM knows no such digests.
-    pub(super) lookahead: Option<usize>,
 }
 
 /// What a step asks of a group of aligned states.
@@ -63,17 +56,6 @@ pub(super) struct StateWork {
     pub(super) moves: Option<Move>,
 }
 
-/// How a table grows when its state moves on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Move {
-    /// The position of the state until now; none of a request without a hit that comes.
-    pub(super) from: Option<usize>,
-    /// Null blocks that are appended: nothing ends there.
-    pub(super) nulls: usize,
-    /// Blocks from this position on go behind those, for drafts.
-    pub(super) drafts: (usize, usize),
-}
-
 impl StateWork {
     pub(super) const fn asks(&self) -> bool {
         self.retire.0 < self.retire.1 || self.gives_up.is_some() || self.moves.is_some()
@@ -83,7 +65,11 @@ impl StateWork {
 impl States {
     pub(super) fn new(config: StatesConfig<'_>) -> Self {
         Self {
-            speculative: config.speculative,
+            rules: kvpool_vllm::States {
+                speculative: config.speculative,
+                drops: config.drops,
+                lookahead: config.lookahead,
+            },
             allocated: config.allocated.unbind(),
             retired: config.retired.unbind(),
             last: config.last.unbind(),
@@ -91,8 +77,6 @@ impl States {
             checkpoints: config.checkpoints.unbind(),
             tails: config.tails.unbind(),
             junctions: config.junctions,
-            drops: config.drops,
-            lookahead: config.lookahead,
         }
     }
 
@@ -118,79 +102,20 @@ impl States {
         let number = |of: &Py<PyDict>| -> PyResult<Option<usize>> {
             of.bind(py).get_item(id)?.map(|number| number.extract()).transpose()
         };
-        let moves = match self.moved(spec, table.len(), main) {
-            Some(Ok(moves)) if self.are_writable(shared, table, moves.drafts)? => Some(moves),
-            Some(_) => return Ok(None),
-            None => None,
-        };
+        let Ok(moves) = self.rules.next_move(spec, table.len(), main) else { return Ok(None) };
+        if let Some(moves) = moves
+            && !are_writable(shared, table, moves.drafts)?
+        {
+            return Ok(None);
+        }
         let retire = (number(&self.retired)?.unwrap_or(0), dead);
-        let mut gives_up = number(&self.last)?
-            .filter(|&last| last < step.settled.div_ceil(spec.block_tokens).saturating_sub(1));
+        let mut gives_up = number(&self.last)?.filter(|&last| self.rules.is_past(spec, last, step.settled));
         if let Some(last) = gives_up
             && is_null(&table.get_item(last)?, shared)
         {
             gives_up = None;
         }
         Ok(Some(StateWork { retire, gives_up, moves }))
-    }
-
-    /// What a request that comes asks, with `hits` blocks of its first `computed` tokens: no more than a state and its drafts.
-    pub(super) fn arrival(&self, spec: &GroupSpec, computed: usize, main: usize, hits: usize) -> Arrival {
-        let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
-        let missing = required.saturating_sub(hits).min(1 + self.speculative);
-        Arrival { missing, ..Arrival::of(spec, computed, 0, hits, 0, usize::MAX) }
-    }
-
-    /// How the table of a request that comes grows, of `len` blocks of its hit.
-    pub(super) fn first_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Move> {
-        let end = main.div_ceil(spec.block_tokens);
-        let nulls = end.saturating_sub(1).saturating_sub(len);
-        (end.saturating_add(self.speculative) > len).then(|| Move {
-            from: len.checked_sub(1),
-            nulls,
-            drafts: (0, 0),
-        })
-    }
-
-    /// How a table of `len` blocks grows for `main` tokens, if it does; an error of one that has no block for a state and its drafts.
-    fn moved(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Result<Move, ()>> {
-        let end = main.div_ceil(spec.block_tokens);
-        if end.saturating_add(self.speculative) <= len {
-            return None;
-        }
-        let skipped = end.saturating_sub(1);
-        let Some(from) = len.checked_sub(1 + self.speculative) else { return Some(Err(())) };
-        let drafts = (from + 1, skipped.clamp(from + 1, len));
-        Some(Ok(Move { from: Some(from), nulls: skipped.saturating_sub(len), drafts }))
-    }
-
-    /// Whether nobody else has the blocks of drafts, and nothing leads to them.
-    fn are_writable(
-        &self,
-        shared: &Arc<Shared>,
-        table: &Bound<'_, PyList>,
-        (first, end): (usize, usize),
-    ) -> PyResult<bool> {
-        for at in first..end {
-            let block = table.get_item(at)?;
-            let Some(block) = own(&block, shared) else { return Ok(false) };
-            let pool = shared.lock();
-            if block.id == 0 || pool.ref_count(block.id) != 1 || pool.keys().hash_of(block.id).is_some() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The last position in a prompt whose state the next request with this prompt can use.
-    pub(super) const fn tail(&self, prompt: usize, unit: usize) -> usize {
-        let lookahead = match self.lookahead {
-            Some(tokens) if tokens > 1 => tokens,
-            _ => 1,
-        };
-        let most = if self.drops { prompt } else { prompt.saturating_sub(lookahead) };
-        let end = most - most % unit;
-        if self.drops { end.saturating_sub(unit) } else { end }
     }
 
     /// Forgets a request.
@@ -212,6 +137,23 @@ impl States {
         }
         Ok(())
     }
+}
+
+/// Whether nobody else has the blocks of drafts, and nothing leads to them.
+fn are_writable(
+    shared: &Arc<Shared>,
+    table: &Bound<'_, PyList>,
+    (first, end): (usize, usize),
+) -> PyResult<bool> {
+    for at in first..end {
+        let block = table.get_item(at)?;
+        let Some(block) = own(&block, shared) else { return Ok(false) };
+        let pool = shared.lock();
+        if block.id == 0 || pool.ref_count(block.id) != 1 || pool.keys().hash_of(block.id).is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Drops what a request offers to connectors from vLLM's list of it: its blocks are about to be reused.

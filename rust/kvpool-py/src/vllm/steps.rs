@@ -1,7 +1,7 @@
 //! The steps of [`PyVllmGroups`]: a request that goes on, and one that comes.
 
 use kvpool_journal::ops::vllm as op;
-use kvpool_vllm::Step;
+use kvpool_vllm::{Move, Step};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -11,7 +11,6 @@ use super::group::{Asked, Coming, Group, Row};
 use super::groups::PyVllmGroups;
 use super::pool::removed_keys;
 use super::slots::{attr, num_tokens};
-use super::states::Move;
 use crate::errors::OrRaise;
 
 impl PyVllmGroups {
@@ -130,7 +129,7 @@ impl PyVllmGroups {
         for (at, group) in self.groups.iter().enumerate() {
             let of_group = found.as_ref().map(|found| found.get_item(at)).transpose()?;
             let blocks = of_group.map_or(Ok(Vec::new()), |blocks| own_ids(&blocks, &self.shared))?;
-            if self.waits_for_a_step(group, &blocks)? {
+            if self.waits_for_a_step(py, group, &blocks)? {
                 return Ok(Some(py.None().into_bound(py)));
             }
             match group.arrival(&id, blocks, &come)? {
@@ -168,7 +167,7 @@ impl PyVllmGroups {
             tables.push(table);
         }
         let moves = self.groups.iter().zip(&tables).map(|(group, table)| {
-            group.states.as_ref().and_then(|states| states.first_move(&group.spec, table.len(), main))
+            group.states.as_ref().and_then(|states| states.rules.first_move(&group.spec, table.len(), main))
         });
         let taken =
             tables.iter().zip(&arrived).zip(moves).map(|((table, row), moves)| (table, row.missing, moves));
@@ -184,12 +183,10 @@ impl PyVllmGroups {
     }
 
     /// Whether a hit ends with a state that is computed in this step of the engine: it can be gone on from in the next.
-    fn waits_for_a_step(&self, group: &Group, hits: &[u32]) -> PyResult<bool> {
+    fn waits_for_a_step(&self, py: Python<'_>, group: &Group, hits: &[u32]) -> PyResult<bool> {
         let (Some(this_step), Some(&last)) = (&group.this_step, hits.last()) else { return Ok(false) };
         let key = self.shared.lock().keys().hash_of(last).map(|(key, _)| key);
-        Python::attach(|py| {
-            key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
-        })
+        key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
     }
 
     /// Takes the blocks that tables lack, group by group, and appends them. Of states that move, what vLLM notes of it is noted, too.

@@ -299,9 +299,16 @@ impl Replay {
         }
         let num_blocks = config.capacity_blocks.saturating_add(1);
         let (hasher, runner) = match config.mode {
-            Mode::Lookup if config.groups.is_some() => Self::grouped(&config, num_blocks, &trace, journal)?,
-            Mode::Lookup => Self::lookup(&config, num_blocks, journal)?,
-            Mode::Engine => Self::engine(&config, num_blocks, &trace, journal)?,
+            Mode::Lookup if config.groups.is_none() => Self::lookup(&config, num_blocks, journal)?,
+            mode => {
+                let manager = Self::manager(&config, num_blocks, &trace, journal)?;
+                let hasher = manager.hasher().clone();
+                let runner = match mode {
+                    Mode::Lookup => Runner::Grouped(Box::new(Grouped::new(manager, config.step_tokens))),
+                    Mode::Engine => Runner::Engine(Box::new(Engine::new(manager, &config))),
+                };
+                (hasher, runner)
+            }
         };
         let form = match config.mode {
             _ if config.groups.is_some() => Form::Named,
@@ -351,27 +358,6 @@ impl Replay {
             watermark: config.watermark,
             ..ManagerConfig::default()
         }
-    }
-
-    fn grouped(
-        config: &ReplayConfig,
-        num_blocks: usize,
-        trace: &Trace,
-        journal: Option<Journal>,
-    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let manager = Self::manager(config, num_blocks, trace, journal)?;
-        let hasher = manager.hasher().clone();
-        Ok((hasher, Runner::Grouped(Box::new(Grouped::new(manager, config.step_tokens)))))
-    }
-
-    fn engine(
-        config: &ReplayConfig,
-        num_blocks: usize,
-        trace: &Trace,
-        journal: Option<Journal>,
-    ) -> Result<(Arc<BlockHasher>, Runner), ReplayError> {
-        let manager = Self::manager(config, num_blocks, trace, journal)?;
-        Ok((manager.hasher().clone(), Runner::Engine(Box::new(Engine::new(manager, config)))))
     }
 
     fn manager(

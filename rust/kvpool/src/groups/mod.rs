@@ -66,16 +66,15 @@ impl Groups {
             return Err(PoolError::config("groups", specs.len(), format!("from 1 to {most} groups")));
         }
         specs.iter().try_for_each(GroupSpec::check)?;
-        let cached = || specs.iter().filter(|spec| spec.kind.is_cached()).map(|spec| spec.block_tokens);
-        let divisor = cached().fold(0, gcd);
+        let cached = || specs.iter().filter(|spec| spec.kind.is_cached());
+        let divisor = cached().fold(0, |divisor, spec| gcd(divisor, spec.block_tokens));
         let unit = unit.unwrap_or(divisor.max(1));
         if unit == 0 || !divisor.is_multiple_of(unit) {
             let allowed = format!("at least 1 token, and a divisor of every block size: of {divisor}");
             return Err(PoolError::config("unit", unit, allowed));
         }
         let common = |so_far: usize, size: usize| (so_far / gcd(so_far, size)).checked_mul(size);
-        let mut steps = specs.iter().filter(|spec| spec.kind.is_cached()).map(|spec| spec.granularity(unit));
-        let Some(alignment) = steps.try_fold(1, common) else {
+        let Some(alignment) = cached().map(|spec| spec.granularity(unit)).try_fold(1, common) else {
             return Err(PoolError::config("groups", "of these block sizes", "a common multiple in range"));
         };
         Ok(Self { specs, unit, alignment })

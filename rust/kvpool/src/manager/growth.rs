@@ -465,13 +465,13 @@ impl CacheManager {
     pub(super) fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
         let (request, tiers) = self.parts(slot)?;
         let sequence = &mut request.sequence;
-        let before = sequence.main.published;
+        let (before, seen) = (sequence.main.published, sequence.num_published());
         let registered = sequence.commit(tiers.device_mut(), computed_tokens, None)?;
         let published = before..sequence.main.published;
-        let told = sequence.newly_written().unwrap_or_else(|| published.clone());
+        let seen = seen..sequence.num_published();
         self.version += 1;
-        if !told.is_empty() {
-            self.tell(|observer, manager| observer.published(slot, told, manager));
+        if !seen.is_empty() {
+            self.tell(|observer, manager| observer.published(slot, seen, manager));
         }
         if !published.is_empty() {
             self.apply_hints(slot, published)?;

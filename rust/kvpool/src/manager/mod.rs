@@ -144,13 +144,12 @@ impl CacheManager {
         // What is said of blocks is said of the device's: the host tier keeps what was swapped out.
         let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };
         let host = (config.host_blocks > 0).then(host_pool);
-        let tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
+        let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
         if config.verify == Verify::None && !config.algorithm.is_cryptographic() {
             return Err(PoolError::UnverifiedAlgorithm { algorithm: config.algorithm }.into());
         }
         config.groups.as_ref().map_or(Ok(()), |groups| check_groups(groups, config))?;
-        let mut tiers = tiers;
         let interior = config.groups.as_ref().map_or(0, Groups::interior_units);
         if interior > 0 {
             tiers.device_mut().keep_interior(interior)?;

@@ -136,7 +136,7 @@ impl CacheManager {
             cursor: &sequence.cursor,
             is_running: *state == RequestState::Running,
             num_blocks: sequence.num_entries(),
-            num_published: sequence.written_units().unwrap_or(sequence.main.published),
+            num_published: sequence.num_published(),
             publishes: sequence.publishes,
             tenant: hints.as_deref().and_then(Hints::tenant),
         })

@@ -15,6 +15,7 @@ use super::index::Index;
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::hash::{BlockHash, Verify};
+use crate::list::try_reserve;
 use crate::record::{ByBlock, Name, Record, Records, blank, grow};
 
 /// What is inside the blocks of a pool.
@@ -52,6 +53,7 @@ impl Interior {
     /// Makes room for blocks up to `num_blocks - 1`. Nothing has changed if there is no memory.
     pub(super) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let units = Self::count(num_blocks, self.per_block)?;
+        try_reserve(&mut self.records, units)?;
         self.index.grow(&self.records, units)?;
         grow(&mut self.records, units)
     }

@@ -33,8 +33,6 @@ pub(crate) struct Grouped {
     written_to: usize,
     /// So many tokens are committed, and their states are to be kept.
     due: Option<usize>,
-    /// Hash units of which it was said that they are written, or that were hit.
-    told: usize,
 }
 
 impl Grouped {
@@ -49,7 +47,6 @@ impl Grouped {
             boundaries: Boundaries::default(),
             written_to: 0,
             due: None,
-            told: 0,
         })
     }
 
@@ -64,23 +61,11 @@ impl Grouped {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
         (self.written_to, self.due) = (staged.covered_tokens, None);
-        self.told = self.units(staged.cached_tokens);
     }
 
     /// Hash units that so many tokens fill.
     pub(super) fn units(&self, tokens: usize) -> usize {
         tokens / self.groups.unit()
-    }
-
-    /// Hash units that are written, and were not the last time, with so many tokens computed.
-    pub(super) fn newly_written(&mut self, computed: usize) -> std::ops::Range<usize> {
-        let written = self.units(computed);
-        std::mem::replace(&mut self.told, written).min(written)..written
-    }
-
-    /// What is behind so many tokens will be others'.
-    pub(super) fn truncated(&mut self, tokens: usize) {
-        self.told = self.told.min(self.units(tokens));
     }
 
     fn spec(&self, table: &Table) -> &GroupSpec {
@@ -103,9 +88,15 @@ impl Grouped {
         self.written_to = self.written_to.max(slots);
     }
 
-    /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers or gives one up, and fills no
-    /// hash unit.
-    pub(super) fn needs_no_pool(&self, main: &Table, slots: usize, computed: Option<usize>) -> bool {
+    /// Whether a growth to `slots`, with so many tokens computed then and `before` until then, neither takes a block nor registers or
+    /// gives one up, and fills no hash unit.
+    pub(super) fn needs_no_pool(
+        &self,
+        main: &Table,
+        slots: usize,
+        computed: Option<usize>,
+        before: usize,
+    ) -> bool {
         let quiet = |table: &Table| {
             let (layout, spec) = (table.layout, self.spec(table));
             computed.is_none_or(|computed| match layout {
@@ -114,8 +105,7 @@ impl Grouped {
                 Layout::Encoder => true,
             })
         };
-        let tells = computed.is_some_and(|computed| computed >= (self.told + 1) * self.groups.unit());
-        !tells
+        computed.is_none_or(|computed| self.units(computed) == self.units(before))
             && quiet(main)
             && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
     }
@@ -269,9 +259,8 @@ impl Sequence {
 
     /// Names again what is inside registered blocks that a swap has brought: what goes from tier to tier is a content as a whole.
     pub(crate) fn name_interior(&self, tiers: &mut Tiers) -> Result<(), TierError> {
-        let (Some(grouped), pool) = (self.grouped.as_deref(), tiers.pool_mut(self.tier)?) else {
-            return Ok(());
-        };
+        let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
+        let pool = tiers.device_mut();
         for table in self.tables() {
             for (at, &block) in table.blocks.iter().enumerate().take(table.published) {
                 let own = grouped.name(&self.cursor, table, at);
@@ -286,9 +275,9 @@ impl Sequence {
 
     /// Registers what is computed behind the last full blocks of tables that are to be given up.
     pub(super) fn keep_tails(&self, tiers: &mut Tiers) -> Result<(), TierError> {
-        let Some(grouped) = self.grouped.as_deref() else { return Ok(()) };
-        let pool = tiers.pool_mut(self.tier)?;
-        if self.tier > 0 || !self.publishes || self.cursor.epoch() != pool.epoch() {
+        let Some(grouped) = self.grouped.as_deref().filter(|_| self.tier == 0) else { return Ok(()) };
+        let pool = tiers.device_mut();
+        if !self.publishes || self.cursor.epoch() != pool.epoch() {
             return Ok(());
         }
         let mut tables = self.tables();

@@ -90,17 +90,13 @@ impl Sequence {
         self.cursor.num_tokens()
     }
 
-    /// With several groups, hash units whose KV is written.
+    /// What an observer counts of it: blocks that are published; with several groups hash units whose KV is written.
     #[inline]
-    pub(crate) fn written_units(&self) -> Option<usize> {
-        self.grouped.as_ref().map(|grouped| grouped.units(self.computed_tokens))
-    }
-
-    /// Those that came since the last call.
-    #[inline]
-    pub(crate) fn newly_written(&mut self) -> Option<std::ops::Range<usize>> {
-        let computed = self.computed_tokens;
-        self.grouped.as_mut().map(|grouped| grouped.newly_written(computed))
+    pub(crate) fn num_published(&self) -> usize {
+        match &self.grouped {
+            None => self.main.published,
+            Some(grouped) => grouped.units(self.computed_tokens),
+        }
     }
 
     /// Tokens that every table has blocks for.
@@ -121,8 +117,12 @@ impl Sequence {
     /// Whether a growth to `slots`, with so many tokens computed then, changes nothing but tokens and counts.
     #[inline]
     pub(crate) fn needs_no_pool(&self, slots: usize, computed: Option<usize>) -> bool {
+        let before = self.computed_tokens;
         self.main.needs_no_pool(slots, computed)
-            && self.grouped.as_ref().is_none_or(|grouped| grouped.needs_no_pool(&self.main, slots, computed))
+            && self
+                .grouped
+                .as_ref()
+                .is_none_or(|grouped| grouped.needs_no_pool(&self.main, slots, computed, before))
     }
 
     /// That growth.
@@ -271,9 +271,6 @@ impl Sequence {
         self.tables_mut().try_for_each(|table| table.truncate(tiers, tier, num_tokens, until))?;
         self.cursor.truncate(num_tokens).map_err(PoolError::from)?;
         self.computed_tokens = self.computed_tokens.min(num_tokens);
-        if let Some(grouped) = &mut self.grouped {
-            grouped.truncated(num_tokens);
-        }
         self.guard();
         Ok(())
     }
