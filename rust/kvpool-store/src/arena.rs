@@ -4,14 +4,18 @@
 //! holds the guard of its slot until the back end has ended, so the slot of a load that timed out stays taken for exactly as long
 //! as something may still write to it, and nothing has to remember that.
 //!
-//! Invariants: a slot has any number of readers or one writer; the memory is never moved; slots begin and end on pages of 4 KiB, as
-//! direct I/O wants.
+//! The memory is the arena's own ([`Arena::new`]), or an engine's ([`Arena::over`]). Own slots begin and end on pages of 4 KiB, as direct
+//! I/O wants. Where those of an engine do not, workers copy through pages of their own.
+//!
+//! Invariants: a slot has any number of readers or one writer; the memory is never moved, and lives as long as the arena.
 //!
 //! Cost: one mapping, made at once and touched when used; 4 bytes per slot. A guard is one atomic operation.
 
-#![expect(unsafe_code, reason = "slices of the mapping: by the guards alone, which exclude each other")]
+#![expect(unsafe_code, reason = "slices of the memory: by the guards alone, which exclude each other")]
 
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -37,10 +41,24 @@ const WRITER: u32 = u32::MAX;
 /// ```
 #[derive(Debug)]
 pub struct Arena {
-    memory: MmapRaw,
+    memory: Memory,
+    /// Bytes of a slot, and from one to the next.
     slot_bytes: usize,
+    stride: usize,
     states: Box<[AtomicU32]>,
 }
+
+#[derive(Debug)]
+struct Memory {
+    begin: NonNull<u8>,
+    /// Keeps it where it is.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the pointer is to memory that its owner, which may go to any thread, keeps; it is used by the guards alone.
+unsafe impl Send for Memory {}
+// SAFETY: as above; guards of one slot exclude each other, whichever threads they are of.
+unsafe impl Sync for Memory {}
 
 impl Arena {
     /// Zeroed memory for `slots` slots of `slot_bytes`.
@@ -48,17 +66,56 @@ impl Arena {
     /// # Errors
     /// [`StoreError::InvalidConfig`] for none of either, [`StoreError::NoMemory`].
     pub fn new(slots: u32, slot_bytes: u32) -> Result<Arc<Self>, StoreError> {
-        for (field, value) in [("slots", slots), ("slot_bytes", slot_bytes)] {
-            if value == 0 {
-                return Err(StoreError::InvalidConfig { field, value: 0, expected: "at least 1" });
-            }
-        }
-        let slot_bytes = slot_bytes as usize;
-        let bytes = pages(slot_bytes).saturating_mul(slots as usize);
-        let memory = MmapMut::map_anon(bytes)
-            .map_err(|error| StoreError::NoMemory { bytes: bytes as u64, error: error.to_string() })?;
+        check(slots, slot_bytes)?;
+        let stride = pages(slot_bytes as usize);
+        let bytes = stride.saturating_mul(slots as usize);
+        let no_memory = |error: String| StoreError::NoMemory { bytes: bytes as u64, error };
+        let mapping: MmapRaw = MmapMut::map_anon(bytes).map_err(|error| no_memory(error.to_string()))?.into();
+        let begin = NonNull::new(mapping.as_mut_ptr()).ok_or_else(|| no_memory("no address".into()))?;
+        Ok(Self::of(Memory { begin, _owner: Box::new(mapping) }, slots, slot_bytes, stride))
+    }
+
+    /// Memory of an engine: `slots` slots of `slot_bytes`, one behind the other. Without a copy exactly if it begins at a page and
+    /// `slot_bytes` are whole pages ([`Self::is_paged`]).
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidConfig`] for none of either.
+    ///
+    /// # Safety
+    /// `begin` MUST be the address of `slots * slot_bytes` bytes that are initialised, and stay there as long as `owner` is not dropped.
+    /// While a transfer has a slot, nothing else may write to it, and, if it is a load, nothing else may read it.
+    pub unsafe fn over(
+        begin: NonNull<u8>,
+        slots: u32,
+        slot_bytes: u32,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Self>, StoreError> {
+        check(slots, slot_bytes)?;
+        Ok(Self::of(Memory { begin, _owner: owner }, slots, slot_bytes, slot_bytes as usize))
+    }
+
+    fn of(memory: Memory, slots: u32, slot_bytes: u32, stride: usize) -> Arc<Self> {
         let states = (0..slots).map(|_| AtomicU32::new(0)).collect();
-        Ok(Arc::new(Self { memory: memory.into(), slot_bytes, states }))
+        Arc::new(Self { memory, slot_bytes: slot_bytes as usize, stride, states })
+    }
+
+    /// Whether slots begin and end on pages.
+    #[must_use]
+    pub fn is_paged(&self) -> bool {
+        self.memory.begin.addr().get().is_multiple_of(PAGE) && self.stride.is_multiple_of(PAGE)
+    }
+
+    /// Where the memory begins, and how many bytes it has. For bindings: what is read or written there is the caller's to order with
+    /// transfers.
+    #[must_use]
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.memory.begin, self.stride * self.states.len())
+    }
+
+    /// Bytes from one slot to the next.
+    #[must_use]
+    pub const fn stride(&self) -> usize {
+        self.stride
     }
 
     /// Number of slots.
@@ -103,12 +160,19 @@ impl Arena {
 
     /// Where a slot begins. In bounds: guards have slots that exist.
     fn begin(&self, slot: u32) -> *mut u8 {
-        self.memory.as_mut_ptr().wrapping_add(slot as usize * pages(self.slot_bytes))
+        self.memory.begin.as_ptr().wrapping_add(slot as usize * self.stride)
     }
 
-    /// Bytes of the pages that a payload of `len` takes in a slot.
-    fn span(&self, len: u32) -> usize {
-        pages(len as usize).min(pages(self.slot_bytes))
+    /// Bytes of the pages that a payload of `len` takes in a slot; `None` where slots are not of pages.
+    fn span(&self, len: u32) -> Option<usize> {
+        self.is_paged().then(|| pages(len as usize).min(self.stride))
+    }
+}
+
+fn check(slots: u32, slot_bytes: u32) -> Result<(), StoreError> {
+    match [("slots", slots), ("slot_bytes", slot_bytes)].into_iter().find(|&(_, value)| value == 0) {
+        Some((field, _)) => Err(StoreError::InvalidConfig { field, value: 0, expected: "at least 1" }),
+        None => Ok(()),
     }
 }
 
@@ -120,12 +184,15 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// The whole pages of a payload's first `len` bytes; what stands behind these has no meaning.
-    pub(crate) fn pages(&self, len: u32) -> &[u8] {
-        let len = self.arena.span(len);
-        // SAFETY: inside the mapping, which lives as long as the arena; initialised, since the mapping began as zeros; and this
-        // guard counts as a reader, so `Arena::write` gives out no slice of the slot until it is dropped.
+    fn first(&self, len: usize) -> &[u8] {
+        // SAFETY: inside the memory, since no `len` here is above the stride; it is initialised and lives as long as the arena; and
+        // this guard counts as a reader, so `Arena::write` gives out no slice of the slot until it is dropped.
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), len) }
+    }
+
+    /// The whole pages of a payload's first `len` bytes, what stands behind these has no meaning; `None` where slots are not of pages.
+    pub(crate) fn pages(&self, len: u32) -> Option<&[u8]> {
+        self.arena.span(len).map(|bytes| self.first(bytes))
     }
 }
 
@@ -133,7 +200,7 @@ impl Deref for Reading {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.pages(self.arena.slot_bytes())[..self.arena.slot_bytes]
+        self.first(self.arena.slot_bytes)
     }
 }
 
@@ -151,16 +218,15 @@ pub struct Writing {
 }
 
 impl Writing {
-    fn whole(&self) -> &[u8] {
-        // SAFETY: as in `Reading::pages`; the only guard of the slot is this one.
-        unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), pages(self.arena.slot_bytes)) }
+    fn first(&mut self, len: usize) -> &mut [u8] {
+        // SAFETY: as in `Reading::first`; the only guard of the slot is this one, and it is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.begin(self.slot), len) }
     }
 
-    /// The whole pages of a payload's first `len` bytes.
-    pub(crate) fn pages(&mut self, len: u32) -> &mut [u8] {
-        let len = self.arena.span(len);
-        // SAFETY: as in `Reading::pages`; the only guard of the slot is this one, and it is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.arena.begin(self.slot), len) }
+    /// The whole pages of a payload's first `len` bytes; `None` where slots are not of pages.
+    pub(crate) fn pages(&mut self, len: u32) -> Option<&mut [u8]> {
+        let bytes = self.arena.span(len)?;
+        Some(self.first(bytes))
     }
 }
 
@@ -168,14 +234,15 @@ impl Deref for Writing {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.whole()[..self.arena.slot_bytes]
+        // SAFETY: as in `Reading::first`; the only guard of the slot is this one.
+        unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), self.arena.slot_bytes) }
     }
 }
 
 impl DerefMut for Writing {
     fn deref_mut(&mut self) -> &mut [u8] {
         let bytes = self.arena.slot_bytes;
-        &mut self.pages(bytes as u32)[..bytes] // made from a u32
+        self.first(bytes)
     }
 }
 
@@ -184,6 +251,3 @@ impl Drop for Writing {
         self.arena.states[self.slot as usize].store(0, Ordering::Release);
     }
 }
-
-/// Slots are laid out in whole pages, or direct I/O of one would reach into the next.
-const _: () = assert!(PAGE.is_power_of_two());

@@ -10,6 +10,7 @@ use std::fmt;
 
 use crate::error::BackendError;
 use crate::header::ObjectKey;
+use crate::namespace::Namespace;
 
 /// Bytes of a page: what direct I/O is aligned to.
 pub const PAGE: usize = 4096;
@@ -67,6 +68,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`BackendError`] if it cannot be told what is there.
     fn restore(&self, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError>;
+
+    /// Keeps the text of a namespace, for who looks at the objects from outside. Called once, at the start.
+    ///
+    /// # Errors
+    /// [`BackendError`]: then objects have a digest alone. The store goes on.
+    fn describe(&self, _namespace: &Namespace) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Writes an object to `place`, where those of the keys `replaces` may be, which MUST be gone before it is there. If the process
     /// ends in the middle, what is at the place MUST NOT be a header with another payload, short of what checksums find.

@@ -114,6 +114,18 @@ pub enum StoreError {
         /// Who has it, as it says itself; 0 if it has not said.
         owner: u32,
     },
+    /// A folder without objects.
+    #[error("{} has no objects of a store: no such folder, or nothing was ever kept there", path.display())]
+    NoStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A change of a folder that was opened to be looked at.
+    #[error("{} was opened to be looked at alone", path.display())]
+    ReadOnly {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The back end cannot be opened.
     #[error(transparent)]
     Backend(#[from] BackendError),

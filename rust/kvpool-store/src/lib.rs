@@ -34,7 +34,7 @@
 //! let disk = DiskBackend::open(&DiskConfig { free_floor: 0, ..DiskConfig::new(&folder, 64 << 20, 64 << 10) })?;
 //! let arena = Arena::new(8, 64 << 10)?;
 //! let config = StoreConfig { admission: Admit::Always, ..StoreConfig::default() };
-//! let mut store = Store::open(disk, arena.clone(), namespace().digest(), config)?;
+//! let mut store = Store::open(disk, arena.clone(), &namespace(), config)?;
 //! let clock = Instant::now();
 //!
 //! arena.write(0)?.fill(7);
@@ -58,7 +58,7 @@
 //! # Ok::<(), kvpool_store::StoreError>(())
 //! ```
 //!
-//! Unsafe code is in `arena` alone: slices of a mapping, behind guards that exclude each other.
+//! Unsafe code is in `arena` alone: slices of its memory, behind guards that exclude each other.
 
 #![deny(unsafe_code)]
 
@@ -69,6 +69,7 @@ mod breaker;
 mod calls;
 mod directory;
 pub mod disk;
+mod ends;
 mod error;
 mod header;
 mod namespace;
@@ -82,8 +83,9 @@ pub use arena::{Arena, Reading, Writing};
 pub use backend::{Backend, Object, ObjectMut, PAGE, Page, Place};
 pub use breaker::BreakerConfig;
 pub use calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
+pub use ends::Waiter;
 pub use error::{BackendError, StoreError, Why};
 pub use header::{HEADER_BYTES, Header, HeaderError, Mismatch, ObjectKey, TokenRange};
-pub use namespace::{FORMAT_VERSION, Layout, Namespace, NamespaceDigest, Span};
+pub use namespace::{FORMAT_VERSION, Layout, Namespace, NamespaceDigest, ParseDigestError, Span};
 pub use stats::Stats;
 pub use store::Store;

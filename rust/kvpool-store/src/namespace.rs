@@ -4,13 +4,14 @@
 //! change without anybody noticing, and then an engine reads another model's bytes, another rank's heads, or another order of the
 //! same numbers: so all fields are required, and what an engine has beyond them goes into `extra`.
 //!
-//! The digest is SHA-256 of a canonical encoding: a domain, [`FORMAT_VERSION`], and every field as tag (1 byte), length (8 bytes,
-//! little endian) and content, in a fixed order. Lists are their number of items and the items, each with its length: no two
-//! namespaces have one encoding.
+//! The digest is SHA-256 of a domain, [`FORMAT_VERSION`] and the fields as JSON, all of them, in the order of the struct and without
+//! blanks: no two namespaces have one text. Back ends keep the text, so `kvpool store show` can say whose objects lie somewhere.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the byte layout. Of another one nothing is read.
@@ -36,7 +37,8 @@ pub const FORMAT_VERSION: u32 = 1;
 /// let other = Namespace { heads: Span { first: 8, count: 8 }, ..namespace.clone() };
 /// assert_ne!(namespace.digest(), other.digest());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Namespace {
     /// The model's name.
     pub model: String,
@@ -63,7 +65,8 @@ pub struct Namespace {
 }
 
 /// How a block of one KV-cache group lies in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Layout {
     /// The group.
     pub group: u32,
@@ -76,7 +79,8 @@ pub struct Layout {
 }
 
 /// Consecutive layers or heads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Span {
     /// The first.
     pub first: u32,
@@ -102,6 +106,33 @@ impl NamespaceDigest {
     }
 }
 
+impl FromStr for NamespaceDigest {
+    type Err = ParseDigestError;
+
+    fn from_str(text: &str) -> Result<Self, ParseDigestError> {
+        let wrong = || ParseDigestError { text: text.chars().take(80).collect() };
+        let digits = text.as_bytes().as_chunks::<2>();
+        let mut bytes = [0; 32];
+        if digits.0.len() != bytes.len() || !digits.1.is_empty() {
+            return Err(wrong());
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.0) {
+            let hex = |digit: u8| char::from(digit).to_digit(16);
+            let [high, low] = pair.map(hex);
+            *byte = high.zip(low).map(|(high, low)| (high * 16 + low) as u8).ok_or_else(wrong)?; // both below 16
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// No digest of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no digest of a namespace: 64 hexadecimal digits")]
+pub struct ParseDigestError {
+    /// How it begins.
+    pub text: String,
+}
+
 impl fmt::Display for NamespaceDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -118,71 +149,24 @@ impl Namespace {
     /// What every object of it carries.
     #[must_use]
     pub fn digest(&self) -> NamespaceDigest {
-        NamespaceDigest(Sha256::digest(self.encode()).into())
+        let mut hasher = Sha256::new();
+        hasher.update(b"kvpool-store namespace\0");
+        hasher.update(FORMAT_VERSION.to_le_bytes());
+        hasher.update(self.to_json());
+        NamespaceDigest(hasher.finalize().into())
     }
 
-    /// The canonical encoding.
+    /// Its fields as JSON.
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        // Every field by name: a new one that is forgotten here does not compile.
-        let Self { model, weights, kv_dtype, scales, layouts, block_size, .. } = self;
-        let Self { layers, heads, hash_algorithm, hash_seed, extra, .. } = self;
-        let mut out = Encoder(b"kvpool-store namespace\0".to_vec());
-        out.field(0, &FORMAT_VERSION.to_le_bytes());
-        out.field(1, model.as_bytes());
-        out.field(2, weights.as_bytes());
-        out.field(3, kv_dtype.as_bytes());
-        out.field(4, scales.as_bytes());
-        out.list(5, layouts.iter().map(Layout::encode));
-        out.field(6, &block_size.to_le_bytes());
-        out.field(7, &layers.encode());
-        out.field(8, &heads.encode());
-        out.field(9, hash_algorithm.as_bytes());
-        out.field(10, hash_seed);
-        out.list(
-            11,
-            extra.iter().flat_map(|(name, value)| [name.clone().into_bytes(), value.clone().into_bytes()]),
-        );
-        out.0
-    }
-}
-
-impl Layout {
-    fn encode(&self) -> Vec<u8> {
-        let Self { group, order, shape, strides } = self;
-        let numbers = |items: &[u64]| items.iter().flat_map(|item| item.to_le_bytes()).collect::<Vec<_>>();
-        let mut out = Encoder(Vec::new());
-        out.field(0, &group.to_le_bytes());
-        out.field(1, order.as_bytes());
-        out.field(2, &numbers(shape));
-        out.field(3, &numbers(strides));
-        out.0
-    }
-}
-
-impl Span {
-    fn encode(self) -> Vec<u8> {
-        [self.first.to_le_bytes(), self.count.to_le_bytes()].concat()
-    }
-}
-
-struct Encoder(Vec<u8>);
-
-impl Encoder {
-    fn field(&mut self, tag: u8, content: &[u8]) {
-        self.0.push(tag);
-        self.0.extend_from_slice(&(content.len() as u64).to_le_bytes());
-        self.0.extend_from_slice(content);
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() // strings, numbers and maps of strings: nothing that JSON does not have
     }
 
-    fn list(&mut self, tag: u8, items: impl Iterator<Item = Vec<u8>>) {
-        let mut all = Encoder(Vec::new());
-        let mut count = 0_u64;
-        for item in items {
-            all.field(0, &item);
-            count += 1;
-        }
-        all.0.extend_from_slice(&count.to_le_bytes());
-        self.field(tag, &all.0);
+    /// The namespace of a text that [`Self::to_json`] made, or somebody wrote: every field has to be there, and no other.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(text)
     }
 }

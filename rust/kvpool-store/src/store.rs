@@ -8,7 +8,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,9 +19,10 @@ use crate::backend::{Backend, Place};
 use crate::breaker::Breaker;
 use crate::calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 use crate::directory::Directory;
+use crate::ends::{Ended, Waiter, ends};
 use crate::error::{StoreError, Why};
 use crate::header::{Header, HeaderError, ObjectKey};
-use crate::namespace::NamespaceDigest;
+use crate::namespace::Namespace;
 use crate::queue::{Queue, Task, Work};
 use crate::stats::Stats;
 use crate::worker::{self, Done, End};
@@ -62,7 +62,7 @@ pub struct Store {
     absences: Absences,
     breaker: Breaker,
     queue: Arc<Queue>,
-    done: Receiver<Done>,
+    ended: Ended,
     workers: Vec<JoinHandle<()>>,
     flights: HashMap<u64, Flight>,
     /// In the order in which they were sent: as long as the time does not go back, that of the deadlines.
@@ -82,7 +82,7 @@ impl Store {
     pub fn open(
         backend: Arc<dyn Backend>,
         arena: Arc<Arena>,
-        namespace: NamespaceDigest,
+        namespace: &Namespace,
         config: StoreConfig,
     ) -> Result<Self, StoreError> {
         let least = [
@@ -100,7 +100,9 @@ impl Store {
         };
         let mut directory = Directory::new(backend.places(), config.eviction).map_err(no_memory)?;
         let admission = Admission::new(config.remembered_offers).map_err(no_memory)?;
-        let mut stats = Stats::default();
+        let last_error = backend.describe(namespace).err().map(|error| error.to_string());
+        let mut stats = Stats { last_error, ..Stats::default() };
+        let namespace = namespace.digest();
         backend.restore(&mut |place, bytes| match Header::decode(bytes) {
             Ok(header) if header.namespace == namespace && header.len <= backend.max_payload() => {
                 let (key, depth) = (header.key, header.tokens.depth());
@@ -111,7 +113,7 @@ impl Store {
         })?;
         directory.restored();
         let queue = Arc::new(Queue::default());
-        let (ends, done) = channel();
+        let (ends, ended) = ends()?;
         let mut store = Self {
             absences: Absences::new(config.remembered_offers, config.absent_for),
             breaker: Breaker::new(config.breaker),
@@ -128,7 +130,7 @@ impl Store {
             directory,
             admission,
             queue,
-            done,
+            ended,
             stats,
         };
         for nth in 0..config.workers {
@@ -259,7 +261,8 @@ impl Store {
 
     /// Takes in what has ended, and what has not in time, and appends the jobs that are done by it, oldest first.
     pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
-        while let Ok(done) = self.done.try_recv() {
+        self.ended.quiet();
+        while let Some(done) = self.ended.take() {
             self.land(done, now);
         }
         self.expire(now);
@@ -275,12 +278,16 @@ impl Store {
     /// callers with a thread of their own; a scheduler polls.
     pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
         if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
-            match self.done.recv_timeout(at_most) {
-                Ok(done) => self.land(done, now),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
-            }
+            self.waiter().wait(at_most);
         }
         self.poll(now, out);
+    }
+
+    /// For a thread or an event loop that waits while others call the store: a file that is readable when there is something to
+    /// [`Self::poll`]. Deadlines do not make it so.
+    #[must_use]
+    pub fn waiter(&self) -> Waiter {
+        self.ended.waiter()
     }
 
     /// Whether anything is on its way.

@@ -5,10 +5,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
+use crate::arena::{Arena, Writing};
 use crate::backend::{Backend, Object, ObjectMut, Page};
-use crate::error::BackendError;
+use crate::ends::Ends;
+use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
 use crate::queue::{Queue, Work};
@@ -40,48 +41,84 @@ impl From<BackendError> for End {
 }
 
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
-pub(crate) fn run(
-    queue: &Queue,
-    backend: &Arc<dyn Backend>,
-    namespace: NamespaceDigest,
-    done: &Sender<Done>,
-) {
-    let mut page = Page::zeroed();
+pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, namespace: NamespaceDigest, ends: &Ends) {
+    let mut own = Own { page: Page::zeroed(), pages: None };
     while let Some(task) = queue.take() {
         let id = task.id;
         let end =
-            catch_unwind(AssertUnwindSafe(|| perform(backend.as_ref(), namespace, &mut page, task.work)))
+            catch_unwind(AssertUnwindSafe(|| perform(backend.as_ref(), namespace, &mut own, task.work)))
                 .unwrap_or_else(|_| End::Failed(format!("{} panicked", backend.name())));
-        if done.send(Done { id, end }).is_err() {
+        if !ends.tell(Done { id, end }) {
             return; // the store is gone
         }
     }
 }
 
-fn perform(backend: &dyn Backend, namespace: NamespaceDigest, page: &mut Page, work: Work) -> End {
+/// Memory of a worker's own.
+struct Own {
+    page: Box<Page>,
+    /// For payloads of arenas whose slots are not of pages: as large as the largest yet.
+    pages: Option<Arc<Arena>>,
+}
+
+impl Own {
+    /// Pages for a payload of `len` bytes.
+    fn pages(&mut self, len: u32) -> Result<Writing, StoreError> {
+        match self.pages.take().filter(|arena| arena.slot_bytes() >= len) {
+            Some(arena) => self.pages.insert(arena),
+            None => self.pages.insert(Arena::new(1, len)?),
+        }
+        .write(0)
+    }
+}
+
+fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, work: Work) -> End {
+    own.page.0.fill(0);
     match work {
         Work::Write { place, key, replaces, tokens, len, from } => {
-            let Some(header) = Header::of(namespace, key, tokens, &from[..len as usize]) else {
+            let payload = &from[..len as usize];
+            let Some(header) = Header::of(namespace, key, tokens, payload) else {
                 return End::Full;
             };
-            page.0.fill(0);
-            page.0[..HEADER_BYTES].copy_from_slice(&header.encode());
-            let object = Object { header: page, pages: from.pages(len), len };
+            let mut copy;
+            let pages = match from.pages(len) {
+                Some(pages) => pages,
+                None => match own.pages(len) {
+                    Ok(pages) => {
+                        copy = pages;
+                        copy[..len as usize].copy_from_slice(payload);
+                        copy.pages(len).unwrap_or_default()
+                    }
+                    Err(error) => return End::Failed(error.to_string()),
+                },
+            };
+            own.page.0[..HEADER_BYTES].copy_from_slice(&header.encode());
+            let object = Object { header: &own.page, pages, len };
             backend.write(place, &key, &replaces, object).map_or_else(End::from, |()| End::Success)
         }
         Work::Read { place, key, len, mut into } => {
-            page.0.fill(0);
-            let pages = into.pages(len);
-            let read = backend.read(place, &key, ObjectMut { header: page, pages, len });
+            let mut copy = match into.pages(len) {
+                Some(_) => None,
+                None => match own.pages(len) {
+                    Ok(pages) => Some(pages),
+                    Err(error) => return End::Failed(error.to_string()),
+                },
+            };
+            let target = copy.as_mut().unwrap_or(&mut into);
+            let pages = target.pages(len).unwrap_or_default();
+            let read = backend.read(place, &key, ObjectMut { header: &mut own.page, pages, len });
+            let payload = &target[..len as usize];
             let end = match read {
-                Ok(()) => check(page, |header| {
+                Ok(()) => check(&own.page, |header| {
                     header.expect(namespace, key, len)?;
-                    header.verify(&pages[..len as usize])
+                    header.verify(payload)
                 }),
                 Err(error) => error.into(),
             };
-            if !matches!(end, End::Success) {
-                into.pages(len).fill(0);
+            match (&end, copy) {
+                (End::Success, None) => {}
+                (End::Success, Some(copy)) => into[..len as usize].copy_from_slice(&copy[..len as usize]),
+                _ => into[..len as usize].fill(0),
             }
             end
         }

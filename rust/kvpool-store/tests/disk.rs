@@ -5,11 +5,17 @@ mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::time::Duration;
 
 use common::folder::{Folder, SLOT, config, open};
 use common::{LEN, always, at, get, key, namespace, put, settle};
-use kvpool_store::disk::{DiskBackend, DiskConfig};
-use kvpool_store::{Arena, Backend, HEADER_BYTES, PAGE, Presence, Store, StoreError, Why};
+use kvpool_store::disk::{DiskBackend, DiskConfig, Inspector};
+use kvpool_store::{
+    Arena, Backend, HEADER_BYTES, Header, HeaderError, Mismatch, PAGE, Presence, Put, Store, StoreError,
+    TokenRange, Why,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How many bits are flipped.
 fn flips() -> u64 {
@@ -58,6 +64,134 @@ fn what_is_put_is_there_after_a_restart() {
     }
 }
 
+/// Slots of an engine lie where it wants them: what is not of pages is copied through pages, and nothing beside it is touched.
+#[test]
+fn slots_of_an_engine_need_not_be_of_pages() {
+    let folder = Folder::new();
+    let direct = DiskConfig { direct: true, ..config(folder.path(), 5) };
+    for (shift, slot_bytes) in [(0, LEN), (1, LEN), (64, 2 * PAGE as u32), (0, 2 * PAGE as u32)] {
+        let mut memory = vec![0_u8; 4 * slot_bytes as usize + PAGE + shift];
+        let page = memory.as_ptr().align_offset(PAGE);
+        let begin = NonNull::new(memory[page + shift..].as_mut_ptr()).unwrap();
+        // SAFETY: four slots inside `memory`, which the arena keeps and which only it touches.
+        let arena = unsafe { Arena::over(begin, 4, slot_bytes, Box::new(memory)) }.unwrap();
+        assert_eq!(arena.is_paged(), (shift | slot_bytes as usize).is_multiple_of(PAGE));
+        let disk = DiskBackend::open(&direct).unwrap();
+        let mut store = Store::open(disk, arena.clone(), &namespace(1), always()).unwrap();
+        (0..3).for_each(|slot| arena.write(slot).unwrap().fill(200 + slot as u8));
+        for n in 0..5 {
+            put(&mut store, &arena, n, at(0)).unwrap();
+        }
+        for n in 0..5 {
+            assert_eq!(
+                get(&mut store, &arena, n, at(0)),
+                Ok(()),
+                "object {n} in slots of {slot_bytes} + {shift}"
+            );
+        }
+        let untouched = arena.read(2).unwrap();
+        assert!(untouched.iter().all(|&byte| byte == 202));
+        assert!(arena.read(3).unwrap().iter().all(|&byte| byte == 0));
+        drop(untouched);
+        store.remove(&[0, 1, 2, 3, 4].map(key), at(0));
+        settle(&mut store, at(0));
+        store.close();
+    }
+}
+
+/// Another thread, or an event loop, waits for the file; the store is not needed for it.
+#[test]
+fn the_event_file_is_readable_until_ends_are_taken_in() {
+    let folder = Folder::new();
+    let (mut store, arena) = open(&config(folder.path(), 5), always());
+    let waiter = store.waiter();
+    let readable = |wait: Duration| {
+        let timeout = Timespec::try_from(wait).unwrap();
+        poll(&mut [PollFd::new(&waiter, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+    };
+    assert!(!readable(Duration::ZERO));
+    arena.write(0).unwrap().fill(1);
+    let tokens = TokenRange { first: 0, count: 16 };
+    store.put(&[Put { key: key(0), tokens, len: LEN, slot: 0, admit: None }], at(0)).unwrap();
+    assert!(readable(common::AGES));
+    let mut out = Vec::new();
+    store.poll(at(0), &mut out);
+    assert_eq!(out[0].objects, [Ok(())]);
+    assert!(!readable(Duration::ZERO));
+}
+
+#[test]
+fn a_folder_is_looked_at_from_outside() {
+    let folder = Folder::new();
+    assert!(matches!(Inspector::look(folder.path()), Err(StoreError::NoStore { .. })));
+    assert!(matches!(Inspector::exclusive(&folder.path().join("none")), Err(StoreError::NoStore { .. })));
+    let (store, _) = filled(&config(folder.path(), 5), 4);
+    // While a store has it: headers alone.
+    let inspector = Inspector::look(folder.path()).unwrap();
+    assert_eq!((inspector.places(), inspector.object_bytes()), (5, SLOT));
+    let headers: Vec<_> = (0..5).filter_map(|place| inspector.header(place).unwrap().unwrap()).collect();
+    assert_eq!(headers.len(), 4);
+    assert!(headers.iter().all(|header| header.namespace == namespace(1).digest() && header.len == LEN));
+    assert_eq!(inspector.namespaces().unwrap(), [(namespace(1).digest(), Some(namespace(1)))].into());
+    assert!(matches!(inspector.clear(0), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(inspector.forget(namespace(1).digest()), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(Inspector::exclusive(folder.path()), Err(StoreError::FolderInUse { .. })));
+    store.close();
+
+    let inspector = Inspector::exclusive(folder.path()).unwrap();
+    assert!(DiskBackend::open(&config(folder.path(), 5)).is_err(), "one has the folder");
+    let verified = || {
+        (0..5).map(|place| inspector.verify(place).unwrap().map(|found| found.is_some())).collect::<Vec<_>>()
+    };
+    assert_eq!(verified(), [Ok(true), Ok(true), Ok(true), Ok(true), Ok(false)]);
+    let slab = File::options().write(true).open(folder.slab()).unwrap();
+    slab.write_all_at(&[0], SLOT + PAGE as u64 + 77).unwrap(); // no payload has a zero
+    slab.write_all_at(&[0xff], 2 * SLOT + 92).unwrap(); // a length
+    let found = verified();
+    assert!(matches!(found[1], Err(Mismatch::Payload { .. })), "{found:?}");
+    assert!(matches!(found[2], Err(Mismatch::Header(HeaderError::Damaged { .. }))), "{found:?}");
+    (1..3).for_each(|place| inspector.clear(place).unwrap());
+    assert_eq!(verified(), [Ok(true), Ok(false), Ok(false), Ok(true), Ok(false)]);
+    inspector.forget(namespace(1).digest()).unwrap();
+    inspector.forget(namespace(1).digest()).unwrap();
+    assert!(inspector.namespaces().unwrap().is_empty());
+    drop(inspector);
+    let (store, _) = open(&config(folder.path(), 5), always());
+    assert_eq!((store.stats().restored, store.stats().foreign), (2, 0));
+}
+
+/// An intact header may claim any length: of another slab, for one, that was copied over this one.
+#[test]
+fn a_header_that_claims_more_than_a_place_has_is_damaged() {
+    let folder = Folder::new();
+    filled(&config(folder.path(), 2), 1).0.close();
+    let slab = File::options().write(true).open(folder.slab()).unwrap();
+    for len in [0, 2 * PAGE as u32 + 1, u32::MAX] {
+        let header = Header {
+            namespace: namespace(1).digest(),
+            key: key(1),
+            tokens: TokenRange { first: 0, count: 16 },
+            len,
+            checksum: 0,
+        };
+        slab.write_all_at(&header.encode(), SLOT).unwrap();
+        let verified = Inspector::exclusive(folder.path()).unwrap().verify(1).unwrap();
+        assert!(matches!(verified, Err(Mismatch::Length { .. })), "{verified:?}");
+    }
+}
+
+#[test]
+fn a_damaged_text_of_a_namespace_is_none() {
+    let folder = Folder::new();
+    filled(&config(folder.path(), 2), 1).0.close();
+    let digest = namespace(1).digest();
+    let path = folder.path().join(format!("{digest}.json"));
+    for text in [namespace(2).to_json(), "{".into(), String::new()] {
+        std::fs::write(&path, text).unwrap();
+        assert_eq!(Inspector::look(folder.path()).unwrap().namespaces().unwrap(), [(digest, None)].into());
+    }
+}
+
 #[test]
 fn the_file_never_grows() {
     let folder = Folder::new();
@@ -96,7 +230,7 @@ fn another_namespace_is_a_cold_start_and_its_bytes_stay_unread() {
     filled(&config(folder.path(), 4), 4).0.close();
     let arena = Arena::new(2, LEN).unwrap();
     let disk = DiskBackend::open(&config(folder.path(), 4)).unwrap();
-    let mut store = Store::open(disk, arena.clone(), namespace(2), always()).unwrap();
+    let mut store = Store::open(disk, arena.clone(), &namespace(2), always()).unwrap();
     assert_eq!((store.stats().restored, store.stats().foreign), (0, 4));
     (0..4).for_each(|n| assert_eq!(get(&mut store, &arena, n, at(0)), Err(Why::Absent)));
     put(&mut store, &arena, 2, at(0)).unwrap();

@@ -56,7 +56,7 @@ proptest! {
         // Modes change between calls, so the breaker would hide what is to be seen.
         let breaker = BreakerConfig { failures: u32::MAX, ..BreakerConfig::default() };
         let config = StoreConfig { breaker, ..always() };
-        let open = || Store::open(fake.clone(), arena.clone(), namespace(1), config).unwrap();
+        let open = || Store::open(fake.clone(), arena.clone(), &namespace(1), config).unwrap();
         let mut store = open();
         let mut model = Model { ordered: true, ..Model::default() };
         let mut mode = Mode::Works;

@@ -13,7 +13,7 @@ use kvpool_store::{
 
 fn open(fake: &Arc<Fake>, config: StoreConfig) -> (Store, Arc<Arena>) {
     let arena = Arena::new(8, LEN).unwrap();
-    (Store::open(fake.clone(), arena.clone(), namespace(1), config).unwrap(), arena)
+    (Store::open(fake.clone(), arena.clone(), &namespace(1), config).unwrap(), arena)
 }
 
 fn want(n: u64, slot: u32) -> Get {
@@ -49,7 +49,7 @@ fn another_namespace_is_a_cold_start() {
     put(&mut store, &arena, 1, at(0)).unwrap();
     drop(store);
     let arena = Arena::new(8, LEN).unwrap();
-    let mut store = Store::open(fake.clone(), arena.clone(), namespace(2), always()).unwrap();
+    let mut store = Store::open(fake.clone(), arena.clone(), &namespace(2), always()).unwrap();
     assert_eq!((store.stats().restored, store.stats().foreign), (0, 1));
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
 }
@@ -62,14 +62,14 @@ fn a_shared_back_end_is_asked_and_not_believed() {
     put(&mut store, &arena, 1, at(0)).unwrap();
     let arena2 = Arena::new(2, LEN).unwrap();
     let empty = fake.objects();
-    let mut other = Store::open(fake.clone(), arena2.clone(), namespace(2), always()).unwrap();
+    let mut other = Store::open(fake.clone(), arena2.clone(), &namespace(2), always()).unwrap();
     assert_eq!(other.contains(&key(1), at(0)), Presence::Unknown);
     assert_eq!(get(&mut other, &arena2, 1, at(0)), Err(Why::Damaged));
     assert_eq!((other.stats().damaged, fake.objects()), (1, empty));
     assert!(other.stats().last_error.unwrap().contains("namespace"));
     // The one that wrote it loads it by its key alone, once it has forgotten the place.
     let (mut store, arena) =
-        (Store::open(fake.clone(), arena.clone(), namespace(1), always()).unwrap(), arena);
+        (Store::open(fake.clone(), arena.clone(), &namespace(1), always()).unwrap(), arena);
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
     // What is not there is not asked for again, for a time.
     assert_eq!(get(&mut store, &arena, 7, at(0)), Err(Why::Absent));
@@ -305,6 +305,6 @@ fn calls_that_are_wrong_change_nothing() {
     store.poll(Duration::MAX, &mut out);
     assert_eq!(out, []);
     let none = StoreConfig { workers: 0, ..always() };
-    let opened = Store::open(Fake::new(2), arena, namespace(1), none);
+    let opened = Store::open(Fake::new(2), arena, &namespace(1), none);
     assert_eq!(opened.unwrap_err().to_string(), "workers is 0: must be at least 1");
 }

@@ -13,6 +13,7 @@
 //! Memory and disk are in whole pages, so direct I/O keeps the page cache out of it where the file system can
 //! ([`DiskBackend::is_direct`]).
 
+mod inspect;
 mod lock;
 mod slab;
 
@@ -21,11 +22,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
+pub use self::inspect::Inspector;
 use self::lock::Lock;
 use self::slab::Slab;
 use crate::backend::{Backend, Object, ObjectMut, Page, Place};
 use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, ObjectKey};
+use crate::namespace::Namespace;
 
 /// Where objects are kept on a disk, and how much of it.
 #[derive(Clone, Debug)]
@@ -57,6 +60,7 @@ impl DiskConfig {
 #[derive(Debug)]
 pub struct DiskBackend {
     slab: Slab,
+    folder: PathBuf,
     max_payload: u32,
     scanners: usize,
     /// Last: released once the file is closed.
@@ -80,7 +84,8 @@ impl DiskBackend {
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
         let slab = Slab::open(config)?;
-        Ok(Arc::new(Self { slab, max_payload: config.max_payload, scanners: config.scanners, _lock: lock }))
+        let DiskConfig { folder, max_payload, scanners, .. } = config.clone();
+        Ok(Arc::new(Self { slab, folder, max_payload, scanners, _lock: lock }))
     }
 
     /// Whether reads and writes go round the page cache.
@@ -144,6 +149,11 @@ impl Backend for DiskBackend {
             }
             Ok(())
         })
+    }
+
+    fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
+        let path = self.folder.join(format!("{}.json", namespace.digest()));
+        fs::write(path, namespace.to_json()).map_err(BackendError::io("writing the text of the namespace"))
     }
 
     fn write(

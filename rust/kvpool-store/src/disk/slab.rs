@@ -46,6 +46,20 @@ impl Slab {
         Ok(Self { file, slot_bytes, places, direct })
     }
 
+    /// The slab that a folder has, to be looked at: it is neither made nor grown nor shrunk. `None` if there is none.
+    pub(super) fn of(folder: &Path, writable: bool) -> Result<Option<Self>, BackendError> {
+        let opening = BackendError::io("opening the slab");
+        for entry in fs::read_dir(folder).map_err(BackendError::io("reading the folder"))? {
+            let entry = entry.map_err(&opening)?;
+            let Some(slot_bytes) = slot_bytes_of(&entry.file_name().to_string_lossy()) else { continue };
+            let file = File::options().read(true).write(writable).open(entry.path()).map_err(&opening)?;
+            let bytes = file.metadata().map_err(&opening)?.len();
+            let places = u32::try_from(bytes / slot_bytes).unwrap_or(u32::MAX - 1);
+            return Ok(Some(Self { file, slot_bytes, places, direct: false }));
+        }
+        Ok(None)
+    }
+
     pub(super) const fn places(&self) -> u32 {
         self.places
     }
@@ -102,12 +116,18 @@ fn open(path: &Path, direct: bool) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path)
 }
 
+/// What the name of a slab says.
+fn slot_bytes_of(name: &str) -> Option<u64> {
+    let bytes: u64 = name.strip_prefix("objects-")?.strip_suffix(".slab")?.parse().ok()?;
+    (bytes > PAGE as u64 && bytes.is_multiple_of(PAGE as u64)).then_some(bytes)
+}
+
 fn remove_others(folder: &Path, own: &str) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with("objects-") && name.ends_with(".slab") && name != own {
+        if slot_bytes_of(&name).is_some() && name != own {
             fs::remove_file(entry.path())?;
         }
     }

@@ -54,5 +54,5 @@ pub(crate) fn config(folder: &Path, places: u64) -> DiskConfig {
 pub(crate) fn open(config: &DiskConfig, how: StoreConfig) -> (Store, Arc<Arena>) {
     let arena = Arena::new(2, LEN).unwrap();
     let disk = DiskBackend::open(config).unwrap();
-    (Store::open(disk, arena.clone(), namespace(1), how).unwrap(), arena)
+    (Store::open(disk, arena.clone(), &namespace(1), how).unwrap(), arena)
 }

@@ -8,14 +8,14 @@
 
 pub(crate) mod folder;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use kvpool::BlockHash;
 use kvpool_store::{
-    Admit, Arena, Backend, BackendError, Completion, Get, HEADER_BYTES, Header, NamespaceDigest, Object,
-    ObjectKey, ObjectMut, Place, Put, Store, StoreConfig, TokenRange, Why,
+    Admit, Arena, Backend, BackendError, Completion, Get, HEADER_BYTES, Header, Namespace, Object, ObjectKey,
+    ObjectMut, Place, Put, Span, Store, StoreConfig, TokenRange, Why,
 };
 
 pub(crate) const LEN: u32 = 5000;
@@ -27,8 +27,20 @@ pub(crate) fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-pub(crate) fn namespace(n: u8) -> NamespaceDigest {
-    NamespaceDigest::from_bytes([n; 32])
+pub(crate) fn namespace(n: u8) -> Namespace {
+    Namespace {
+        model: format!("model {n}"),
+        weights: String::new(),
+        kv_dtype: "bf16".into(),
+        scales: String::new(),
+        layouts: Vec::new(),
+        block_size: 16,
+        layers: Span::default(),
+        heads: Span::default(),
+        hash_algorithm: "sha256".into(),
+        hash_seed: Vec::new(),
+        extra: BTreeMap::new(),
+    }
 }
 
 pub(crate) fn key(n: u64) -> ObjectKey {

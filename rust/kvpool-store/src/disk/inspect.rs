@@ -1,0 +1,148 @@
+//! `Inspector`: a folder of objects looked at from outside, by people and tools.
+//!
+//! It serves nobody, so it needs neither a namespace nor memory of slots. Headers may be looked at while a store has the folder: what is
+//! being written then looks damaged or absent. Whatever changes the folder takes its lock.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::lock::Lock;
+use super::slab::Slab;
+use crate::arena::Arena;
+use crate::backend::{PAGE, Page, Place};
+use crate::error::{BackendError, StoreError};
+use crate::header::{Header, HeaderError, Mismatch};
+use crate::namespace::{Namespace, NamespaceDigest};
+
+/// A folder that a [`DiskBackend`](super::DiskBackend) made.
+#[derive(Debug)]
+pub struct Inspector {
+    folder: PathBuf,
+    slab: Slab,
+    /// Held if this may change the folder.
+    lock: Option<Lock>,
+}
+
+impl Inspector {
+    /// Opens a folder to look at it.
+    ///
+    /// # Errors
+    /// [`StoreError::NoStore`] if there are no objects; [`StoreError::Backend`].
+    pub fn look(folder: &Path) -> Result<Self, StoreError> {
+        Self::open(folder, None)
+    }
+
+    /// Opens a folder that nobody else has: to verify it, or to clear places.
+    ///
+    /// # Errors
+    /// [`StoreError::FolderInUse`]; as [`Self::look`].
+    pub fn exclusive(folder: &Path) -> Result<Self, StoreError> {
+        // Looked for first: a lock makes its file.
+        Self::look(folder)?;
+        Self::open(folder, Some(Lock::take(folder)?))
+    }
+
+    fn open(folder: &Path, lock: Option<Lock>) -> Result<Self, StoreError> {
+        match Slab::of(folder, lock.is_some()) {
+            Ok(Some(slab)) => Ok(Self { folder: folder.to_owned(), slab, lock }),
+            Ok(None) => Err(StoreError::NoStore { path: folder.to_owned() }),
+            Err(_) if !folder.is_dir() => Err(StoreError::NoStore { path: folder.to_owned() }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How many objects the folder has room for.
+    #[must_use]
+    pub const fn places(&self) -> u32 {
+        self.slab.places()
+    }
+
+    /// Bytes of the disk per object.
+    #[must_use]
+    pub const fn object_bytes(&self) -> u64 {
+        self.slab.slot_bytes()
+    }
+
+    /// The header at a place; `None` if there is no object.
+    ///
+    /// # Errors
+    /// [`HeaderError`] in the inner result: something is there, but no intact header. [`BackendError`] if it cannot be read.
+    pub fn header(&self, place: Place) -> Result<Result<Option<Header>, HeaderError>, BackendError> {
+        let mut page = Page::zeroed();
+        self.slab.read_header(place, &mut page)?;
+        Ok(match Header::decode(&page.0) {
+            Ok(header) => Ok(Some(header)),
+            Err(HeaderError::Absent) => Ok(None),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Reads the object at a place, and compares its checksums; `None` if there is no object.
+    ///
+    /// # Errors
+    /// [`Mismatch`] in the inner result: it is damaged. [`StoreError`] if it cannot be read.
+    pub fn verify(&self, place: Place) -> Result<Result<Option<Header>, Mismatch>, StoreError> {
+        let header = match self.header(place)? {
+            Ok(Some(header)) => header,
+            Ok(None) => return Ok(Ok(None)),
+            Err(error) => return Ok(Err(error.into())),
+        };
+        let most = self.object_bytes() - PAGE as u64;
+        if header.len == 0 || u64::from(header.len) > most {
+            let wanted = u32::try_from(most).unwrap_or(u32::MAX);
+            return Ok(Err(Mismatch::Length { found: header.len, wanted }));
+        }
+        let mut payload = Arena::new(1, header.len)?.write(0)?;
+        self.slab.read(place, &mut Page::zeroed(), payload.pages(header.len).unwrap_or_default())?;
+        Ok(header.verify(&payload).map(|()| Some(header)))
+    }
+
+    /// Makes a place free.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`] unless opened with [`Self::exclusive`]; [`StoreError::Backend`].
+    pub fn clear(&self, place: Place) -> Result<(), StoreError> {
+        self.may_write()?;
+        Ok(self.slab.write_header(place, &super::BLANK)?)
+    }
+
+    /// The namespaces that ever had objects here; `None` where the text is not there, or damaged.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the folder cannot be read.
+    pub fn namespaces(&self) -> Result<BTreeMap<NamespaceDigest, Option<Namespace>>, BackendError> {
+        let reading = BackendError::io("reading the folder");
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(&self.folder).map_err(&reading)? {
+            let path = entry.map_err(&reading)?.path();
+            let Some(digest) = digest_of(&path) else { continue };
+            let text = fs::read_to_string(&path).ok();
+            let namespace = text.and_then(|text| Namespace::from_json(&text).ok());
+            found.insert(digest, namespace.filter(|namespace| namespace.digest() == digest));
+        }
+        Ok(found)
+    }
+
+    /// Forgets the text of a namespace.
+    ///
+    /// # Errors
+    /// As [`Self::clear`].
+    pub fn forget(&self, namespace: NamespaceDigest) -> Result<(), StoreError> {
+        self.may_write()?;
+        match fs::remove_file(self.folder.join(format!("{namespace}.json"))) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(BackendError::io("removing the text of a namespace")(error).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn may_write(&self) -> Result<(), StoreError> {
+        if self.lock.is_some() { Ok(()) } else { Err(StoreError::ReadOnly { path: self.folder.clone() }) }
+    }
+}
+
+fn digest_of(path: &Path) -> Option<NamespaceDigest> {
+    path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()
+}
