@@ -17,7 +17,7 @@ Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
 
 This package has what a scheduler needs. The rest is by topic: :mod:`kvpool.errors`, :mod:`kvpool.hashing`,
 :mod:`kvpool.journal`, :mod:`kvpool.traces`, :mod:`kvpool.sizing`, :mod:`kvpool.policies`, :mod:`kvpool.parts`,
-:mod:`kvpool.transfer`, :mod:`kvpool.models`, :mod:`kvpool.testing`. Each is imported when it is first used.
+:mod:`kvpool.transfer`, :mod:`kvpool.store`, :mod:`kvpool.models`, :mod:`kvpool.testing`. Each is imported when it is first used.
 
 Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several threads; after
 a ``fork`` the child makes objects of its own, for another thread may have held a lock at that moment.
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from kvpool import parts as parts
     from kvpool import policies as policies
     from kvpool import sizing as sizing
+    from kvpool import store as store
     from kvpool import testing as testing
     from kvpool import traces as traces
     from kvpool import transfer as transfer
@@ -106,7 +107,7 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY = ("hashing", "journal", "models", "parts", "policies", "sizing", "testing", "traces", "transfer")
+_LAZY = ("hashing", "journal", "models", "parts", "policies", "sizing", "store", "testing", "traces", "transfer")
 
 # Type checkers have the imports above.
 if not TYPE_CHECKING:

@@ -212,6 +212,25 @@ class JournalExistsError(JournalFileError, FileExistsError):
     """A journal was to go to a file that exists: nothing is overwritten."""
 
 
+class StoreError(KvpoolError, OSError):
+    """A store that cannot be opened, or a folder that cannot be read or changed; the message says why.
+
+    What happens to one object is never an exception: it is a word in the answer of ``poll``.
+    """
+
+
+class StoreInUseError(StoreError, BlockingIOError):
+    """Another process, or another store of this one, has the folder; the message names the process."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """A folder that has no objects of a store."""
+
+
+class SlotBusyError(KvpoolError, RuntimeError):
+    """A slot of an arena that a transfer has."""
+
+
 class ModelConfigError(KvpoolError, ValueError):
     """A ``config.json`` that is none, or that describes layers which kvpool does not know.
 

@@ -9,6 +9,7 @@ use kvpool_journal::JournalError;
 use kvpool_observe::{ExplainError, PayloadError};
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
 use kvpool_replay::replay::ReplayError;
+use kvpool_store::StoreError;
 use kvpool_transfer::{CudaError, TransferError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -94,6 +95,22 @@ impl ToPyErr for TierError {
             }
             _ => raise(py, "InvalidArgumentError", self.to_string()),
         }
+    }
+}
+
+impl ToPyErr for StoreError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        let class = match self {
+            Self::UnknownSlot { .. } | Self::InvalidConfig { .. } | Self::PayloadLength { .. } => {
+                "InvalidArgumentError"
+            }
+            Self::SlotBusy { .. } => "SlotBusyError",
+            Self::NoMemory { .. } => "TooLargeError",
+            Self::FolderInUse { .. } => "StoreInUseError",
+            Self::NoStore { .. } => "StoreNotFoundError",
+            _ => "StoreError",
+        };
+        raise(py, class, self.to_string())
     }
 }
 

@@ -26,6 +26,7 @@ mod retention;
 mod sequences;
 mod sizing;
 mod stats;
+mod store;
 mod sync;
 mod tiers;
 mod trace;
@@ -142,6 +143,13 @@ mod _core {
     mod sizing {
         #[pymodule_export]
         use crate::sizing::{PyHitCurve, PyPolicyRun, PyReferences, sampled_lru};
+    }
+
+    /// Bytes beneath the engine's memory: see kvpool.store.
+    #[pymodule]
+    mod store {
+        #[pymodule_export]
+        use crate::store::{PyArena, PyDisk, PyNamespace, PyStore, PyStoreFolder, PyStoreStats};
     }
 
     /// One pool per tier, swaps between them, and plans of what is copied.

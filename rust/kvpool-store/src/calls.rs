@@ -84,9 +84,30 @@ pub enum Presence {
     Unknown,
 }
 
+impl Presence {
+    /// Its name, as bindings and tools show it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Here => "here",
+            Self::Pending => "pending",
+            Self::Absent => "absent",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// The name of a call whose end `Store::poll` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(pub(crate) u64);
+
+impl JobId {
+    /// Its number: jobs are counted from 0.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
 
 /// A job that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

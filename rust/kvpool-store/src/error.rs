@@ -32,6 +32,25 @@ pub enum Why {
     NoRoom,
 }
 
+impl Why {
+    /// Its name, as bindings and tools show it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Pending => "pending",
+            Self::Damaged => "damaged",
+            Self::Failed => "failed",
+            Self::Full => "full",
+            Self::TimedOut => "timed_out",
+            Self::Unavailable => "unavailable",
+            Self::Busy => "busy",
+            Self::NotAdmitted => "not_admitted",
+            Self::NoRoom => "no_room",
+        }
+    }
+}
+
 /// What a back end could not do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

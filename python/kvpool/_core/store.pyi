@@ -1,0 +1,539 @@
+"""Bytes beneath the engine's memory: see kvpool.store."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Literal, Self, TypeAlias, final
+
+from typing_extensions import Buffer
+
+from kvpool._core import EvictionPolicy
+
+__all__ = [
+    "Arena",
+    "Disk",
+    "Namespace",
+    "Store",
+    "StoreFolder",
+    "StoreStats",
+]
+
+#: What became of an object. Everything but ``ok`` is a miss to the request.
+Outcome: TypeAlias = Literal[
+    "ok",
+    "absent",  # it is not there
+    "pending",  # it is being written: later it may be there
+    "damaged",  # other bytes were there; they are removed
+    "failed",  # the back end failed: stats().last_error
+    "full",  # the back end has no room, though the bound is not reached
+    "timed_out",  # the deadline passed; the slot stays taken until the back end is known to have ended
+    "unavailable",  # the breaker is open: the back end failed too often of late
+    "busy",  # the queue is full
+    "not_admitted",  # it has to be offered again, or was offered with admit="never"
+    "no_room",  # every place is in use by a transfer
+]
+
+#: What is known of an object without asking anybody.
+Presence: TypeAlias = Literal[
+    "here",  # it can be loaded
+    "pending",  # it is being written
+    "absent",  # it is not there, or cannot be had now
+    "unknown",  # a shared back end may have it
+]
+
+#: Whether an object is written: when it is offered again, at once, not at all.
+Admission: TypeAlias = Literal["second_touch", "always", "never"]
+
+@final
+class Arena:
+    """Host memory in slots, into and out of which a store moves objects.
+
+    Without another copy. The memory is the arena's own, or that of an engine (``over``). To copy between it and a device, give it to
+    ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address, arena.stride, arena.slot_bytes)], arena.slots,
+    keep_alive=arena)``.
+
+    Args:
+        slots: At least 1.
+        slot_bytes: Bytes of a slot: of the largest object. At least 1.
+
+    Raises:
+        InvalidArgumentError: A number is out of range.
+        TooLargeError: The memory cannot be had.
+
+    >>> arena = kvpool.store.Arena(2, 4096)
+    >>> arena.write(1, b"KV of a block")
+    >>> arena.read(1, 13)
+    b'KV of a block'
+    """
+
+    def __new__(cls, slots: int, slot_bytes: int) -> Self: ...
+    @staticmethod
+    def over(memory: Buffer, slot_bytes: int) -> Arena:
+        """Slots in memory that somebody else has.
+
+        A tensor's ``numpy()``, shared memory, an engine's view. The memory is kept, and cannot be resized, as long as the arena or a transfer uses it. Nothing but the store may
+        write to a slot that a job has, and nothing may read one that is being loaded: what would be read is unspecified.
+        Where the memory does not begin at a page of 4 KiB, or ``slot_bytes`` are not whole pages, each transfer costs
+        a copy in a worker thread (``is_paged``).
+
+        Args:
+            memory: A writable, contiguous buffer of any shape and format, of whole slots.
+            slot_bytes: Bytes of a slot, and from one to the next.
+
+        Raises:
+            ArgumentTypeError: No such buffer.
+            InvalidArgumentError: Not whole slots, or none.
+        """
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot."""
+    @property
+    def stride(self) -> int:
+        """Bytes from one slot to the next."""
+    @property
+    def address(self) -> int:
+        """Address of the first slot."""
+    @property
+    def is_paged(self) -> bool:
+        """Whether slots begin and end on pages of 4 KiB."""
+    def write(self, slot: int, payload: bytes) -> None:
+        """Copies bytes to the front of a slot.
+
+        Raises:
+            SlotBusyError: A transfer has the slot.
+            InvalidArgumentError: There is no such slot, or it is shorter.
+        """
+    def read(self, slot: int, length: int | None = None) -> bytes:
+        """Copies bytes from the front of a slot.
+
+        Args:
+            slot: The slot.
+            length: How many; all of it by default.
+
+        Raises:
+            SlotBusyError: A load has the slot.
+            InvalidArgumentError: There is no such slot, or it is shorter.
+        """
+    def __len__(self) -> int: ...
+
+@final
+class Namespace:
+    """All that the bytes of an object depend on, besides its tokens.
+
+    Two stores share objects exactly if theirs are equal. Every field has to be given: one that is forgotten is wrong bytes. What an engine has beyond them, such as its
+    version, goes into ``extra``.
+
+    Args:
+        model: Its name.
+        weights: Their revision; another one is another namespace.
+        kv_dtype: Of the cache: ``bf16``, ``fp8_e4m3``.
+        scales: Whatever says which quantisation scales; empty for none.
+        layouts: How a block of each KV-cache group lies in memory: group, names of the dimensions, items per
+            dimension, items from one to the next.
+        block_size: Tokens per block that is hashed.
+        layers: The first layer that this rank holds, and how many.
+        heads: The first KV head that this rank holds, and how many.
+        hash_algorithm: What makes digests of tokens.
+        hash_seed: What it is seeded with; empty for nothing.
+        extra: Whatever else.
+
+    Raises:
+        InvalidArgumentError: A number is out of range.
+
+    >>> namespace = kvpool.store.Namespace(
+    ...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="fp8_e4m3", scales="per-tensor:9b1c", block_size=16,
+    ...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])], layers=(0, 32), heads=(0, 8),
+    ...     hash_algorithm="sha256", hash_seed=b"", extra={"engine": "vllm 0.33"},
+    ... )
+    >>> len(namespace.digest)
+    32
+    """
+
+    def __new__(
+        cls,
+        *,
+        model: str,
+        weights: str,
+        kv_dtype: str,
+        scales: str,
+        layouts: Sequence[tuple[int, str, Sequence[int], Sequence[int]]],
+        block_size: int,
+        layers: tuple[int, int],
+        heads: tuple[int, int],
+        hash_algorithm: str,
+        hash_seed: bytes,
+        extra: Mapping[str, str],
+    ) -> Self: ...
+    @staticmethod
+    def from_json(text: str) -> Namespace:
+        """The namespace of a text that ``to_json`` made.
+
+        Raises:
+            InvalidArgumentError: It is none: a field is missing, unknown or of another type.
+        """
+    def to_json(self) -> str:
+        """All fields as JSON."""
+    @property
+    def digest(self) -> bytes:
+        """What every object carries: 32 bytes."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+
+@final
+class Disk:
+    """A folder of a disk, and how much of it.
+
+    A store opens it.
+
+    Args:
+        folder: Made if there is none. One store has it at a time.
+        capacity_bytes: What the objects may take, headers and padding included: taken at once, never exceeded.
+        max_payload: Bytes of the largest object; a slot of the arena by default. Another one is a cold start.
+        free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
+        direct: Whether to go round the page cache where the file system can.
+        scanners: Threads that read headers at the start.
+
+    Raises:
+        InvalidArgumentError: A number is out of range.
+
+    >>> kvpool.store.Disk("/mnt/nvme/kv", capacity_bytes=2 << 40)
+    Disk("/mnt/nvme/kv", 2199023255552)
+    """
+
+    def __new__(
+        cls,
+        folder: str | PathLike[str],
+        capacity_bytes: int,
+        *,
+        max_payload: int | None = None,
+        free_floor_bytes: int = 4294967296,
+        direct: bool = True,
+        scanners: int = 8,
+    ) -> Self: ...
+
+@final
+class Store:
+    """A bounded store of objects beneath an engine's memory.
+
+    No call but ``wait`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers that are there.
+
+    Args:
+        backend: Where objects are kept.
+        arena: Where they are moved from and to.
+        namespace: Whose they are: objects of another one are free room.
+        eviction: What goes first when the room is full; any policy by name.
+        admission: What is written, where an offer does not say: ``second_touch`` spares a disk the prompts that
+            nobody sends again.
+        remembered_offers: How many offers are remembered for a second one.
+        workers: Threads that wait for the back end.
+        queue: Objects on their way; more are misses.
+        deadline: Seconds that a transfer may take; then it is a miss, and its slot stays taken until it has ended.
+        breaker_failures: Failures in a row after which the back end is left alone.
+        breaker_pause: For how many seconds.
+        absent_for: Seconds for which a shared back end is not asked again for what it did not have.
+
+    Raises:
+        StoreInUseError: Another store has the folder.
+        StoreError: The back end cannot be opened.
+        InvalidArgumentError: A setting is out of range.
+        TooLargeError: The memory cannot be had.
+
+    >>> import tempfile
+    >>> namespace = kvpool.store.Namespace(
+    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
+    ...     hash_algorithm="sha256", hash_seed=b"", extra={},
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     disk = kvpool.store.Disk(folder, capacity_bytes=1 << 20, free_floor_bytes=0)
+    ...     with kvpool.store.Store(disk, kvpool.store.Arena(2, 4096), namespace, admission="always") as store:
+    ...         job = store.put([b"digest of a prefix"], [0])
+    ...         store.wait(60), store.contains([b"digest of a prefix"])
+    ([(0, ['ok'])], ['here'])
+    """
+
+    def __new__(
+        cls,
+        backend: Disk,
+        arena: Arena,
+        namespace: Namespace,
+        *,
+        eviction: EvictionPolicy = "lru",
+        admission: Admission = "second_touch",
+        remembered_offers: int = 65536,
+        workers: int = 4,
+        queue: int = 1024,
+        deadline: float = 2.0,
+        breaker_failures: int = 8,
+        breaker_pause: float = 5.0,
+        absent_for: float = 10.0,
+    ) -> Self: ...
+    def put(
+        self,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        *,
+        groups: int | Sequence[int] | None = None,
+        lengths: int | Sequence[int] | None = None,
+        tokens: Sequence[tuple[int, int]] | None = None,
+        admit: Admission | None = None,
+    ) -> int:
+        """Offers objects.
+
+        Returns the job. O(keys). What is admitted is written from its slot, which cannot be loaded into until then. An object that is there
+        already is ``ok`` at once.
+
+        Args:
+            keys: The digest of each block's prefix, 1 to 32 bytes.
+            slots: The slot of each.
+            groups: The KV-cache group, of all or of each; 0 by default.
+            lengths: Bytes of the payload, of all or of each; the whole slot by default.
+            tokens: Position of the first token of each in its prompt, and how many: what is deep goes first.
+            admit: What is written, for this call.
+
+        Raises:
+            SlotBusyError: A load has one of the slots.
+            InvalidArgumentError: A slot that there is not, a length that does not fit, lists of other lengths.
+            ClosedError: The store is closed.
+        """
+    def get(
+        self,
+        keys: Sequence[bytes],
+        slots: Sequence[int],
+        *,
+        groups: int | Sequence[int] | None = None,
+        lengths: int | Sequence[int] | None = None,
+    ) -> int:
+        """Asks for objects.
+
+        Returns the job. O(keys).
+
+        An object whose outcome is ``ok`` is in its slot. The slot of another has no meaning; one that ``timed_out``
+        stays taken until the back end has ended.
+
+        Args:
+            keys: As for ``put``.
+            slots: Where each goes: no slot twice, and none that another job has.
+            groups: As for ``put``.
+            lengths: As for ``put``: an object of another length is not it.
+
+        Raises:
+            SlotBusyError: A job has one of the slots, or it is named twice.
+            InvalidArgumentError: As for ``put``.
+            ClosedError: The store is closed.
+        """
+    def contains(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> list[Presence]:
+        """What is known of each key.
+
+        Asks nobody. O(keys).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def remove(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
+        """Removes objects.
+
+        Returns how many there were. None is found from now on; their bytes are cleared later. O(keys).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def poll(self) -> list[tuple[int, list[Outcome]]]:
+        """The jobs that have ended since the last call.
+
+        Oldest first, each with an outcome per key. Does not wait.
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def wait(self, timeout: float = 1.0) -> list[tuple[int, list[Outcome]]]:
+        """Waits for a job to end.
+
+        If anything is on its way. Other threads may use the store meanwhile.
+
+        Args:
+            timeout: Seconds at most.
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def fileno(self) -> int:
+        """A file that is readable when there is something to poll.
+
+        For event loops. Deadlines do not make it so.
+        """
+    def stats(self) -> StoreStats:
+        """What it did and has.
+
+        O(objects on their way).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def close(self, timeout: float = 10.0) -> None:
+        """Ends the store.
+
+        Waits until nothing is on its way. A second call does nothing.
+
+        Args:
+            timeout: Seconds to wait at most; then what no worker has begun is dropped.
+        """
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@final
+class StoreStats:
+    """What a store did and has.
+
+    Counters since it was opened, and what is so at the moment.
+    """
+
+    @property
+    def objects(self) -> int:
+        """Objects that can be found."""
+    @property
+    def bytes(self) -> int:
+        """Bytes that they, and what is on its way or still to be cleared, take at most."""
+    @property
+    def capacity_bytes(self) -> int:
+        """The bound on these bytes."""
+    @property
+    def in_flight(self) -> int:
+        """Objects on their way, those included whose deadline has passed."""
+    @property
+    def quarantined(self) -> int:
+        """Of these, what a back end still has after its deadline: slots that stay taken."""
+    @property
+    def restored(self) -> int:
+        """Objects that were there when the store was opened."""
+    @property
+    def foreign(self) -> int:
+        """Objects of another namespace, or format, or damaged, that were there then."""
+    @property
+    def loads(self) -> int:
+        """Objects loaded."""
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes of their payloads."""
+    @property
+    def misses(self) -> int:
+        """Loads that missed, whatever the reason."""
+    @property
+    def writes(self) -> int:
+        """Objects written."""
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of their payloads."""
+    @property
+    def known(self) -> int:
+        """Offers of an object that was there, or on its way."""
+    @property
+    def not_admitted(self) -> int:
+        """Offers that were not admitted."""
+    @property
+    def evicted(self) -> int:
+        """Objects evicted for others."""
+    @property
+    def removed(self) -> int:
+        """Objects removed by a caller."""
+    @property
+    def damaged(self) -> int:
+        """Loads of an object that was another, or damaged."""
+    @property
+    def lost(self) -> int:
+        """Objects that a back end did not have, though it should."""
+    @property
+    def full(self) -> int:
+        """Writes that a back end had no room for."""
+    @property
+    def failed(self) -> int:
+        """Transfers that failed otherwise."""
+    @property
+    def timed_out(self) -> int:
+        """Transfers whose deadline passed."""
+    @property
+    def busy(self) -> int:
+        """Transfers refused because the queue was full."""
+    @property
+    def unavailable(self) -> int:
+        """Transfers refused because the breaker was open."""
+    @property
+    def known_absent(self) -> int:
+        """Loads not tried, since the object was known not to be there."""
+    @property
+    def opened(self) -> int:
+        """How often the breaker opened."""
+    @property
+    def last_error(self) -> str | None:
+        """What the last failure or damage was."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class StoreFolder:
+    """A folder that a store made.
+
+    Looked at from outside, by people and tools.
+
+    Args:
+        folder: A folder that a store made.
+        exclusive: Whether nobody else may have it: to verify or to clear. Without, headers may be looked at while a
+            store has it; what is being written then looks damaged.
+
+    Raises:
+        StoreNotFoundError: There are no objects.
+        StoreInUseError: It was to be exclusive, and a store has it.
+        StoreError: It cannot be read.
+
+    >>> kvpool.store.StoreFolder("/no/such/folder")
+    Traceback (most recent call last):
+        ...
+    kvpool.errors.StoreNotFoundError: /no/such/folder has no objects of a store: no such folder, or nothing was ever kept there
+    """
+
+    def __new__(cls, folder: str | PathLike[str], *, exclusive: bool = False) -> Self: ...
+    @property
+    def places(self) -> int:
+        """How many objects it has room for."""
+    @property
+    def object_bytes(self) -> int:
+        """Bytes of the disk per object."""
+    def objects(
+        self, first: int, count: int, *, verify: bool = False
+    ) -> list[tuple[int, str | None, int, int, str | None]]:
+        """The objects at some places.
+
+        Of each its place, the digest of its namespace, its group, bytes of its payload, and what is wrong with it. Of one that is damaged, the digest is None. Reads a page per place; everything, to verify.
+
+        Args:
+            first: The first place.
+            count: How many.
+            verify: Whether payloads are read and their checksums compared.
+
+        Raises:
+            StoreError: The disk fails.
+        """
+    def namespaces(self) -> dict[str, Namespace | None]:
+        """The namespaces that ever had objects here, by digest.
+
+        None where the text is lost.
+
+        Raises:
+            StoreError: The folder cannot be read.
+        """
+    def clear(self, places: Sequence[int]) -> None:
+        """Makes places free.
+
+        Raises:
+            StoreError: It was not opened as ``exclusive``, or the disk fails.
+            InvalidArgumentError: There is no such place.
+        """
+    def forget(self, digest: str) -> None:
+        """Forgets the text of a namespace.
+
+        Raises:
+            StoreError: It was not opened as ``exclusive``, or the disk fails.
+            InvalidArgumentError: It is no digest.
+        """

@@ -1,0 +1,34 @@
+"""Keeps the bytes of blocks beneath an engine's memory: bounded, checked, there after a restart, never in the way.
+
+A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only say what is to be moved;
+what has ended is told by ``poll``, or by a file that an event loop can wait for. Whatever a back end does, a call does not
+wait for it, and bytes that are not those that were asked for are a miss.
+
+>>> import tempfile
+>>> from kvpool.store import Arena, Disk, Namespace, Store
+>>> namespace = Namespace(
+...     model="llama-3-8b", weights="rev-5f0b02c", kv_dtype="bf16", scales="", block_size=16,
+...     layouts=[(0, "LKNHD", [32, 2, 16, 8, 128], [32768, 16384, 1024, 128, 1])], layers=(0, 32), heads=(0, 8),
+...     hash_algorithm="sha256", hash_seed=b"", extra={},
+... )
+>>> arena = Arena(slots=8, slot_bytes=65536)
+>>> folder = tempfile.TemporaryDirectory()
+>>> disk = Disk(folder.name, capacity_bytes=64 << 20, free_floor_bytes=0)
+>>> with Store(disk, arena, namespace, admission="always") as store:
+...     arena.write(0, b"KV" * 32768)
+...     job = store.put([b"digest of a prefix"], [0])
+...     assert store.wait(60) == [(job, ["ok"])]
+>>> with Store(disk, arena, namespace) as store:  # another day
+...     assert store.contains([b"digest of a prefix", b"of another"]) == ["here", "absent"]
+...     job = store.get([b"digest of a prefix"], [5])
+...     assert store.wait(60) == [(job, ["ok"])]
+>>> arena.read(5) == b"KV" * 32768
+True
+>>> folder.cleanup()
+
+On the command line: ``kvpool store``. How it works, and what it promises: ``docs/store.md``.
+"""
+
+from kvpool._core.store import Arena, Disk, Namespace, Store, StoreFolder, StoreStats
+
+__all__ = ["Arena", "Disk", "Namespace", "Store", "StoreFolder", "StoreStats"]

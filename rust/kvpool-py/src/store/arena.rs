@@ -1,0 +1,131 @@
+//! `Arena`: host memory in slots.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use kvpool_store::Arena;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
+
+use super::u32_of;
+use crate::convert::Int;
+use crate::errors::{OrRaise, raise};
+
+/// Host memory in slots, into and out of which a store moves objects.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Arena")]
+pub(crate) struct PyArena(pub(super) Arc<Arena>);
+
+#[pymethods]
+impl PyArena {
+    #[new]
+    fn new(py: Python<'_>, slots: Int, slot_bytes: Int) -> PyResult<Self> {
+        let (slots, slot_bytes) = (u32_of(py, "slots", slots)?, u32_of(py, "slot_bytes", slot_bytes)?);
+        Ok(Self(Arena::new(slots, slot_bytes).or_raise(py)?))
+    }
+
+    /// Slots in memory that somebody else has.
+    #[staticmethod]
+    fn over(py: Python<'_>, memory: &Bound<'_, PyAny>, slot_bytes: Int) -> PyResult<Self> {
+        let slot_bytes = u32_of(py, "slot_bytes", slot_bytes)?;
+        let wrong = |error: PyErr| {
+            let buffer = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyBufferError>(py);
+            if !buffer {
+                return error;
+            }
+            let message = format!("memory is no writable, contiguous buffer: {}", error.value(py));
+            raise(py, "ArgumentTypeError", message)
+        };
+        let bytes = || {
+            let view = PyMemoryView::from(memory)?;
+            PyBuffer::<u8>::get(&view.call_method1(intern!(py, "cast"), ("B",))?)
+        };
+        let buffer = bytes().map_err(wrong)?;
+        if buffer.readonly() {
+            return Err(raise(py, "ArgumentTypeError", "memory is read-only: objects are loaded into it"));
+        }
+        let len = buffer.len_bytes();
+        let slots = len / (slot_bytes as usize).max(1);
+        if slots * slot_bytes as usize != len {
+            let message = format!("memory of {len} bytes: must be whole slots of {slot_bytes}");
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+        let slots = u32_of(py, "slots", Int::from(i64::try_from(slots).unwrap_or(i64::MAX)))?;
+        let Some(begin) = NonNull::new(buffer.buf_ptr().cast::<u8>()) else {
+            return Err(raise(py, "InvalidArgumentError", "memory has no address"));
+        };
+        // SAFETY: a contiguous, writable buffer of that many bytes, which stays where it is as long as it is exported; the arena keeps
+        // the export. What Python code does with a slot that a transfer has is the caller's: the docstring says so.
+        let arena = unsafe { Arena::over(begin, slots, slot_bytes, Box::new(buffer)) };
+        Ok(Self(arena.or_raise(py)?))
+    }
+
+    /// Number of slots.
+    #[getter]
+    fn slots(&self) -> u32 {
+        self.0.slots()
+    }
+
+    /// Bytes of a slot.
+    #[getter]
+    fn slot_bytes(&self) -> u32 {
+        self.0.slot_bytes()
+    }
+
+    /// Bytes from one slot to the next.
+    #[getter]
+    fn stride(&self) -> usize {
+        self.0.stride()
+    }
+
+    /// Address of the first slot.
+    #[getter]
+    fn address(&self) -> usize {
+        self.0.memory().0.addr().get()
+    }
+
+    /// Whether slots begin and end on pages of 4 KiB.
+    #[getter]
+    fn is_paged(&self) -> bool {
+        self.0.is_paged()
+    }
+
+    /// Copies bytes to the front of a slot.
+    fn write(&self, py: Python<'_>, slot: Int, payload: &[u8]) -> PyResult<()> {
+        let mut guard = self.0.write(u32_of(py, "slot", slot)?).or_raise(py)?;
+        let (len, most) = (payload.len(), guard.len());
+        let Some(front) = guard.get_mut(..len) else {
+            let message = format!("a payload of {len} bytes for a slot of {most}");
+            return Err(raise(py, "InvalidArgumentError", message));
+        };
+        front.copy_from_slice(payload);
+        Ok(())
+    }
+
+    /// Copies bytes from the front of a slot.
+    #[pyo3(signature = (slot, length=None))]
+    fn read<'py>(&self, py: Python<'py>, slot: Int, length: Option<Int>) -> PyResult<Bound<'py, PyBytes>> {
+        let guard = self.0.read(u32_of(py, "slot", slot)?).or_raise(py)?;
+        let most = guard.len();
+        let len = match length {
+            Some(length) => u32_of(py, "length", length)? as usize,
+            None => most,
+        };
+        let Some(front) = guard.get(..len) else {
+            let message = format!("length is {len}: a slot has {most} bytes");
+            return Err(raise(py, "InvalidArgumentError", message));
+        };
+        Ok(PyBytes::new(py, front))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.slots() as usize
+    }
+
+    fn __repr__(&self) -> String {
+        let (slots, bytes, paged) = (self.0.slots(), self.0.slot_bytes(), self.0.is_paged());
+        format!("Arena(slots={slots}, slot_bytes={bytes}, is_paged={})", if paged { "True" } else { "False" })
+    }
+}

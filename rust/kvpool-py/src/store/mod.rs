@@ -1,0 +1,393 @@
+//! `Store`, `Disk`: see kvpool.store.
+
+mod arena;
+mod folder;
+mod namespace;
+mod stats;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use kvpool::BlockHash;
+use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::{
+    Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, TokenRange, Waiter, Why,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt};
+
+pub(crate) use self::arena::PyArena;
+pub(crate) use self::folder::PyStoreFolder;
+pub(crate) use self::namespace::PyNamespace;
+pub(crate) use self::stats::PyStoreStats;
+use crate::convert::{Int, count, float, int};
+use crate::enter::{Locked, enter};
+use crate::errors::{OrRaise, raise};
+use crate::gather::{extract, gather, or_wrong_item};
+use crate::retention::eviction_named;
+
+/// From one look at signals to the next.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A job, and one word per object.
+type Ended = (u64, Vec<&'static str>);
+
+/// A number of 32 bits.
+fn u32_of(py: Python<'_>, name: &str, value: Int) -> PyResult<u32> {
+    let value = i128::from(value);
+    u32::try_from(value).map_err(|_| {
+        let limit = if value < 0 { "not be negative".into() } else { format!("be at most {}", u32::MAX) };
+        raise(py, "InvalidArgumentError", format!("{name} is {value}: must {limit}"))
+    })
+}
+
+fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        raise(py, "InvalidArgumentError", format!("{name} is {seconds} s: must be a time that can pass"))
+    })
+}
+
+fn admit(py: Python<'_>, name: &str) -> PyResult<Admit> {
+    match name {
+        "second_touch" => Ok(Admit::SecondTouch),
+        "always" => Ok(Admit::Always),
+        "never" => Ok(Admit::Never),
+        _ => {
+            let name = kvpool::shorten(name);
+            let message = format!("admission {name:?} is unknown: second_touch, always, never");
+            Err(raise(py, "InvalidArgumentError", message))
+        }
+    }
+}
+
+/// A number for all objects, or one for each.
+fn each(
+    py: Python<'_>,
+    name: &str,
+    given: Option<&Bound<'_, PyAny>>,
+    default: u32,
+    len: usize,
+) -> PyResult<Vec<u32>> {
+    let Some(given) = given else { return Ok(vec![default; len]) };
+    if given.is_instance_of::<PyInt>() {
+        return Ok(vec![u32_of(py, name, given.extract()?)?; len]);
+    }
+    let numbers =
+        gather(name, given, |position, item| u32_of(py, name, extract(name, position, &item, "an int")?))?;
+    same_length(py, name, numbers.len(), len)?;
+    Ok(numbers)
+}
+
+fn same_length(py: Python<'_>, name: &str, found: usize, keys: usize) -> PyResult<()> {
+    if found == keys {
+        return Ok(());
+    }
+    Err(raise(py, "InvalidArgumentError", format!("{name} has {found} items for {keys} keys")))
+}
+
+fn keys(keys: &Bound<'_, PyAny>, groups: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<ObjectKey>> {
+    let py = keys.py();
+    let hashes = gather("keys", keys, |position, item| {
+        let digest: Bound<'_, PyBytes> = extract("keys", position, &item, "bytes")?;
+        let digest = digest.as_bytes();
+        let mut hash = [0; 32];
+        match hash.get_mut(..digest.len()) {
+            Some(front) if !digest.is_empty() => front.copy_from_slice(digest),
+            _ => {
+                let message = format!("key {position} has {} bytes: a digest has 1 to 32", digest.len());
+                return Err(raise(py, "InvalidArgumentError", message));
+            }
+        }
+        Ok(BlockHash::from_bytes(hash))
+    })?;
+    let groups = each(py, "groups", groups, 0, hashes.len())?;
+    Ok(hashes.into_iter().zip(groups).map(|(hash, group)| ObjectKey { hash, group }).collect())
+}
+
+/// A folder of a disk, and how much of it.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Disk")]
+pub(crate) struct PyDisk {
+    config: DiskConfig,
+    max_payload: Option<u32>,
+}
+
+#[pymethods]
+impl PyDisk {
+    #[new]
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4 << 30, direct=true, scanners=8))]
+    fn new(
+        py: Python<'_>,
+        folder: PathBuf,
+        capacity_bytes: Int,
+        max_payload: Option<Int>,
+        #[pyo3(from_py_with = int)] free_floor_bytes: i128,
+        direct: bool,
+        #[pyo3(from_py_with = int)] scanners: i128,
+    ) -> PyResult<Self> {
+        let max_payload = max_payload.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()?;
+        let config = DiskConfig {
+            folder,
+            capacity_bytes: count(py, "capacity_bytes", capacity_bytes)? as u64,
+            max_payload: 0,
+            free_floor: count(py, "free_floor_bytes", free_floor_bytes)? as u64,
+            direct,
+            scanners: count(py, "scanners", scanners)?,
+        };
+        Ok(Self { config, max_payload })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Disk({:?}, {})", self.config.folder, self.config.capacity_bytes)
+    }
+}
+
+/// A bounded store of objects beneath an engine's memory.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Store")]
+pub(crate) struct PyStore {
+    /// `None` once it is closed.
+    store: Locked<Option<Store>>,
+    waiter: Waiter,
+    opened: Instant,
+    slot_bytes: u32,
+}
+
+impl PyStore {
+    /// Runs a call on the store, with the time since it was opened.
+    fn call<R: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Store, Duration) -> R + Send,
+    ) -> PyResult<R> {
+        let opened = self.opened;
+        let done = enter(py, &self.store, |store| store.as_mut().map(|store| call(store, opened.elapsed())));
+        done.ok_or_else(|| raise(py, "ClosedError", "the store is closed"))
+    }
+
+    fn poll_once(&self, py: Python<'_>) -> PyResult<(Vec<Ended>, bool)> {
+        let (out, idle) = self.call(py, |store, now| {
+            let mut out = Vec::new();
+            store.poll(now, &mut out);
+            (out, store.is_idle())
+        })?;
+        Ok((out.into_iter().map(ended).collect(), idle))
+    }
+}
+
+fn ended(completion: Completion) -> Ended {
+    let word = |object: Result<(), Why>| object.map_or_else(Why::name, |()| "ok");
+    (completion.job.get(), completion.objects.into_iter().map(word).collect())
+}
+
+#[pymethods]
+impl PyStore {
+    #[new]
+    #[pyo3(signature = (
+        backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=1 << 16, workers=4, queue=1024,
+        deadline=2.0, breaker_failures=8, breaker_pause=5.0, absent_for=10.0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "settings by name")]
+    fn new(
+        py: Python<'_>,
+        backend: &PyDisk,
+        arena: &PyArena,
+        namespace: &PyNamespace,
+        eviction: &str,
+        admission: &str,
+        #[pyo3(from_py_with = int)] remembered_offers: i128,
+        #[pyo3(from_py_with = int)] workers: i128,
+        #[pyo3(from_py_with = int)] queue: i128,
+        #[pyo3(from_py_with = float)] deadline: f64,
+        #[pyo3(from_py_with = int)] breaker_failures: i128,
+        #[pyo3(from_py_with = float)] breaker_pause: f64,
+        #[pyo3(from_py_with = float)] absent_for: f64,
+    ) -> PyResult<Self> {
+        let failures = count(py, "breaker_failures", breaker_failures)?;
+        let config = StoreConfig {
+            eviction: eviction_named(py, eviction)?,
+            admission: admit(py, admission)?,
+            remembered_offers: count(py, "remembered_offers", remembered_offers)?,
+            workers: count(py, "workers", workers)?,
+            queue: count(py, "queue", queue)?,
+            deadline: duration(py, "deadline", deadline)?,
+            breaker: BreakerConfig {
+                failures: u32::try_from(failures).unwrap_or(u32::MAX),
+                pause: duration(py, "breaker_pause", breaker_pause)?,
+            },
+            absent_for: duration(py, "absent_for", absent_for)?,
+        };
+        let slot_bytes = arena.0.slot_bytes();
+        let disk =
+            DiskConfig { max_payload: backend.max_payload.unwrap_or(slot_bytes), ..backend.config.clone() };
+        let open = || {
+            let disk = DiskBackend::open(&disk)?;
+            Store::open(disk, arena.0.clone(), &namespace.0, config)
+        };
+        let store = py.detach(open).or_raise(py)?;
+        let waiter = store.waiter();
+        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes })
+    }
+
+    /// Offers objects.
+    #[pyo3(signature = (keys, slots, *, groups=None, lengths=None, tokens=None, admit=None))]
+    #[expect(clippy::too_many_arguments, reason = "settings by name")]
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        groups: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+        tokens: Option<&Bound<'_, PyAny>>,
+        admit: Option<&str>,
+    ) -> PyResult<u64> {
+        let keys = self::keys(keys, groups)?;
+        let slots = each(py, "slots", Some(slots), 0, keys.len())?;
+        let lengths = each(py, "lengths", lengths, self.slot_bytes, keys.len())?;
+        let admit = admit.map(|name| self::admit(py, name)).transpose()?;
+        let range = |(first, tokens): (Int, Int)| {
+            Ok(TokenRange { first: count(py, "tokens", first)? as u64, count: u32_of(py, "tokens", tokens)? })
+        };
+        let tokens = match tokens {
+            None => vec![TokenRange::default(); keys.len()],
+            Some(tokens) => gather("tokens", tokens, |position, item| {
+                let each = "a tuple (first, count)";
+                or_wrong_item("tokens", position, &item, each, item.extract().and_then(range))
+            })?,
+        };
+        same_length(py, "tokens", tokens.len(), keys.len())?;
+        let objects: Vec<_> = keys
+            .into_iter()
+            .zip(tokens)
+            .zip(lengths)
+            .zip(slots)
+            .map(|(((key, tokens), len), slot)| Put { key, tokens, len, slot, admit })
+            .collect();
+        Ok(self.call(py, |store, now| store.put(&objects, now))?.or_raise(py)?.get())
+    }
+
+    /// Asks for objects.
+    #[pyo3(signature = (keys, slots, *, groups=None, lengths=None))]
+    fn get(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        slots: &Bound<'_, PyAny>,
+        groups: Option<&Bound<'_, PyAny>>,
+        lengths: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let keys = self::keys(keys, groups)?;
+        let slots = each(py, "slots", Some(slots), 0, keys.len())?;
+        let lengths = each(py, "lengths", lengths, self.slot_bytes, keys.len())?;
+        let objects: Vec<_> = keys
+            .into_iter()
+            .zip(lengths)
+            .zip(slots)
+            .map(|((key, len), slot)| Get { key, len, slot })
+            .collect();
+        Ok(self.call(py, |store, now| store.get(&objects, now))?.or_raise(py)?.get())
+    }
+
+    /// What is known of each key.
+    #[pyo3(signature = (keys, *, groups=None))]
+    fn contains(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        groups: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<&'static str>> {
+        let keys = self::keys(keys, groups)?;
+        self.call(py, |store, now| keys.iter().map(|key| store.contains(key, now).name()).collect())
+    }
+
+    /// Removes objects.
+    #[pyo3(signature = (keys, *, groups=None))]
+    fn remove(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        groups: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let keys = self::keys(keys, groups)?;
+        self.call(py, |store, now| store.remove(&keys, now))
+    }
+
+    /// The jobs that have ended since the last call.
+    fn poll(&self, py: Python<'_>) -> PyResult<Vec<Ended>> {
+        Ok(self.poll_once(py)?.0)
+    }
+
+    /// Waits for a job to end.
+    #[pyo3(signature = (timeout=1.0))]
+    fn wait(&self, py: Python<'_>, #[pyo3(from_py_with = float)] timeout: f64) -> PyResult<Vec<Ended>> {
+        let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
+        loop {
+            let (out, idle) = self.poll_once(py)?;
+            let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()));
+            if !out.is_empty() || idle || left.is_zero() {
+                return Ok(out);
+            }
+            py.detach(|| self.waiter.wait(left.min(LOOK)));
+            py.check_signals()?;
+        }
+    }
+
+    /// A file that is readable when there is something to poll.
+    fn fileno(&self) -> i32 {
+        self.waiter.as_fd().as_raw_fd()
+    }
+
+    /// What it did and has.
+    fn stats(&self, py: Python<'_>) -> PyResult<PyStoreStats> {
+        self.call(py, |store, _| store.stats().into())
+    }
+
+    /// Ends the store.
+    #[pyo3(signature = (timeout=10.0))]
+    fn close(&self, py: Python<'_>, #[pyo3(from_py_with = float)] timeout: f64) -> PyResult<()> {
+        let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
+        let taken = loop {
+            let opened = self.opened;
+            let ended = enter(py, &self.store, |store| {
+                let idle = match store {
+                    None => return Some((None, true)),
+                    Some(store) => {
+                        store.poll(opened.elapsed(), &mut Vec::new());
+                        store.is_idle()
+                    }
+                };
+                let late = end.is_some_and(|end| end <= Instant::now());
+                (idle || late).then(|| (store.take(), idle))
+            });
+            if let Some(ended) = ended {
+                break ended;
+            }
+            py.detach(|| self.waiter.wait(LOOK));
+            py.check_signals()?;
+        };
+        if let (Some(store), idle) = taken {
+            // Workers that have nothing to do end at once; one that hangs is left to itself.
+            py.detach(|| if idle { store.close() } else { drop(store) });
+        }
+        Ok(())
+    }
+
+    fn __enter__(this: Py<Self>) -> Py<Self> {
+        this
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py, 10.0)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match enter(py, &self.store, |store| store.as_ref().map(Store::stats)) {
+            Some(stats) => format!(
+                "Store(objects={}, bytes={}, capacity_bytes={})",
+                stats.objects, stats.bytes, stats.capacity_bytes
+            ),
+            None => "Store(closed)".into(),
+        }
+    }
+}

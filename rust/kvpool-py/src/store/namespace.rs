@@ -1,0 +1,107 @@
+//! `Namespace`: what stored bytes mean.
+
+use std::collections::BTreeMap;
+
+use kvpool_store::{Layout, Namespace, Span};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::u32_of;
+use crate::convert::{Int, Text, count};
+use crate::errors::raise;
+use crate::gather::{gather, gather_as};
+
+/// All that the bytes of an object depend on, besides its tokens.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Namespace", eq, hash)]
+#[derive(PartialEq, Eq)]
+pub(crate) struct PyNamespace(pub(crate) Namespace);
+
+impl std::hash::Hash for PyNamespace {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.digest().hash(state);
+    }
+}
+
+/// The first of them, and how many.
+fn span(py: Python<'_>, name: &str, (first, count): (Int, Int)) -> PyResult<Span> {
+    Ok(Span { first: u32_of(py, name, first)?, count: u32_of(py, name, count)? })
+}
+
+fn layout(item: &Bound<'_, PyAny>) -> PyResult<Layout> {
+    let py = item.py();
+    let (group, order, shape, strides): (Int, Text, Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+    let numbers = |name, list: &Bound<'_, PyAny>| {
+        let items: Vec<Int> = gather_as(name, list, "an int")?;
+        items.into_iter().map(|item| Ok(count(py, name, item)? as u64)).collect::<PyResult<Vec<_>>>()
+    };
+    Ok(Layout {
+        group: u32_of(py, "group", group)?,
+        order: order.0,
+        shape: numbers("shape", &shape)?,
+        strides: numbers("strides", &strides)?,
+    })
+}
+
+#[pymethods]
+impl PyNamespace {
+    #[new]
+    #[pyo3(signature = (*, model, weights, kv_dtype, scales, layouts, block_size, layers, heads, hash_algorithm, hash_seed, extra))]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "every field has to be given: one that is forgotten is wrong bytes"
+    )]
+    fn new(
+        py: Python<'_>,
+        model: Text,
+        weights: Text,
+        kv_dtype: Text,
+        scales: Text,
+        layouts: &Bound<'_, PyAny>,
+        block_size: Int,
+        layers: (Int, Int),
+        heads: (Int, Int),
+        hash_algorithm: Text,
+        hash_seed: &[u8],
+        extra: BTreeMap<String, String>,
+    ) -> PyResult<Self> {
+        let each = "a tuple (group, order, shape, strides)";
+        Ok(Self(Namespace {
+            model: model.0,
+            weights: weights.0,
+            kv_dtype: kv_dtype.0,
+            scales: scales.0,
+            layouts: gather("layouts", layouts, |position, item| {
+                crate::gather::or_wrong_item("layouts", position, &item, each, layout(&item))
+            })?,
+            block_size: u32_of(py, "block_size", block_size)?,
+            layers: span(py, "layers", layers)?,
+            heads: span(py, "heads", heads)?,
+            hash_algorithm: hash_algorithm.0,
+            hash_seed: hash_seed.to_vec(),
+            extra,
+        }))
+    }
+
+    /// The namespace of a text that ``to_json`` made.
+    #[staticmethod]
+    fn from_json(py: Python<'_>, text: Text) -> PyResult<Self> {
+        Namespace::from_json(&text.0)
+            .map(Self)
+            .map_err(|error| raise(py, "InvalidArgumentError", format!("no namespace: {error}")))
+    }
+
+    /// All fields as JSON.
+    fn to_json(&self) -> String {
+        self.0.to_json()
+    }
+
+    /// What every object carries: 32 bytes.
+    #[getter]
+    fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.digest().as_bytes())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Namespace({})", self.0.digest())
+    }
+}
