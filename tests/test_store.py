@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +25,7 @@ from kvpool.store import Arena, Disk, Namespace, Store, StoreFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SLOT = 8192
 #: The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
@@ -145,8 +145,11 @@ def test_another_namespace_is_a_cold_start(tmp_path: Path) -> None:
 def test_a_namespace_is_what_its_text_says() -> None:
     one = namespace(extra={"engine": "vllm 0.33"}, hash_seed=b"\x00\xff")
     again = Namespace.from_json(one.to_json())
-    assert again == one and hash(again) == hash(one) and len(one.digest) == 32
-    assert one != namespace() and repr(one) == f"Namespace({one.digest.hex()})"
+    assert again == one
+    assert hash(again) == hash(one)
+    assert len(one.digest) == 32
+    assert one != namespace()
+    assert repr(one) == f"Namespace({one.digest.hex()})"
     for wrong in ("", "{}", one.to_json().replace('"heads"', '"tails"'), "[" * 100_000):
         with pytest.raises(InvalidArgumentError, match="no namespace"):
             Namespace.from_json(wrong)
@@ -160,12 +163,8 @@ def test_an_engine_lends_its_memory(tmp_path: Path, slot_bytes: int) -> None:
     numpy = pytest.importorskip("numpy")
     memory = numpy.zeros((4, slot_bytes), numpy.int8)
     arena = Arena.over(memory, slot_bytes)
-    assert (arena.slots, arena.slot_bytes, arena.stride, arena.address) == (
-        4,
-        slot_bytes,
-        slot_bytes,
-        memory.ctypes.data,
-    )
+    assert (arena.slots, arena.slot_bytes, arena.stride) == (4, slot_bytes, slot_bytes)
+    assert arena.address == memory.ctypes.data
     memory[1] = 7
     store, _ = opened(tmp_path, arena)
     with store:
@@ -196,7 +195,8 @@ def test_slots_that_transfers_have_cannot_be_taken(tmp_path: Path) -> None:
         with pytest.raises(SlotBusyError, match="slot 0 is in use"):
             store.get([key(1), key(2)], [0, 0])
         arena.write(0, b"free again")  # the call that was refused has changed nothing
-        assert store.poll() == [] and store.stats().in_flight == 0
+        assert store.poll() == []
+        assert store.stats().in_flight == 0
 
 
 WRONG: list[tuple[str, Callable[[Store], object], type[Exception]]] = [
@@ -315,13 +315,15 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
         assert not any(worker.is_alive() for worker in workers)
         assert wrong == []
         stats = store.stats()
-        assert stats.loads > 0 and stats.bytes <= stats.capacity_bytes
+        assert stats.loads > 0
+        assert stats.bytes <= stats.capacity_bytes
 
 
 def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError) as found:
         StoreFolder(tmp_path / "none")
-    assert isinstance(found.value, FileNotFoundError) and isinstance(found.value, KvpoolError)
+    assert isinstance(found.value, FileNotFoundError)
+    assert isinstance(found.value, KvpoolError)
     store, arena = opened(tmp_path)
     with store:
         fill(store, arena, range(3))
@@ -341,7 +343,9 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
         file.write(b"\x00")
     assert [one[4] is None for one in folder.objects(0, folder.places)] == [True] * 3, "headers are intact"
     problems = [one[4] for one in folder.objects(0, folder.places, verify=True)]
-    assert problems[0] is None and "checksum" in (problems[1] or "") and problems[2] is None
+    assert problems[0] is None
+    assert "checksum" in (problems[1] or "")
+    assert problems[2] is None
     with pytest.raises(InvalidArgumentError, match="place 8 is outside"):
         folder.clear([places[1], 8])
     folder.clear(places[1:2])

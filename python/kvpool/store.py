@@ -1,8 +1,8 @@
 """Keeps the bytes of blocks beneath an engine's memory: bounded, checked, there after a restart, never in the way.
 
-A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only say what is to be moved;
-what has ended is told by ``poll``, or by a file that an event loop can wait for. Whatever a back end does, a call does not
-wait for it, and bytes that are not those that were asked for are a miss.
+A :class:`Store` moves objects between the slots of an :class:`Arena` and a back end. Calls only say what is to be
+moved; what has ended is told by ``poll``, or by a file that an event loop can wait for. Whatever a back end does, a
+call does not wait for it, and bytes that are not those that were asked for are a miss.
 
 >>> import tempfile
 >>> from kvpool.store import Arena, Disk, Namespace, Store

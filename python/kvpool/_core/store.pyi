@@ -47,9 +47,9 @@ Admission: TypeAlias = Literal["second_touch", "always", "never"]
 class Arena:
     """Host memory in slots, into and out of which a store moves objects.
 
-    Without another copy. The memory is the arena's own, or that of an engine (``over``). To copy between it and a device, give it to
-    ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address, arena.stride, arena.slot_bytes)], arena.slots,
-    keep_alive=arena)``.
+    Without another copy. The memory is the arena's own, or that of an engine (``over``). To copy between it and a
+    device, give it to ``kvpool.transfer``: ``BlockStore.from_regions([(arena.address, arena.stride, arena.slot_bytes)],
+    arena.slots, keep_alive=arena)``.
 
     Args:
         slots: At least 1.
@@ -70,10 +70,10 @@ class Arena:
     def over(memory: Buffer, slot_bytes: int) -> Arena:
         """Slots in memory that somebody else has.
 
-        A tensor's ``numpy()``, shared memory, an engine's view. The memory is kept, and cannot be resized, as long as the arena or a transfer uses it. Nothing but the store may
-        write to a slot that a job has, and nothing may read one that is being loaded: what would be read is unspecified.
-        Where the memory does not begin at a page of 4 KiB, or ``slot_bytes`` are not whole pages, each transfer costs
-        a copy in a worker thread (``is_paged``).
+        A tensor's ``numpy()``, shared memory, an engine's view. The memory is kept, and cannot be resized, as long as
+        the arena or a transfer uses it. Nothing but the store may write to a slot that a job has, and nothing may read
+        one that is being loaded: what would be read is unspecified. Where the memory does not begin at a page of 4 KiB,
+        or ``slot_bytes`` are not whole pages, each transfer costs a copy in a worker thread (``is_paged``).
 
         Args:
             memory: A writable, contiguous buffer of any shape and format, of whole slots.
@@ -122,8 +122,8 @@ class Arena:
 class Namespace:
     """All that the bytes of an object depend on, besides its tokens.
 
-    Two stores share objects exactly if theirs are equal. Every field has to be given: one that is forgotten is wrong bytes. What an engine has beyond them, such as its
-    version, goes into ``extra``.
+    Two stores share objects exactly if theirs are equal. Every field has to be given: one that is forgotten is wrong
+    bytes. What an engine has beyond them, such as its version, goes into ``extra``.
 
     Args:
         model: Its name.
@@ -218,7 +218,8 @@ class Disk:
 class Store:
     """A bounded store of objects beneath an engine's memory.
 
-    No call but ``wait`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers that are there.
+    No call but ``wait`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers
+    that are there.
 
     Args:
         backend: Where objects are kept.
@@ -282,8 +283,8 @@ class Store:
     ) -> int:
         """Offers objects.
 
-        Returns the job. O(keys). What is admitted is written from its slot, which cannot be loaded into until then. An object that is there
-        already is ``ok`` at once.
+        Returns the job. O(keys). What is admitted is written from its slot, which cannot be loaded into until then. An
+        object that is there already is ``ok`` at once.
 
         Args:
             keys: The digest of each block's prefix, 1 to 32 bytes.
@@ -364,6 +365,9 @@ class Store:
 
         For event loops. Deadlines do not make it so.
         """
+    @property
+    def is_direct(self) -> bool:
+        """Whether transfers go round the page cache."""
     def stats(self) -> StoreStats:
         """What it did and has.
 
@@ -487,10 +491,17 @@ class StoreFolder:
         StoreInUseError: It was to be exclusive, and a store has it.
         StoreError: It cannot be read.
 
-    >>> kvpool.store.StoreFolder("/no/such/folder")
-    Traceback (most recent call last):
-        ...
-    kvpool.errors.StoreNotFoundError: /no/such/folder has no objects of a store: no such folder, or nothing was ever kept there
+    >>> import tempfile
+    >>> namespace = kvpool.store.Namespace(
+    ...     model="m", weights="w", kv_dtype="bf16", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
+    ...     hash_algorithm="sha256", hash_seed=b"", extra={},
+    ... )
+    >>> with tempfile.TemporaryDirectory() as path:
+    ...     disk = kvpool.store.Disk(path, capacity_bytes=1 << 20, free_floor_bytes=0)
+    ...     kvpool.store.Store(disk, kvpool.store.Arena(2, 4096), namespace).close()
+    ...     folder = kvpool.store.StoreFolder(path)
+    ...     folder.places, folder.object_bytes, folder.objects(0, 128)
+    (128, 8192, [])
     """
 
     def __new__(cls, folder: str | PathLike[str], *, exclusive: bool = False) -> Self: ...
@@ -505,7 +516,8 @@ class StoreFolder:
     ) -> list[tuple[int, str | None, int, int, str | None]]:
         """The objects at some places.
 
-        Of each its place, the digest of its namespace, its group, bytes of its payload, and what is wrong with it. Of one that is damaged, the digest is None. Reads a page per place; everything, to verify.
+        Of each its place, the digest of its namespace, its group, bytes of its payload, and what is wrong with it. Of
+        one that is damaged, the digest is None. Reads a page per place; everything, to verify.
 
         Args:
             first: The first place.

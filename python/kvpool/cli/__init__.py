@@ -1,4 +1,4 @@
-"""The command line: ``kvpool replay``, ``size``, ``trace``, ``journal``, ``generate``, ``models``, ``hash``.
+"""The command line: ``kvpool replay``, ``size``, ``trace``, ``journal``, ``store``, ``generate``, ``models``, ``hash``.
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
@@ -25,6 +25,7 @@ from kvpool.cli.journal import journal_app
 from kvpool.cli.problems import UsageError, next_step, os_error_line
 from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
 from kvpool.cli.size import SIZE_EXAMPLES, size_command
+from kvpool.cli.store import store_app
 from kvpool.cli.terminal import prepared, shown
 from kvpool.cli.trace import trace_app
 from kvpool.errors import KvpoolError
@@ -83,6 +84,7 @@ _app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
 _app.command("size", epilog=SIZE_EXAMPLES)(size_command)
 _app.add_typer(trace_app, name="trace")
 _app.add_typer(journal_app, name="journal")
+_app.add_typer(store_app, name="store")
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.

@@ -130,10 +130,12 @@ impl Directory {
         true
     }
 
-    /// All is told: the other places are free.
-    pub(crate) fn restored(&mut self) {
-        let free = (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free);
-        self.free = free.map(|(place, _)| place).collect();
+    /// All is told: the other places are free. Those of `foreign`, in order, are taken last: whose objects are there may come back.
+    pub(crate) fn restored(&mut self, foreign: &[Place]) {
+        let free =
+            (0..).zip(&self.entries).filter(|(_, entry)| entry.state == State::Free).map(|(place, _)| place);
+        let (last, first): (Vec<_>, Vec<_>) = free.partition(|place| foreign.binary_search(place).is_ok());
+        self.free = first.into_iter().chain(last).collect();
     }
 
     /// A place for an object of a new key, pinned by its write. The oldest makes room; none can while transfers have all of them.

@@ -103,15 +103,17 @@ impl Store {
         let last_error = backend.describe(namespace).err().map(|error| error.to_string());
         let mut stats = Stats { last_error, ..Stats::default() };
         let namespace = namespace.digest();
+        let mut foreign = Vec::new();
         backend.restore(&mut |place, bytes| match Header::decode(bytes) {
             Ok(header) if header.namespace == namespace && header.len <= backend.max_payload() => {
                 let (key, depth) = (header.key, header.tokens.depth());
                 stats.restored += u64::from(directory.restore(place, key, header.len, depth));
             }
             Err(HeaderError::Absent) => {}
-            _ => stats.foreign += 1,
+            _ => foreign.push(place),
         })?;
-        directory.restored();
+        stats.foreign = foreign.len() as u64;
+        directory.restored(&foreign);
         let queue = Arc::new(Queue::default());
         let (ends, ended) = ends()?;
         let mut store = Self {

@@ -239,6 +239,21 @@ fn another_namespace_is_a_cold_start_and_its_bytes_stay_unread() {
     assert_eq!(open(&config(folder.path(), 4), always()).0.stats().foreign, 1);
 }
 
+/// Other weights are tried, and given up: what fitted beside them is still there.
+#[test]
+fn empty_places_are_taken_before_those_of_other_namespaces() {
+    let folder = Folder::new();
+    filled(&config(folder.path(), 5), 3).0.close();
+    let arena = Arena::new(2, LEN).unwrap();
+    let disk = DiskBackend::open(&config(folder.path(), 5)).unwrap();
+    let mut store = Store::open(disk, arena.clone(), &namespace(2), always()).unwrap();
+    for n in 0..3 {
+        put(&mut store, &arena, n, at(0)).unwrap();
+    }
+    store.close();
+    assert_eq!(open(&config(folder.path(), 5), always()).0.stats().restored, 2);
+}
+
 /// At random places of headers and payloads, while the store is open and before it starts.
 #[test]
 fn every_flipped_bit_is_a_miss() {

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use kvpool::BlockHash;
 use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{
-    Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, TokenRange, Waiter, Why,
+    Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, StoreError, TokenRange,
+    Waiter, Why,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
@@ -150,6 +151,7 @@ pub(crate) struct PyStore {
     waiter: Waiter,
     opened: Instant,
     slot_bytes: u32,
+    is_direct: bool,
 }
 
 impl PyStore {
@@ -221,11 +223,12 @@ impl PyStore {
             DiskConfig { max_payload: backend.max_payload.unwrap_or(slot_bytes), ..backend.config.clone() };
         let open = || {
             let disk = DiskBackend::open(&disk)?;
-            Store::open(disk, arena.0.clone(), &namespace.0, config)
+            let is_direct = disk.is_direct();
+            Ok::<_, StoreError>((Store::open(disk, arena.0.clone(), &namespace.0, config)?, is_direct))
         };
-        let store = py.detach(open).or_raise(py)?;
+        let (store, is_direct) = py.detach(open).or_raise(py)?;
         let waiter = store.waiter();
-        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes })
+        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes, is_direct })
     }
 
     /// Offers objects.
@@ -335,6 +338,12 @@ impl PyStore {
     /// A file that is readable when there is something to poll.
     fn fileno(&self) -> i32 {
         self.waiter.as_fd().as_raw_fd()
+    }
+
+    /// Whether transfers go round the page cache.
+    #[getter]
+    fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// What it did and has.

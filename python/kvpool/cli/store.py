@@ -1,0 +1,376 @@
+"""``kvpool store``: show, verify, tidy and time what lies beneath an engine's memory.
+
+Owns the commands, their words and exit codes; what an object is, and whether it is intact, the library says.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from kvpool.cli.problems import UsageError
+from kvpool.cli.store_bench import Measured, measure
+from kvpool.cli.terminal import shown, shown_name
+from kvpool.errors import StoreInUseError, StoreNotFoundError
+from kvpool.store import StoreFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvpool.store import Namespace
+
+__all__ = ["store_app"]
+
+_APP_EXAMPLES: Final = """Examples:
+
+  kvpool store show /mnt/nvme/kv
+
+  kvpool store verify /mnt/nvme/kv
+
+  kvpool store bench /mnt/nvme
+
+From Python: kvpool.store. What it promises: docs/store.md"""
+
+_SHOW_EXAMPLES: Final = """Examples:
+
+  kvpool store show /mnt/nvme/kv
+
+  kvpool store show /mnt/nvme/kv --json | jq .namespaces"""
+
+_VERIFY_EXAMPLES: Final = """Examples:
+
+  kvpool store verify /mnt/nvme/kv
+
+  kvpool store verify /mnt/nvme/kv --json | jq .damaged"""
+
+_GC_EXAMPLES: Final = """Examples:
+
+  kvpool store gc /mnt/nvme/kv                     what is damaged
+
+  kvpool store gc /mnt/nvme/kv --keep 9f31c0       and all that is of other namespaces
+
+  kvpool store gc /mnt/nvme/kv --keep 9f31c0 --dry-run"""
+
+_BENCH_EXAMPLES: Final = """Examples:
+
+  kvpool store bench /mnt/nvme
+
+  kvpool store bench /mnt/nvme --object-kib 256 --gib 8 --workers 8 --json"""
+
+#: Places between two looks at Ctrl-C.
+_SLICE: Final = 256
+#: Damaged places that are listed.
+_LISTED: Final = 20
+
+store_app: Final = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+    epilog=_APP_EXAMPLES,
+    help="Look at, verify, tidy and time stores beneath an engine's memory.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a store.", show_default=False)]
+_AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+_NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")]
+
+
+@dataclasses.dataclass(slots=True)
+class _Found:
+    """What a walk over a folder saw."""
+
+    objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    places: dict[str, list[int]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
+    damaged: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+
+
+@store_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
+def _group(context: typer.Context) -> None:
+    """Look at, verify, tidy and time stores beneath an engine's memory.
+
+    A store keeps the KV of blocks on a disk, in one file, each object with a
+    header that says whose it is, and checksums. Exit code 0: all is well.
+    1: something is damaged, or the disk fails. 2: bad usage.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@store_app.command("show", epilog=_SHOW_EXAMPLES)
+def show_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
+    """Show what a store holds: room, objects, and whose they are.
+
+    Reads the headers alone, 4 KiB per place, also while an engine uses the
+    store; what is being written then may look damaged.
+    """
+    opened = _open(folder, exclusive=False)
+    found = _walk(opened, "show", verify=False, progress=not no_progress and not as_json)
+    texts = opened.namespaces()
+    if as_json:
+        typer.echo(json.dumps(_facts(folder, opened, found, texts), indent=2))
+        return
+    total = sum(found.objects.values())
+    room = opened.places * opened.object_bytes
+    typer.echo(f"{shown(str(folder))}: {total:,} of {opened.places:,} places taken, {_size(room)} in all")
+    if found.damaged:
+        typer.echo(f"{len(found.damaged):,} places are damaged, or being written: kvpool store verify reads them all")
+    for digest in sorted({*texts, *found.objects}, key=lambda digest: -found.objects[digest]):
+        kv = _size(found.payload_bytes[digest])
+        typer.echo(f"\nnamespace {digest[:12]}: {found.objects[digest]:,} objects, {kv} of KV")
+        typer.echo(f"  {_described(texts.get(digest))}")
+
+
+@store_app.command("verify", epilog=_VERIFY_EXAMPLES)
+def verify_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
+    """Read every object, and compare its checksums.
+
+    The store must not be in use. Exit code 1 if anything is damaged: an engine
+    would have found it, too, and computed the block instead.
+    """
+    opened = _open(folder, exclusive=True)
+    found = _walk(opened, "verify", verify=True, progress=not no_progress and not as_json)
+    objects = sum(found.objects.values())
+    if as_json:
+        damaged = [{"place": place, "problem": problem} for place, problem in found.damaged]
+        typer.echo(json.dumps({"folder": str(folder), "intact": objects, "damaged": damaged}, indent=2))
+    else:
+        typer.echo(f"{objects:,} objects are intact, {len(found.damaged):,} are not")
+        for place, problem in found.damaged[:_LISTED]:
+            typer.echo(f"  place {place:,}: {shown(problem)}")
+        if len(found.damaged) > _LISTED:
+            typer.echo(f"  and {len(found.damaged) - _LISTED:,} more; --json lists them all")
+    if found.damaged:
+        typer.echo(f"next: kvpool store gc {shown(str(folder))} makes their room free", err=True)
+        raise typer.Exit(1)
+
+
+@store_app.command("gc", epilog=_GC_EXAMPLES)
+def gc_command(
+    folder: _Folder,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Clear all namespaces but this; the beginning of its digest will do. May be given several times.",
+            metavar="DIGEST",
+            show_default="keep all",
+        ),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read payloads, too, and clear what is damaged.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be cleared, and change nothing.")] = False,
+    as_json: _AsJson = False,
+    no_progress: _NoProgress = False,
+) -> None:
+    """Clear what no engine will read: damaged objects, and other namespaces.
+
+    The store must not be in use. A store clears what it needs by itself; this
+    is for who wants to see it done.
+    """
+    opened = _open(folder, exclusive=True)
+    found = _walk(opened, "gc", verify=verify, progress=not no_progress and not as_json)
+    texts = opened.namespaces()
+    kept = _kept({*texts, *found.objects}, keep)
+    other = sorted(set(found.objects) - kept)
+    unused = sorted(digest for digest in texts if digest not in kept or not found.objects[digest])
+    places = [place for place, _ in found.damaged] + [place for digest in other for place in found.places[digest]]
+    if not dry_run:
+        opened.clear(places)
+        for digest in unused:
+            opened.forget(digest)
+    facts = {
+        "folder": str(folder),
+        "damaged": len(found.damaged),
+        "of_other_namespaces": len(places) - len(found.damaged),
+        "kept": sum(found.objects[digest] for digest in kept),
+        "namespaces_forgotten": unused,
+        "dry_run": dry_run,
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    verb = "would be cleared" if dry_run else "cleared"
+    typer.echo(
+        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces {verb}, "
+        f"{facts['kept']:,} kept"
+    )
+
+
+@store_app.command("bench", epilog=_BENCH_EXAMPLES)
+def bench_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Where to write: a folder in it is made, and removed.", show_default=False
+        ),
+    ],
+    object_kib: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--object-kib",
+            help="KiB of an object; may be given several times.",
+            metavar="N",
+            min=4,
+            max=1 << 16,
+            show_default="64, 256, 1024, 4096",
+        ),
+    ] = None,
+    gib: Annotated[float, typer.Option(help="GiB to write and to read, of each size.", metavar="N", min=0.001)] = 1.0,
+    workers: Annotated[int, typer.Option(help="Threads of the store.", metavar="N", min=1, max=256)] = 4,
+    depth: Annotated[int, typer.Option(help="Objects on their way at once.", metavar="N", min=1, max=4096)] = 16,
+    as_json: _AsJson = False,
+    no_progress: _NoProgress = False,
+) -> None:
+    """Measure what a store gets out of a disk: every byte checked, as an engine reads it.
+
+    Writes objects of each size, then reads all of them in another order.
+    Where the file system can, round the page cache; where it cannot, the
+    table says so, and reads are of memory.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder", "give a folder on the disk that is to be measured")
+    sizes = object_kib or [64, 256, 1024, 4096]
+    total = int(gib * 2**30)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
+    console = Console(stderr=True)
+    shows = console.is_terminal and not no_progress and not as_json
+    measured: list[Measured] = []
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not shows) as bar:
+        task = bar.add_task("bench", total=2 * total * len(sizes))
+        for size in sizes:
+            bar.update(task, description=f"{size} KiB")
+            measured.append(measure(folder, size << 10, total, workers, depth, lambda done: bar.advance(task, done)))
+    if as_json:
+        typer.echo(
+            json.dumps({"folder": str(folder), "sizes": [dataclasses.asdict(one) for one in measured]}, indent=2)
+        )
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms"):
+        table.add_column(name, justify="right")
+    for one in measured:
+        table.add_row(
+            _size(one.object_bytes),
+            f"{one.objects:,}",
+            *(
+                text
+                for way in (one.write, one.read)
+                for text in (f"{way.gb_per_s:,.2f}", f"{way.p50_ms:,.2f}", f"{way.p99_ms:,.2f}")
+            ),
+        )
+    out = Console(highlight=False)
+    out.print(table)
+    if not all(one.is_direct for one in measured):
+        out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
+    out.print("p50, p99: from the call to its end, behind what was on its way before it")
+
+
+def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
+    try:
+        return StoreFolder(folder, exclusive=exclusive)
+    except StoreNotFoundError as error:
+        raise UsageError(str(error), "give the folder that the engine's configuration names") from error
+    except StoreInUseError as error:
+        raise UsageError(str(error), "stop the engine first; kvpool store show reads headers meanwhile") from error
+
+
+def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _Found:
+    """See every object, in slices; on a terminal with a bar."""
+    found = _Found()
+    console = Console(stderr=True)
+    columns = (TextColumn(name), BarColumn(bar_width=None), DownloadColumn(), TimeRemainingColumn())
+    each = opened.object_bytes if verify else 4096
+    with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
+        task = bar.add_task(name, total=opened.places * each)
+        for first in range(0, opened.places, _SLICE):
+            for place, digest, _, length, problem in _objects(opened, first, verify=verify):
+                if digest is None:
+                    found.damaged.append((place, problem or "damaged"))
+                else:
+                    found.objects[digest] += 1
+                    found.payload_bytes[digest] += length
+                    found.places[digest].append(place)
+            bar.update(task, completed=min(first + _SLICE, opened.places) * each)
+    return found
+
+
+def _objects(
+    opened: StoreFolder, first: int, *, verify: bool
+) -> Iterator[tuple[int, str | None, int, int, str | None]]:
+    yield from opened.objects(first, _SLICE, verify=verify)
+
+
+def _kept(known: set[str], keep: list[str] | None) -> set[str]:
+    """Find the namespaces that options name."""
+    if not keep:
+        return known
+    kept = set()
+    for beginning in keep:
+        found = [digest for digest in known if digest.startswith(beginning.lower())]
+        if len(found) != 1:
+            what = "no namespace" if not found else f"{len(found)} namespaces"
+            raise UsageError(
+                f"--keep {shown_name(beginning)}: {what} of this folder begin with that",
+                "kvpool store show lists them",
+            )
+        kept.add(found[0])
+    return kept
+
+
+def _facts(folder: Path, opened: StoreFolder, found: _Found, texts: dict[str, Namespace | None]) -> dict[str, Any]:
+    namespaces = []
+    for digest in sorted({*texts, *found.objects}):
+        text = texts.get(digest)
+        namespaces.append(
+            {
+                "digest": digest,
+                "objects": found.objects[digest],
+                "payload_bytes": found.payload_bytes[digest],
+                "namespace": None if text is None else json.loads(text.to_json()),
+            }
+        )
+    return {
+        "folder": str(folder),
+        "places": opened.places,
+        "object_bytes": opened.object_bytes,
+        "objects": sum(found.objects.values()),
+        "damaged": len(found.damaged),
+        "namespaces": namespaces,
+    }
+
+
+def _described(namespace: Namespace | None) -> str:
+    """Say whose objects they are."""
+    if namespace is None:
+        return "its text is lost: whose objects they are only their engine knows"
+    fields = json.loads(namespace.to_json())
+    layers, heads = (f"{fields[name]['first']}+{fields[name]['count']}" for name in ("layers", "heads"))
+    model, weights, dtype, algorithm = (
+        shown_name(fields[name]) or "-" for name in ("model", "weights", "kv_dtype", "hash_algorithm")
+    )
+    return (
+        f"{model}, weights {weights}, {dtype}, blocks of {fields['block_size']} tokens by {algorithm}, "
+        f"layers {layers}, heads {heads}"
+    )
+
+
+def _size(count: float) -> str:
+    """Write bytes in the unit that fits.
+
+    >>> _size(65536), _size(1 << 20), _size(0)
+    ('64 KiB', '1 MiB', '0 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.4g} {unit}"
+        count /= 1024
+    return f"{count:,.4g} TiB"

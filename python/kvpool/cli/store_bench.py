@@ -1,0 +1,139 @@
+"""What ``kvpool store bench`` measures: one store, filled and read again.
+
+Every object is checked on its way in, as an engine's is. Slots are filled once: what is measured is the store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+import tempfile
+import time
+from typing import TYPE_CHECKING, Final
+
+from kvpool.errors import StoreError
+from kvpool.store import Arena, Disk, Namespace, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["Measured", "Way", "measure"]
+
+#: Seconds after which a transfer is given up.
+_DEADLINE: Final = 120.0
+
+#: Bytes of the disk that stay free.
+_FREE: Final = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Way:
+    """Writing, or reading."""
+
+    #: Bytes of payloads per second, in 10^9.
+    gb_per_s: float
+    #: From the call to its end.
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of one size."""
+
+    object_bytes: int
+    objects: int
+    write: Way
+    read: Way
+    #: Whether it went round the page cache.
+    is_direct: bool
+
+
+def measure(
+    folder: Path, object_bytes: int, total_bytes: int, workers: int, depth: int, progress: Callable[[int], None]
+) -> Measured:
+    """Fill a store of its own and read it.
+
+    Args:
+        folder: Where to make the store; it is removed.
+        object_bytes: Of an object; whole pages of 4 KiB.
+        total_bytes: Of all of them.
+        workers: Threads of the store.
+        depth: Objects on their way at once.
+        progress: Called with bytes that were moved.
+
+    Raises:
+        StoreError: The disk has no room, or an object was not moved.
+
+    """
+    objects = max(1, total_bytes // object_bytes)
+    depth = min(depth, objects)
+    namespace = Namespace(
+        model="bench",
+        weights="",
+        kv_dtype="",
+        scales="",
+        layouts=[],
+        block_size=16,
+        layers=(0, 1),
+        heads=(0, 1),
+        hash_algorithm="sha256",
+        hash_seed=b"",
+        extra={},
+    )
+    capacity = objects * (object_bytes + 8192)
+    free = shutil.disk_usage(folder).free
+    if free < capacity + _FREE:
+        raise StoreError(
+            f"{folder} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
+        )
+    arena = Arena(depth, object_bytes)
+    noise = random.Random(1)  # noqa: S311 - bytes to write, and an order
+    for slot in range(depth):
+        arena.write(slot, noise.randbytes(4096) * (object_bytes // 4096))
+    keys = [number.to_bytes(8, "big") for number in range(objects)]
+    with tempfile.TemporaryDirectory(prefix="kvpool-bench-", dir=folder) as inside:
+        disk = Disk(inside, capacity, free_floor_bytes=0)
+        with Store(
+            disk, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
+        ) as store:
+            write = _move(store, store.put, keys, object_bytes, depth, progress)
+            noise.shuffle(keys)
+            read = _move(store, store.get, keys, object_bytes, depth, progress)
+            return Measured(object_bytes, objects, write, read, store.is_direct)
+
+
+def _move(
+    store: Store,
+    move: Callable[[list[bytes], list[int]], int],
+    keys: list[bytes],
+    object_bytes: int,
+    depth: int,
+    progress: Callable[[int], None],
+) -> Way:
+    """Keep `depth` objects on their way until all are moved."""
+    left = keys[::-1]
+    running: dict[int, tuple[int, float]] = {}
+    times: list[float] = []
+    began = time.perf_counter()
+    free = list(range(depth))
+    while left or running:
+        while free and left:
+            slot = free.pop()
+            running[move([left.pop()], [slot])] = (slot, time.perf_counter())
+        for job, outcomes in store.wait(_DEADLINE):
+            if outcomes != ["ok"]:
+                raise StoreError(f"an object was not moved: {outcomes[0]} ({store.stats().last_error})")
+            slot, sent = running.pop(job)
+            times.append(time.perf_counter() - sent)
+            free.append(slot)
+            progress(object_bytes)
+    seconds = time.perf_counter() - began
+    times.sort()
+    return Way(
+        gb_per_s=len(keys) * object_bytes / seconds / 1e9,
+        p50_ms=times[len(times) // 2] * 1e3,
+        p99_ms=times[min(len(times) - 1, len(times) * 99 // 100)] * 1e3,
+    )
