@@ -28,6 +28,12 @@ pub struct StoreConfig {
     pub breaker: BreakerConfig,
     /// For how long an object that a shared back end did not have is not asked for.
     pub absent_for: Duration,
+    /// Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot is free once its job has ended,
+    /// whatever the back end does: for engines that reuse a slot as soon as they are told. Slots that are not of pages are always
+    /// used so.
+    pub staged: bool,
+    /// Whether [`Store::take_gone`](crate::Store::take_gone) tells what is not there any more.
+    pub tell_gone: bool,
 }
 
 impl Default for StoreConfig {
@@ -41,6 +47,8 @@ impl Default for StoreConfig {
             deadline: Duration::from_secs(2),
             breaker: BreakerConfig::default(),
             absent_for: Duration::from_secs(10),
+            staged: false,
+            tell_gone: false,
         }
     }
 }

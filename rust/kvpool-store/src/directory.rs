@@ -74,6 +74,8 @@ pub(crate) struct Directory {
     /// Doomed places without a transfer that have to be cleared.
     unclear: VecDeque<Place>,
     held: usize,
+    /// Keys that were held and are not found any more, if somebody wants to know.
+    gone: Option<Vec<ObjectKey>>,
 }
 
 /// Block 0 is the null block.
@@ -82,7 +84,7 @@ fn block(place: Place) -> BlockId {
 }
 
 impl Directory {
-    pub(crate) fn new(places: u32, eviction: EvictionPolicy) -> Result<Self, PoolError> {
+    pub(crate) fn new(places: u32, eviction: EvictionPolicy, tell_gone: bool) -> Result<Self, PoolError> {
         let order = match eviction.order(places as usize + 1)? {
             Some(order) => order,
             None => EvictionPolicy::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
@@ -91,7 +93,8 @@ impl Directory {
         kvpool::evictor::parts::try_reserve(&mut entries, places as usize)?;
         entries.resize_with(places as usize, Entry::default);
         let by_key = HashMap::with_capacity(places as usize);
-        Ok(Self { entries, by_key, order, free: VecDeque::new(), unclear: VecDeque::new(), held: 0 })
+        let gone = tell_gone.then(Vec::new);
+        Ok(Self { entries, by_key, order, free: VecDeque::new(), unclear: VecDeque::new(), held: 0, gone })
     }
 
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<Found> {
@@ -171,6 +174,7 @@ impl Directory {
         let content = Content { key: entry.key.map_or(0, |key| key.hash.key()), depth: entry.depth };
         if let Some(key) = entry.key.take() {
             self.by_key.remove(&key);
+            self.gone.iter_mut().for_each(|gone| gone.push(key));
         }
         self.order.evicted(block(place), content);
         self.held -= 1;
@@ -190,6 +194,11 @@ impl Directory {
             }
             self.order.release(block(place));
         }
+    }
+
+    /// What was held and is not found any more, since the last call; nothing unless it was asked for.
+    pub(crate) fn take_gone(&mut self) -> Vec<ObjectKey> {
+        self.gone.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// A transfer begins to read a held object.
@@ -239,7 +248,10 @@ impl Directory {
         let entry = &mut self.entries[place as usize];
         let Some(key) = entry.key.take() else { return false };
         self.by_key.remove(&key);
-        self.held -= usize::from(entry.state == State::Held);
+        if entry.state == State::Held {
+            self.held -= 1;
+            self.gone.iter_mut().for_each(|gone| gone.push(key));
+        }
         entry.state = State::Doomed;
         self.order.forget(block(place));
         if entry.pins == 0 {

@@ -4,7 +4,7 @@
 //! touch a slot. How many may wait is the store's to count.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::arena::{Reading, Writing};
 use crate::backend::Place;
@@ -26,17 +26,42 @@ pub(crate) enum Work {
         tokens: TokenRange,
         len: u32,
         from: Reading,
+        /// Whether the slot is let go before the back end has its bytes.
+        staged: bool,
     },
     Read {
         place: Option<Place>,
         key: ObjectKey,
         len: u32,
-        into: Writing,
+        into: Target,
     },
     Clear {
         place: Place,
         keys: Vec<ObjectKey>,
     },
+}
+
+/// Where a load goes.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// Straight into its slot, which is the load's until that has ended.
+    Slot(Writing),
+    /// Into memory of the worker, and from there into the slot.
+    Staged(Lent),
+}
+
+/// A slot that a load will be copied to. Whoever takes it first has it: the worker, to copy, or the store, whose deadline has passed.
+#[derive(Clone, Debug)]
+pub(crate) struct Lent(Arc<Mutex<Option<Writing>>>);
+
+impl Lent {
+    pub(crate) fn new(slot: Writing) -> Self {
+        Self(Arc::new(Mutex::new(Some(slot))))
+    }
+
+    pub(crate) fn take(&self) -> Option<Writing> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use crate::ends::Ends;
 use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
-use crate::queue::{Queue, Work};
+use crate::queue::{Queue, Target, Work};
 
 /// How a task ended.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, namespace: Namespac
 /// Memory of a worker's own.
 struct Own {
     page: Box<Page>,
-    /// For payloads of arenas whose slots are not of pages: as large as the largest yet.
+    /// For payloads that are staged: as large as the largest yet.
     pages: Option<Arc<Arena>>,
 }
 
@@ -75,39 +75,39 @@ impl Own {
 fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, work: Work) -> End {
     own.page.0.fill(0);
     match work {
-        Work::Write { place, key, replaces, tokens, len, from } => {
-            let payload = &from[..len as usize];
-            let Some(header) = Header::of(namespace, key, tokens, payload) else {
-                return End::Full;
-            };
-            let mut copy;
-            let pages = match from.pages(len) {
-                Some(pages) => pages,
-                None => match own.pages(len) {
-                    Ok(pages) => {
-                        copy = pages;
-                        copy[..len as usize].copy_from_slice(payload);
-                        copy.pages(len).unwrap_or_default()
-                    }
+        Work::Write { place, key, replaces, tokens, len, from, staged } => {
+            let (direct, mut copy);
+            let pages: &[u8] = if staged {
+                copy = match own.pages(len) {
+                    Ok(pages) => pages,
                     Err(error) => return End::Failed(error.to_string()),
-                },
+                };
+                copy[..len as usize].copy_from_slice(&from[..len as usize]);
+                drop(from);
+                copy.pages(len).unwrap_or_default()
+            } else {
+                direct = from;
+                direct.pages(len).unwrap_or_default()
+            };
+            // Of the bytes that are written, also where an engine has taken its slot back and written to it.
+            let Some(header) = Header::of(namespace, key, tokens, &pages[..len as usize]) else {
+                return End::Full;
             };
             own.page.0[..HEADER_BYTES].copy_from_slice(&header.encode());
             let object = Object { header: &own.page, pages, len };
             backend.write(place, &key, &replaces, object).map_or_else(End::from, |()| End::Success)
         }
-        Work::Read { place, key, len, mut into } => {
-            let mut copy = match into.pages(len) {
-                Some(_) => None,
-                None => match own.pages(len) {
-                    Ok(pages) => Some(pages),
+        Work::Read { place, key, len, into } => {
+            let (mut target, lent) = match into {
+                Target::Slot(slot) => (slot, None),
+                Target::Staged(lent) => match own.pages(len) {
+                    Ok(pages) => (pages, Some(lent)),
                     Err(error) => return End::Failed(error.to_string()),
                 },
             };
-            let target = copy.as_mut().unwrap_or(&mut into);
             let pages = target.pages(len).unwrap_or_default();
             let read = backend.read(place, &key, ObjectMut { header: &mut own.page, pages, len });
-            let payload = &target[..len as usize];
+            let payload = &mut target[..len as usize];
             let end = match read {
                 Ok(()) => check(&own.page, |header| {
                     header.expect(namespace, key, len)?;
@@ -115,10 +115,11 @@ fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, wor
                 }),
                 Err(error) => error.into(),
             };
-            match (&end, copy) {
-                (End::Success, None) => {}
-                (End::Success, Some(copy)) => into[..len as usize].copy_from_slice(&copy[..len as usize]),
-                _ => into[..len as usize].fill(0),
+            if !matches!(end, End::Success) {
+                payload.fill(0);
+            }
+            if let Some(mut slot) = lent.and_then(|lent| lent.take()) {
+                slot[..len as usize].copy_from_slice(payload);
             }
             end
         }

@@ -13,6 +13,7 @@ enum Operation {
     Put(u64),
     Get(u64),
     Remove(u64),
+    Touch(u64),
     Flip(u64, usize),
     Mode(Mode),
     Restart,
@@ -23,6 +24,7 @@ fn operations() -> impl Strategy<Value = Operation> {
         6 => (0_u64..8).prop_map(Operation::Put),
         6 => (0_u64..8).prop_map(Operation::Get),
         1 => (0_u64..8).prop_map(Operation::Remove),
+        1 => (0_u64..8).prop_map(Operation::Touch),
         1 => (0_u64..8, 0_usize..8 * LEN as usize).prop_map(|(n, bit)| Operation::Flip(n, bit)),
         1 => prop_oneof![4 => Just(Mode::Works), 1 => Just(Mode::Fails), 1 => Just(Mode::IsFull)].prop_map(Operation::Mode),
         1 => Just(Operation::Restart),
@@ -50,16 +52,18 @@ impl Model {
 
 proptest! {
     #[test]
-    fn as_the_documentation_says(places in 1_u32..5, operations in vec(operations(), 1..60)) {
+    fn as_the_documentation_says(places in 1_u32..5, staged: bool, operations in vec(operations(), 1..60)) {
         let fake = Fake::new(places);
         let arena = Arena::new(2, LEN).unwrap();
         // Modes change between calls, so the breaker would hide what is to be seen.
         let breaker = BreakerConfig { failures: u32::MAX, ..BreakerConfig::default() };
-        let config = StoreConfig { breaker, ..always() };
+        let config = StoreConfig { breaker, staged, tell_gone: true, ..always() };
         let open = || Store::open(fake.clone(), arena.clone(), &namespace(1), config).unwrap();
         let mut store = open();
         let mut model = Model { ordered: true, ..Model::default() };
         let mut mode = Mode::Works;
+        // What an observer takes to be there: what it was told of, less what it was told is gone.
+        let mut told = std::collections::BTreeSet::new();
         for operation in operations {
             match operation {
                 // What fails is cleared, again and again: the back end works while that is waited for.
@@ -132,6 +136,12 @@ proptest! {
                         model.objects.remove(found);
                     }
                 }
+                Operation::Touch(n) => {
+                    store.touch(&[key(n)]);
+                    if let Some(found) = model.find(n) {
+                        model.touch(found);
+                    }
+                }
                 Operation::Flip(n, bit) => {
                     // A bit that was flipped twice is as it was; only one is flipped of each object.
                     if let Some(found) = model.find(n) && !model.objects[found].1 {
@@ -149,9 +159,16 @@ proptest! {
                         here
                     });
                     model.ordered = false;
+                    told = model.objects.iter().map(|&(n, _)| key(n)).collect();
                 }
             }
-            let here = (0..8).filter(|&n| store.contains(&key(n), at(0)) == Presence::Here).count();
+            let here: std::collections::BTreeSet<_> =
+                (0..8).map(key).filter(|key| store.contains(key, at(0)) == Presence::Here).collect();
+            let gone = store.take_gone();
+            prop_assert!(gone.iter().all(|key| told.remove(key)), "{:?} went, and was not there", gone);
+            prop_assert!(told.is_subset(&here), "{:?} went, and nobody was told", told.difference(&here));
+            told.clone_from(&here);
+            let here = here.len();
             prop_assert_eq!(here, model.objects.len());
             let stats = store.stats();
             prop_assert_eq!((stats.objects, stats.in_flight), (here as u64, 0));

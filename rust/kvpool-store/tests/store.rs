@@ -232,6 +232,44 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.check_invariants().unwrap();
 }
 
+/// An engine reuses a slot as soon as it is told. What hangs in the back end must neither keep the slot nor write to it.
+#[test]
+fn a_staged_transfer_lets_its_slot_go_with_its_job() {
+    let fake = Fake::new(4);
+    let (mut store, arena) = open(&fake, StoreConfig { staged: true, workers: 1, ..always() });
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    fake.stall(true);
+    store.get(&[want(1, 1)], at(0)).unwrap();
+    fake.until_waiting(1);
+    arena.write(1).unwrap_err(); // as long as the job lasts
+    store.put(&[offer(2, 2)], at(0)).unwrap(); // no worker begins it
+    let ended = finish(&mut store, at(10));
+    assert_eq!(ended.iter().map(|job| job.objects[0]).collect::<Vec<_>>(), [Err(Why::TimedOut); 2]);
+    assert_eq!(store.stats().quarantined, 1);
+    arena.write(1).unwrap().fill(8);
+    arena.write(2).unwrap().fill(8);
+    fake.stall(false);
+    settle(&mut store, at(10));
+    assert!([1, 2].iter().all(|&slot| arena.read(slot).unwrap().iter().all(|&byte| byte == 8)));
+    assert_eq!(get(&mut store, &arena, 1, at(10)), Ok(()), "nothing is wrong with the object itself");
+    assert_eq!(store.stats().objects, 1);
+    store.check_invariants().unwrap();
+
+    // A write has the slot until its bytes are copied, and no longer.
+    fake.stall(true);
+    store.put(&[offer(3, 2)], at(10)).unwrap();
+    fake.until_waiting(1);
+    arena.write(2).unwrap().fill(9);
+    fake.stall(false);
+    assert_eq!(finish(&mut store, at(10))[0].objects, [Ok(())]);
+    store.get(&[want(3, 3)], at(10)).unwrap();
+    assert_eq!(finish(&mut store, at(10))[0].objects, [Ok(())]);
+    assert!(
+        arena.read(3).unwrap()[..LEN as usize].iter().all(|&byte| byte == 8),
+        "what was offered was written"
+    );
+}
+
 /// A write that stalls keeps its place until it ends; then the place is cleared, since nobody finds what is there.
 #[test]
 fn a_stalled_write_is_not_found() {

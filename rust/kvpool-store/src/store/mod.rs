@@ -6,6 +6,8 @@
 //!
 //! Time is the caller's: any clock that does not go back, the same in all calls.
 
+mod landing;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -23,9 +25,9 @@ use crate::ends::{Ended, Waiter, ends};
 use crate::error::{StoreError, Why};
 use crate::header::{Header, HeaderError, ObjectKey};
 use crate::namespace::Namespace;
-use crate::queue::{Queue, Task, Work};
+use crate::queue::{Lent, Queue, Target, Task, Work};
 use crate::stats::Stats;
-use crate::worker::{self, Done, End};
+use crate::worker;
 
 #[derive(Debug)]
 struct Job {
@@ -41,7 +43,7 @@ enum Kind {
 }
 
 /// A task that a worker has, or will.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     kind: Kind,
     key: Option<ObjectKey>,
@@ -49,6 +51,8 @@ struct Flight {
     len: u32,
     /// Whom to tell: nobody once the deadline has passed.
     tell: Option<(JobId, usize)>,
+    /// The slot of a load that is staged.
+    lent: Option<Lent>,
 }
 
 /// A bounded store over one back end.
@@ -68,6 +72,8 @@ pub struct Store {
     /// In the order in which they were sent: as long as the time does not go back, that of the deadlines.
     deadlines: VecDeque<(Duration, u64)>,
     clearing: usize,
+    /// Whether transfers go through memory of the workers.
+    staged: bool,
     jobs: BTreeMap<JobId, Job>,
     next_job: u64,
     next_task: u64,
@@ -98,7 +104,8 @@ impl Store {
             bytes: u64::from(backend.places()) * 200,
             error: error.to_string(),
         };
-        let mut directory = Directory::new(backend.places(), config.eviction).map_err(no_memory)?;
+        let mut directory =
+            Directory::new(backend.places(), config.eviction, config.tell_gone).map_err(no_memory)?;
         let admission = Admission::new(config.remembered_offers).map_err(no_memory)?;
         let last_error = backend.describe(namespace).err().map(|error| error.to_string());
         let mut stats = Stats { last_error, ..Stats::default() };
@@ -124,6 +131,7 @@ impl Store {
             deadlines: VecDeque::with_capacity(config.queue),
             jobs: BTreeMap::new(),
             clearing: 0,
+            staged: config.staged || !arena.is_paged(),
             next_job: 0,
             next_task: 0,
             backend,
@@ -181,12 +189,26 @@ impl Store {
             self.stats.evicted += u64::from(reserved.evicts);
             touched.push((reserved.place, true));
             let place = reserved.place;
-            let flight =
-                Flight { kind: Kind::Write, key: Some(key), place: Some(place), len, tell: Some((job, at)) };
+            let flight = Flight {
+                kind: Kind::Write,
+                key: Some(key),
+                place: Some(place),
+                len,
+                tell: Some((job, at)),
+                lent: None,
+            };
             self.send(
                 flight,
                 now,
-                Work::Write { place, key, replaces: reserved.replaces, tokens, len, from },
+                Work::Write {
+                    place,
+                    key,
+                    replaces: reserved.replaces,
+                    tokens,
+                    len,
+                    from,
+                    staged: self.staged,
+                },
             );
         }
         self.directory.touch(&mut touched);
@@ -230,11 +252,30 @@ impl Store {
                 touched.push((place, false));
                 self.directory.pin(place);
             }
-            let flight = Flight { kind: Kind::Read, key: Some(key), place, len, tell: Some((job, at)) };
+            let (lent, into) = if self.staged {
+                let lent = Lent::new(into);
+                (Some(lent.clone()), Target::Staged(lent))
+            } else {
+                (None, Target::Slot(into))
+            };
+            let flight = Flight { kind: Kind::Read, key: Some(key), place, len, tell: Some((job, at)), lent };
             self.send(flight, now, Work::Read { place, key, len, into });
         }
         self.directory.touch(&mut touched);
         Ok(job)
+    }
+
+    /// These objects were used, though not loaded: what was used last goes last. What is not there does not matter.
+    pub fn touch(&mut self, keys: &[ObjectKey]) {
+        let found = keys.iter().filter_map(|key| self.directory.find(key));
+        let mut held: Vec<_> = found.filter(|found| found.held).map(|found| (found.place, false)).collect();
+        self.directory.touch(&mut held);
+    }
+
+    /// Objects that could be found and cannot any more, since the last call: evicted, removed, or damaged. None unless
+    /// [`StoreConfig::tell_gone`] is set; then it MUST be called now and then.
+    pub fn take_gone(&mut self) -> Vec<ObjectKey> {
+        self.directory.take_gone()
     }
 
     /// What is known of a key. Asks nobody.
@@ -280,7 +321,8 @@ impl Store {
     /// callers with a thread of their own; a scheduler polls.
     pub fn wait(&mut self, now: Duration, at_most: Duration, out: &mut Vec<Completion>) {
         if !self.flights.is_empty() && self.jobs.values().all(|job| job.left > 0) {
-            self.waiter().wait(at_most);
+            let deadline = self.deadlines.front().map(|&(deadline, _)| deadline.saturating_sub(now));
+            self.waiter().wait(deadline.map_or(at_most, |left| left.min(at_most)));
         }
         self.poll(now, out);
     }
@@ -381,116 +423,9 @@ impl Store {
             && let Some((place, keys)) = self.directory.next_unclear()
         {
             self.breaker.pass(now);
-            let flight = Flight { kind: Kind::Clear, key: None, place: Some(place), len: 0, tell: None };
+            let flight =
+                Flight { kind: Kind::Clear, key: None, place: Some(place), len: 0, tell: None, lent: None };
             self.send(flight, now, Work::Clear { place, keys });
-        }
-    }
-
-    /// A worker has ended a task.
-    fn land(&mut self, Done { id, end }: Done, now: Duration) {
-        let Some(flight) = self.flights.remove(&id) else { return };
-        let late = flight.tell.is_none() && flight.kind != Kind::Clear;
-        let result = self.judge(&flight, end, late, now);
-        match (flight.kind, flight.place) {
-            (Kind::Write, Some(place)) => {
-                if let Some(key) = flight.key {
-                    self.directory.written(place, key, result.is_ok());
-                }
-            }
-            (Kind::Read, Some(place)) => {
-                if matches!(result, Err(Why::Damaged | Why::Absent)) && self.is_at(flight.key, place) {
-                    self.directory.doom(place);
-                }
-                self.directory.unpin(place);
-            }
-            (Kind::Clear, Some(place)) => {
-                self.clearing -= 1;
-                self.directory.cleared(place, result.is_ok());
-            }
-            (_, None) => {
-                if let (Some(key), Err(Why::Damaged | Why::Absent)) = (flight.key, result) {
-                    self.absences.tell(key, now);
-                }
-            }
-        }
-        if let Some((job, at)) = flight.tell {
-            self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
-            self.settle(job, at, result);
-        }
-    }
-
-    fn is_at(&self, key: Option<ObjectKey>, place: Place) -> bool {
-        key.and_then(|key| self.directory.find(&key)).is_some_and(|found| found.place == place)
-    }
-
-    /// Counts an end, and tells the breaker of it, unless its deadline did already.
-    fn judge(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
-        let known = flight.place.is_some();
-        let (counter, why, message) = match end {
-            End::Success => {
-                let (count, bytes) = match flight.kind {
-                    Kind::Write => (&mut self.stats.writes, &mut self.stats.written_bytes),
-                    Kind::Read if !late => (&mut self.stats.loads, &mut self.stats.loaded_bytes),
-                    Kind::Read | Kind::Clear => (&mut 0, &mut 0),
-                };
-                *count += 1;
-                *bytes += u64::from(flight.len);
-                if !late {
-                    self.breaker.succeeded();
-                }
-                return Ok(());
-            }
-            End::Absent if known => (Some(&mut self.stats.lost), Why::Absent, None),
-            End::Absent => (None, Why::Absent, None),
-            End::Full => (Some(&mut self.stats.full), Why::Full, None),
-            End::Damaged(mismatch) => {
-                (Some(&mut self.stats.damaged), Why::Damaged, Some(mismatch.to_string()))
-            }
-            End::Failed(error) => (Some(&mut self.stats.failed), Why::Failed, Some(error)),
-        };
-        if let Some(counter) = counter {
-            *counter += 1;
-        }
-        if message.is_some() {
-            self.stats.last_error = message;
-        }
-        match why {
-            _ if late => {}
-            Why::Failed => self.breaker.failed(now),
-            _ => self.breaker.succeeded(), // it answered
-        }
-        Err(why)
-    }
-
-    /// Gives up what has not ended in time. What no worker has begun is taken back, with its slot.
-    fn expire(&mut self, now: Duration) {
-        while let Some(&(deadline, id)) = self.deadlines.front()
-            && (deadline <= now || !self.flights.contains_key(&id))
-        {
-            self.deadlines.pop_front();
-            let Some(flight) = self.flights.get_mut(&id) else { continue };
-            let told = flight.tell.take();
-            let flight = *flight;
-            self.stats.timed_out += 1;
-            self.breaker.failed(now);
-            let withdrawn = self.queue.withdraw(id).is_some();
-            if withdrawn {
-                self.flights.remove(&id);
-            }
-            match (flight.kind, flight.place) {
-                (Kind::Write, Some(place)) if withdrawn => self.directory.withdrawn(place),
-                (Kind::Write, Some(place)) => drop(self.directory.doom(place)),
-                (Kind::Read, Some(place)) if withdrawn => self.directory.unpin(place),
-                (Kind::Clear, Some(place)) if withdrawn => {
-                    self.clearing -= 1;
-                    self.directory.cleared(place, false);
-                }
-                _ => {}
-            }
-            if let Some((job, at)) = told {
-                self.stats.misses += u64::from(flight.kind == Kind::Read);
-                self.settle(job, at, Err(Why::TimedOut));
-            }
         }
     }
 }

@@ -1,0 +1,124 @@
+//! What becomes of a task: it ends, or its deadline passes.
+//!
+//! Here is decided whom to tell, what stays found, which slots and places are free again, and what the breaker hears.
+
+use std::time::Duration;
+
+use super::{Flight, Kind, Store};
+use crate::backend::Place;
+use crate::error::Why;
+use crate::header::ObjectKey;
+use crate::worker::{Done, End};
+
+impl Store {
+    /// A worker has ended a task.
+    pub(super) fn land(&mut self, Done { id, end }: Done, now: Duration) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        let late = flight.tell.is_none() && flight.kind != Kind::Clear;
+        let result = self.judge(&flight, end, late, now);
+        match (flight.kind, flight.place) {
+            (Kind::Write, Some(place)) => {
+                if let Some(key) = flight.key {
+                    self.directory.written(place, key, result.is_ok());
+                }
+            }
+            (Kind::Read, Some(place)) => {
+                if matches!(result, Err(Why::Damaged | Why::Absent)) && self.is_at(flight.key, place) {
+                    self.directory.doom(place);
+                }
+                self.directory.unpin(place);
+            }
+            (Kind::Clear, Some(place)) => {
+                self.clearing -= 1;
+                self.directory.cleared(place, result.is_ok());
+            }
+            (_, None) => {
+                if let (Some(key), Err(Why::Damaged | Why::Absent)) = (flight.key, result) {
+                    self.absences.tell(key, now);
+                }
+            }
+        }
+        if let Some((job, at)) = flight.tell {
+            self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
+            self.settle(job, at, result);
+        }
+    }
+
+    fn is_at(&self, key: Option<ObjectKey>, place: Place) -> bool {
+        key.and_then(|key| self.directory.find(&key)).is_some_and(|found| found.place == place)
+    }
+
+    /// Counts an end, and tells the breaker of it, unless its deadline did already.
+    fn judge(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
+        let known = flight.place.is_some();
+        let (counter, why, message) = match end {
+            End::Success => {
+                let (count, bytes) = match flight.kind {
+                    Kind::Write => (&mut self.stats.writes, &mut self.stats.written_bytes),
+                    Kind::Read if !late => (&mut self.stats.loads, &mut self.stats.loaded_bytes),
+                    Kind::Read | Kind::Clear => (&mut 0, &mut 0),
+                };
+                *count += 1;
+                *bytes += u64::from(flight.len);
+                if !late {
+                    self.breaker.succeeded();
+                }
+                return Ok(());
+            }
+            End::Absent if known => (Some(&mut self.stats.lost), Why::Absent, None),
+            End::Absent => (None, Why::Absent, None),
+            End::Full => (Some(&mut self.stats.full), Why::Full, None),
+            End::Damaged(mismatch) => {
+                (Some(&mut self.stats.damaged), Why::Damaged, Some(mismatch.to_string()))
+            }
+            End::Failed(error) => (Some(&mut self.stats.failed), Why::Failed, Some(error)),
+        };
+        if let Some(counter) = counter {
+            *counter += 1;
+        }
+        if message.is_some() {
+            self.stats.last_error = message;
+        }
+        match why {
+            _ if late => {}
+            Why::Failed => self.breaker.failed(now),
+            _ => self.breaker.succeeded(), // it answered
+        }
+        Err(why)
+    }
+
+    /// Gives up what has not ended in time. What no worker has begun is taken back, with its slot.
+    pub(super) fn expire(&mut self, now: Duration) {
+        while let Some(&(deadline, id)) = self.deadlines.front()
+            && (deadline <= now || !self.flights.contains_key(&id))
+        {
+            self.deadlines.pop_front();
+            let Some(flight) = self.flights.get_mut(&id) else { continue };
+            if flight.lent.as_ref().is_some_and(|lent| lent.take().is_none()) {
+                continue; // the worker copies: it has the bytes, and ends
+            }
+            let told = flight.tell.take();
+            let flight = flight.clone();
+            self.stats.timed_out += 1;
+            self.breaker.failed(now);
+            let withdrawn = self.queue.withdraw(id).is_some();
+            if withdrawn {
+                self.flights.remove(&id);
+            }
+            match (flight.kind, flight.place) {
+                (Kind::Write, Some(place)) if withdrawn => self.directory.withdrawn(place),
+                (Kind::Write, Some(place)) => drop(self.directory.doom(place)),
+                (Kind::Read, Some(place)) if withdrawn => self.directory.unpin(place),
+                (Kind::Clear, Some(place)) if withdrawn => {
+                    self.clearing -= 1;
+                    self.directory.cleared(place, false);
+                }
+                _ => {}
+            }
+            if let Some((job, at)) = told {
+                self.stats.misses += u64::from(flight.kind == Kind::Read);
+                self.settle(job, at, Err(Why::TimedOut));
+            }
+        }
+    }
+}
