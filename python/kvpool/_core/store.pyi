@@ -235,6 +235,9 @@ class Store:
         breaker_failures: Failures in a row after which the back end is left alone.
         breaker_pause: For how many seconds.
         absent_for: Seconds for which a shared back end is not asked again for what it did not have.
+        staged: Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot is free
+            once its job has ended, whatever the back end does: for engines that reuse a slot as soon as they are told.
+        tell_gone: Whether ``take_gone`` tells what went.
 
     Raises:
         StoreInUseError: Another store has the folder.
@@ -270,6 +273,8 @@ class Store:
         breaker_failures: int = 8,
         breaker_pause: float = 5.0,
         absent_for: float = 10.0,
+        staged: bool = False,
+        tell_gone: bool = False,
     ) -> Self: ...
     def put(
         self,
@@ -337,6 +342,32 @@ class Store:
         """Removes objects.
 
         Returns how many there were. None is found from now on; their bytes are cleared later. O(keys).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def touch(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> None:
+        """These objects were used.
+
+        Though not loaded: what was used last goes last. What is not there does not matter. O(keys).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def renew(self, namespace: Namespace) -> None:
+        """Serves another namespace from now on.
+
+        After an update of the weights, for one. Nothing of the old namespace is found any more, not after a restart
+        either, and what is on its way is not kept. O(objects that the store has room for).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def take_gone(self) -> list[tuple[bytes, int]]:
+        """What could be found and cannot any more, since the last call.
+
+        Evicted, removed or damaged: digest, padded to 32 bytes, and group. Empty unless the store was made with
+        ``tell_gone``; then it has to be called now and then.
 
         Raises:
             ClosedError: The store is closed.

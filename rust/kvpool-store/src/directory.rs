@@ -260,6 +260,13 @@ impl Directory {
         true
     }
 
+    /// Nothing is found any more.
+    pub(crate) fn doom_all(&mut self) {
+        for place in 0..self.entries.len() as Place {
+            self.doom(place);
+        }
+    }
+
     /// The next place that has to be cleared, and what may be there. It is pinned by that.
     pub(crate) fn next_unclear(&mut self) -> Option<(Place, Vec<ObjectKey>)> {
         let place = self.unclear.pop_front()?;

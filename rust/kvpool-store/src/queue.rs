@@ -9,11 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use crate::arena::{Reading, Writing};
 use crate::backend::Place;
 use crate::header::{ObjectKey, TokenRange};
+use crate::namespace::NamespaceDigest;
 
 /// One object to move.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) id: u64,
+    /// Whose objects are moved.
+    pub(crate) namespace: NamespaceDigest,
     pub(crate) work: Work,
 }
 

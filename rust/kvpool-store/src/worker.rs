@@ -12,7 +12,7 @@ use crate::ends::Ends;
 use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
-use crate::queue::{Queue, Target, Work};
+use crate::queue::{Queue, Target, Task, Work};
 
 /// How a task ended.
 #[derive(Debug)]
@@ -41,13 +41,12 @@ impl From<BackendError> for End {
 }
 
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
-pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, namespace: NamespaceDigest, ends: &Ends) {
+pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends) {
     let mut own = Own { page: Page::zeroed(), pages: None };
     while let Some(task) = queue.take() {
-        let id = task.id;
-        let end =
-            catch_unwind(AssertUnwindSafe(|| perform(backend.as_ref(), namespace, &mut own, task.work)))
-                .unwrap_or_else(|_| End::Failed(format!("{} panicked", backend.name())));
+        let Task { id, namespace, work } = task;
+        let end = catch_unwind(AssertUnwindSafe(|| perform(backend.as_ref(), namespace, &mut own, work)))
+            .unwrap_or_else(|_| End::Failed(format!("{} panicked", backend.name())));
         if !ends.tell(Done { id, end }) {
             return; // the store is gone
         }

@@ -232,6 +232,37 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.check_invariants().unwrap();
 }
 
+/// New weights: what was computed with the old ones is not served, whenever its transfer ends and whatever a restart finds.
+#[test]
+fn a_store_that_is_renewed_serves_nothing_of_before() {
+    let fake = Fake::new(4);
+    let (mut store, arena) = open(&fake, always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    fake.stall(true);
+    store.put(&[offer(2, 2)], at(0)).unwrap();
+    store.get(&[want(1, 1)], at(0)).unwrap();
+    fake.until_waiting(2);
+    store.renew(namespace(2).digest(), at(0));
+    assert!([1, 2].iter().all(|&n| store.contains(&key(n), at(0)) == Presence::Absent));
+    let mut told = Vec::new();
+    store.poll(at(0), &mut told);
+    assert!(told.len() == 2 && told.iter().all(|job| job.objects == [Err(Why::Absent)]), "{told:?}");
+    fake.stall(false);
+    settle(&mut store, at(0));
+    assert!([1, 2].iter().all(|&n| store.contains(&key(n), at(0)) == Presence::Absent && !fake.has(n)));
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    assert_eq!((store.stats().objects, store.stats().removed), (1, 1));
+    store.check_invariants().unwrap();
+    store.close();
+    let (store, _) = open(&fake, always());
+    assert_eq!(
+        (store.stats().restored, store.stats().foreign),
+        (0, 1),
+        "the weights that it starts with are the old ones"
+    );
+}
+
 /// An engine reuses a slot as soon as it is told. What hangs in the back end must neither keep the slot nor write to it.
 #[test]
 fn a_staged_transfer_lets_its_slot_go_with_its_job() {

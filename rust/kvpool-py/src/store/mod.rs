@@ -186,7 +186,7 @@ impl PyStore {
     #[new]
     #[pyo3(signature = (
         backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=1 << 16, workers=4, queue=1024,
-        deadline=2.0, breaker_failures=8, breaker_pause=5.0, absent_for=10.0
+        deadline=2.0, breaker_failures=8, breaker_pause=5.0, absent_for=10.0, staged=false, tell_gone=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
@@ -203,6 +203,8 @@ impl PyStore {
         #[pyo3(from_py_with = int)] breaker_failures: i128,
         #[pyo3(from_py_with = float)] breaker_pause: f64,
         #[pyo3(from_py_with = float)] absent_for: f64,
+        staged: bool,
+        tell_gone: bool,
     ) -> PyResult<Self> {
         let failures = count(py, "breaker_failures", breaker_failures)?;
         let config = StoreConfig {
@@ -217,6 +219,8 @@ impl PyStore {
                 pause: duration(py, "breaker_pause", breaker_pause)?,
             },
             absent_for: duration(py, "absent_for", absent_for)?,
+            staged,
+            tell_gone,
         };
         let slot_bytes = arena.0.slot_bytes();
         let disk =
@@ -313,6 +317,30 @@ impl PyStore {
     ) -> PyResult<usize> {
         let keys = self::keys(keys, groups)?;
         self.call(py, |store, now| store.remove(&keys, now))
+    }
+
+    /// These objects were used.
+    #[pyo3(signature = (keys, *, groups=None))]
+    fn touch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        groups: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let keys = self::keys(keys, groups)?;
+        self.call(py, |store, _| store.touch(&keys))
+    }
+
+    /// Serves another namespace from now on.
+    fn renew(&self, py: Python<'_>, namespace: &PyNamespace) -> PyResult<()> {
+        let digest = namespace.0.digest();
+        self.call(py, |store, now| store.renew(digest, now))
+    }
+
+    /// What could be found and cannot any more, since the last call.
+    fn take_gone<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Bound<'py, PyBytes>, u32)>> {
+        let gone = self.call(py, |store, _| store.take_gone())?;
+        Ok(gone.iter().map(|key| (PyBytes::new(py, key.hash.as_bytes()), key.group)).collect())
     }
 
     /// The jobs that have ended since the last call.

@@ -24,7 +24,7 @@ use crate::directory::Directory;
 use crate::ends::{Ended, Waiter, ends};
 use crate::error::{StoreError, Why};
 use crate::header::{Header, HeaderError, ObjectKey};
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, NamespaceDigest};
 use crate::queue::{Lent, Queue, Target, Task, Work};
 use crate::stats::Stats;
 use crate::worker;
@@ -61,6 +61,7 @@ pub struct Store {
     backend: Arc<dyn Backend>,
     arena: Arc<Arena>,
     config: StoreConfig,
+    namespace: NamespaceDigest,
     directory: Directory,
     admission: Admission,
     absences: Absences,
@@ -137,6 +138,7 @@ impl Store {
             backend,
             arena,
             config,
+            namespace,
             directory,
             admission,
             queue,
@@ -146,7 +148,7 @@ impl Store {
         for nth in 0..config.workers {
             let (queue, backend, ends) = (Arc::clone(&store.queue), Arc::clone(&store.backend), ends.clone());
             let thread = thread::Builder::new().name(format!("kvpool-store-{nth}"));
-            let worker = thread.spawn(move || worker::run(&queue, &backend, namespace, &ends));
+            let worker = thread.spawn(move || worker::run(&queue, &backend, &ends));
             store.workers.push(worker.map_err(StoreError::Worker)?);
         }
         Ok(store)
@@ -302,6 +304,26 @@ impl Store {
         (self.stats.removed - before) as usize
     }
 
+    /// What is stored from now on is of another namespace, after an update of the weights for one: nothing of the old one is found any
+    /// more, not after a restart either; what is on its way is a miss ([`Why::Absent`]), and not kept. O(places). The text of the
+    /// namespace is not kept.
+    pub fn renew(&mut self, namespace: NamespaceDigest, now: Duration) {
+        let before = self.directory.held();
+        self.directory.doom_all();
+        self.stats.removed += before as u64;
+        self.namespace = namespace;
+        let mut missed = Vec::new();
+        for flight in self.flights.values_mut() {
+            drop(flight.lent.as_ref().and_then(Lent::take));
+            missed.extend(flight.tell.take().map(|told| (told, flight.kind)));
+        }
+        for ((job, at), kind) in missed {
+            self.stats.misses += u64::from(kind == Kind::Read);
+            self.settle(job, at, Err(Why::Absent));
+        }
+        self.clear_next(now);
+    }
+
     /// Takes in what has ended, and what has not in time, and appends the jobs that are done by it, oldest first.
     pub fn poll(&mut self, now: Duration, out: &mut Vec<Completion>) {
         self.ended.quiet();
@@ -413,7 +435,7 @@ impl Store {
         self.clearing += usize::from(flight.kind == Kind::Clear);
         self.flights.insert(id, flight);
         self.deadlines.push_back((now.saturating_add(self.config.deadline), id));
-        self.queue.push(Task { id, work });
+        self.queue.push(Task { id, namespace: self.namespace, work });
     }
 
     /// Sends for clearing what has to be, for as long as the breaker lets it: what fails is sent again.
