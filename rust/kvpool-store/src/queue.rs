@@ -1,4 +1,4 @@
-//! `Queue`: what is to be moved, in order. Its lock is held for a push or a pop, never while bytes move.
+//! `Queue`: what is to be moved, loads first, but for one in eight. Its lock is held for a push or a pop, never while bytes move.
 //!
 //! Owns: tasks that no worker has begun. Those can be withdrawn, with the guards of their slots: only what a worker has begun may still
 //! touch a slot. How many may wait is the store's to count.
@@ -67,10 +67,30 @@ impl Lent {
     }
 }
 
+/// Loads that go before something else, in a row.
+const PASSED: u32 = 7;
+
 #[derive(Debug, Default)]
 struct Waiting {
-    tasks: VecDeque<Task>,
+    /// Loads: a request waits for them.
+    loads: VecDeque<Task>,
+    others: VecDeque<Task>,
+    /// Loads that went before the first of the others.
+    passed: u32,
     closed: bool,
+}
+
+impl Waiting {
+    fn next(&mut self) -> Option<Task> {
+        if (self.others.is_empty() || self.passed < PASSED)
+            && let Some(load) = self.loads.pop_front()
+        {
+            self.passed += 1;
+            return Some(load);
+        }
+        self.passed = 0;
+        self.others.pop_front().or_else(|| self.loads.pop_front())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +106,11 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, task: Task) {
-        self.lock().tasks.push_back(task);
+        let mut waiting = self.lock();
+        let tasks =
+            if matches!(task.work, Work::Read { .. }) { &mut waiting.loads } else { &mut waiting.others };
+        tasks.push_back(task);
+        drop(waiting);
         self.filled.notify_one();
     }
 
@@ -97,7 +121,7 @@ impl Queue {
             if waiting.closed {
                 return None;
             }
-            if let Some(task) = waiting.tasks.pop_front() {
+            if let Some(task) = waiting.next() {
                 return Some(task);
             }
             waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
@@ -107,17 +131,48 @@ impl Queue {
     /// Takes a task back that no worker has begun. O(tasks before it): those that passed their deadlines are in front.
     pub(crate) fn withdraw(&self, id: u64) -> Option<Task> {
         let mut waiting = self.lock();
-        let at = waiting.tasks.iter().position(|task| task.id == id)?;
-        waiting.tasks.remove(at)
+        let Waiting { loads, others, .. } = &mut *waiting;
+        [loads, others].into_iter().find_map(|tasks| {
+            let at = tasks.iter().position(|task| task.id == id)?;
+            tasks.remove(at)
+        })
     }
 
     /// Ends the workers; tasks that wait are dropped.
     pub(crate) fn close(&self) {
         let mut waiting = self.lock();
         waiting.closed = true;
-        let dropped = std::mem::take(&mut waiting.tasks);
+        let dropped = (std::mem::take(&mut waiting.loads), std::mem::take(&mut waiting.others));
         drop(waiting);
         drop(dropped);
         self.filled.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+    use super::*;
+    use crate::arena::Arena;
+
+    #[test]
+    fn loads_go_first_and_nothing_waits_for_ever() {
+        let (queue, arena) = (Queue::default(), Arena::new(20, 1).unwrap());
+        let namespace = NamespaceDigest::from_bytes([0; 32]);
+        let key = ObjectKey { hash: kvpool::BlockHash::from_bytes([0; 32]), group: 0 };
+        let clear = |id| queue.push(Task { id, namespace, work: Work::Clear { place: 0, keys: vec![] } });
+        let load = |id: u64| {
+            let into = Target::Slot(arena.write(id as u32).unwrap());
+            queue.push(Task { id, namespace, work: Work::Read { place: None, key, len: 1, into } });
+        };
+        (100..103).for_each(clear);
+        (0..20).for_each(load);
+        assert_eq!(queue.withdraw(101).map(|task| task.id), Some(101));
+        assert_eq!(queue.withdraw(19).map(|task| task.id), Some(19));
+        assert!(queue.withdraw(19).is_none());
+        let order: Vec<_> = (0..21).map(|_| queue.take().unwrap().id).collect();
+        let expected: Vec<_> = (0..7).chain([100]).chain(7..14).chain([102]).chain(14..19).collect();
+        assert_eq!(order, expected);
     }
 }

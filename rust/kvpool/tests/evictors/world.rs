@@ -302,13 +302,29 @@ impl World {
         };
         let expected: Vec<_> = (1..=path.len().min(most)).map_while(|end| head(&end)).collect();
         let held_before: Vec<_> = expected.iter().map(|&block| self.blocks[block].references > 0).collect();
+        let overtaken: Vec<_> = expected.iter().copied().filter(|&block| self.is_overtaken(block)).collect();
         let found = indices(&self.pool_mut().match_and_acquire(&chain, most).unwrap());
         assert_eq!(
             found, expected,
             "property 12: hits on cached blocks, held ({held_before:?}) or not, succeed"
         );
         found.iter().for_each(|&block| self.hit(block));
+        overtaken.into_iter().for_each(|block| self.hang_on_a_copy(block));
         found
+    }
+
+    /// Whether pins alone hold a block whose turn has come: who takes it then puts its content back into the order, behind whichever
+    /// copy of its parent a lookup goes through.
+    fn is_overtaken(&self, block: usize) -> bool {
+        let Block { references, pins, computed, .. } = self.blocks[block];
+        pins > 0 && references == pins && computed && !self.pool().order_with_pinned().contains(&id(block))
+    }
+
+    fn hang_on_a_copy(&mut self, block: usize) {
+        let Some((epoch, path)) = self.blocks[block].content.clone() else { return };
+        let copies = self.copies.get(&(epoch, path[..path.len() - 1].to_vec()));
+        let parent = copies.and_then(|copies| copies.first()).copied();
+        self.blocks[block].parent = parent.map(|parent| (parent, self.blocks[parent].contents));
     }
 
     fn register(&mut self, blocks: &[usize], path: &[u8], start: usize) -> bool {
@@ -402,14 +418,12 @@ impl World {
         let lives = |&(parent, contents): &(usize, u64)| {
             self.blocks[parent].contents == contents && self.blocks[parent].computed
         };
-        let Some((epoch, path)) = self.blocks[block].content.clone() else { return };
         if self.blocks[block].parent.as_ref().is_some_and(lives) {
             return;
         }
-        let copies = self.copies.get(&(epoch, path[..path.len() - 1].to_vec()));
-        if let Some(&parent) = copies.and_then(|copies| copies.first()) {
-            self.blocks[block].parent = Some((parent, self.blocks[parent].contents));
-        }
+        let before = self.blocks[block].parent;
+        self.hang_on_a_copy(block);
+        self.blocks[block].parent = self.blocks[block].parent.or(before);
     }
 
     fn release(&mut self, blocks: &[usize]) {

@@ -213,16 +213,17 @@ impl World {
             let slot = at % table.len();
             let block = table[slot];
             let epoch = self.epoch();
+            let head = self.copies.get(&(epoch, path.to_vec())).and_then(|copies| copies.first()).copied();
+            let overtaken = head.filter(|&head| self.is_overtaken(head));
             let result = self.pool_mut().register_link(id(block), &link(epoch, path));
             if self.blocks[block].references == self.blocks[block].fences
                 || self.blocks[block].content.is_some()
             {
                 assert!(result.is_err());
-            } else if let Some(&shared) =
-                self.copies.get(&(self.epoch(), path.to_vec())).and_then(|copies| copies.first())
-            {
+            } else if let Some(shared) = head {
                 assert_eq!(result, Ok(id(shared)));
                 self.hit(shared);
+                overtaken.into_iter().for_each(|block| self.hang_on_a_copy(block));
                 self.drop_references(&[block]);
                 table[slot] = shared;
             } else {
