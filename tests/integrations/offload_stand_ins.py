@@ -61,6 +61,12 @@ class LookupResult(enum.Enum):
 
 class Medium(enum.Enum):
     CPU = "CPU"
+    STORAGE = "STORAGE"
+
+
+class Locality(enum.Enum):
+    LOCAL = "LOCAL"
+    REMOTE = "REMOTE"
 
 
 @dataclasses.dataclass
@@ -69,6 +75,7 @@ class Event:
     medium: Medium
     removed: bool
     metadata_only: bool = False
+    locality: Locality | None = None
 
 
 @dataclasses.dataclass
@@ -88,6 +95,7 @@ class Stats:
         self.gauges: dict[str, float] = {}
         self.sizes: list[int] = []
         self.skipped: int | None = None
+        self.counters: dict[str, float] = {}
 
     def set_gauge(self, name: str, value: float) -> None:
         self.gauges[name] = value
@@ -97,6 +105,36 @@ class Stats:
 
     def increase_counter(self, name: str, value: int) -> None:
         self.skipped = value
+        self.counters[name] = value
+
+
+@dataclasses.dataclass
+class Metadata:
+    documentation: str
+
+
+@dataclasses.dataclass
+class TransferJob:
+    job_id: int
+    keys: Sequence[bytes]
+    chunk_ids: Sequence[int]
+    is_promotion: bool
+    req_context: Context
+
+
+@dataclasses.dataclass
+class JobResult:
+    job_id: int
+    success: bool
+    successful_keys: Sequence[bytes] | None = None
+    transfer_time: float | None = None
+    transfer_bytes: int | None = None
+
+
+class SecondaryTierManager:
+    def __init__(self, spec: Any, view: memoryview, tier_type: str, detector: Any = None) -> None:
+        self.tier_type = tier_type
+        self._arguments = (spec, view, detector)
 
 
 class OffloadingSpec:
@@ -120,7 +158,7 @@ class Factory:
 METRICS = ("CPU_CACHE_USAGE_PERC", "CPU_CACHE_WRITE_USAGE_PERC", "CPU_CACHE_READ_USAGE_PERC", "CPU_ALLOCATION_SIZE")
 
 
-def stand_ins(policies: Factory, specs: Factory) -> dict[str, dict[str, Any]]:
+def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, dict[str, Any]]:
     """Modules of vLLM, and what stands in them."""
     names = {name: name for name in (*METRICS, "STORES_SKIPPED")}
     return {
@@ -132,7 +170,14 @@ def stand_ins(policies: Factory, specs: Factory) -> dict[str, dict[str, Any]]:
             "OffloadingManager": object,
             "PrepareStoreOutput": PrepareStoreOutput,
             "RequestOffloadingContext": types.SimpleNamespace,
+            "Locality": Locality,
+            "OffloadingCounterMetadata": Metadata,
+            "OffloadingGaugeMetadata": Metadata,
         },
+        "vllm.v1.kv_offload.tiering.factory": {
+            "SecondaryTierFactory": types.SimpleNamespace(register_tier=tiers.register)
+        },
+        "vllm.v1.kv_offload.tiering.base": {"JobResult": JobResult, "SecondaryTierManager": SecondaryTierManager},
         "vllm.v1.kv_offload.cpu.common": {
             "CPULoadStoreSpec": LoadStoreSpec,
             "CPUOffloadingMetrics": types.SimpleNamespace(**names),
@@ -154,29 +199,33 @@ class Vllm:
     policy: Any
     manager: Any
     spec: Any
+    tier: Any
     policies: Factory
     specs: Factory
+    tiers: Factory
 
 
 @contextlib.contextmanager
 def loaded() -> Iterator[Vllm]:
     """The modules of kvpool that derive from vLLM's classes, over the stand-ins; gone afterwards."""
-    policies, specs = Factory(), Factory()
+    policies, specs, tiers = Factory(), Factory(), Factory()
     with pytest.MonkeyPatch.context() as patch:
-        for name, members in stand_ins(policies, specs).items():
+        for name, members in stand_ins(policies, specs, tiers).items():
             parts = name.split(".")
             for end in range(1, len(parts)):
                 patch.setitem(sys.modules, ".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
             module = types.ModuleType(name)
             vars(module).update(members)
             patch.setitem(sys.modules, name, module)
-        mine = {name: importlib.import_module(f"{OFFLOAD}.{name}") for name in ("policies", "manager", "spec")}
+        mine = {name: importlib.import_module(f"{OFFLOAD}.{name}") for name in ("policies", "manager", "spec", "tier")}
         yield Vllm(
             mine["policies"].kvpool_lru,
             mine["manager"].KvpoolOffloadingManager,
             mine["spec"].KvpoolOffloadingSpec,
+            mine["tier"].KvpoolStoreTier,
             policies,
             specs,
+            tiers,
         )
     for name in mine:
         del sys.modules[f"{OFFLOAD}.{name}"]

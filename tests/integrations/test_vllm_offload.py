@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvpool
-from kvpool.integrations.vllm.offload import POLICIES, SPEC, register
+from kvpool.integrations.vllm.offload import POLICIES, SPEC, TIER, register
 from kvpool.integrations.vllm.offload.chunks import ChunkTable
 from kvpool.integrations.vllm.offload.order import VictimOrder
 from tests.integrations.offload_stand_ins import METRICS, OFFLOAD, Chunk, Context, Vllm, loaded, positions, prefix
@@ -243,10 +243,11 @@ def test_configuration(vllm: Vllm) -> None:
         register()
     assert vllm.policies.known == {name: (f"{OFFLOAD}.policies", name) for name in POLICIES}
     assert vllm.specs.known == {SPEC: (f"{OFFLOAD}.spec", SPEC)}
-    for module, name in (*vllm.policies.known.values(), *vllm.specs.known.values()):
+    assert vllm.tiers.known == {TIER: (f"{OFFLOAD}.tier", TIER)}
+    for module, name in (*vllm.policies.known.values(), *vllm.specs.known.values(), *vllm.tiers.known.values()):
         assert getattr(sys.modules[module], name).__name__ == name
 
 
 def test_importing_the_package_imports_no_vllm() -> None:
-    code = f"import sys, {OFFLOAD}, {OFFLOAD}.order, {OFFLOAD}.chunks; assert 'vllm' not in sys.modules"
+    code = f"import sys, {OFFLOAD}, {OFFLOAD}.order, {OFFLOAD}.chunks, {OFFLOAD}.namespace; assert 'vllm' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,24 +1,27 @@
 """kvpool in vLLM's KV offloading, by vLLM's own configuration: no patch, nothing replaced.
 
-Two ways in, both out of tree and both chosen in ``--kv-transfer-config`` (docs/vllm-offloading.md has the JSON):
+Three ways in, all out of tree and all chosen in ``--kv-transfer-config`` (docs/vllm-offloading.md has the JSON):
 
 - ``policies``: eviction policies for vLLM's ``CPUOffloadingManager``, for its tiering, too. The order is kvpool's.
 - ``spec`` and ``manager``: kvpool's offloading manager in place of vLLM's. Slots, references and order are kvpool's.
+- ``tier``: kvpool's store beneath vLLM's CPU memory, a tier of its tiering: chunks on a disk, checked and bounded.
 
-``order`` and ``chunks`` are what these stand on; they know nothing of vLLM. Importing this package imports no vLLM; its
-modules ``policies``, ``manager`` and ``spec`` do.
+``order``, ``chunks`` and ``namespace`` are what these stand on; they know nothing of vLLM. Importing this package
+imports no vLLM; its modules ``policies``, ``manager``, ``spec`` and ``tier`` do.
 """
 
 from __future__ import annotations
 
 import contextlib
 
-__all__ = ["POLICIES", "SPEC", "register"]
+__all__ = ["POLICIES", "SPEC", "TIER", "register"]
 
 #: Names of the eviction policies in ``policies``, as ``eviction_policy`` says them.
 POLICIES: tuple[str, ...] = ("kvpool_lru",)
 #: Name of the offloading spec in ``spec``, as ``spec_name`` says it.
 SPEC = "KvpoolOffloadingSpec"
+#: Name of the secondary tier in ``tier``, as ``type`` says it.
+TIER = "KvpoolStoreTier"
 
 
 def register() -> None:
@@ -32,9 +35,12 @@ def register() -> None:
     """
     from vllm.v1.kv_offload.cpu.policies.factory import CachePolicyFactory
     from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+    from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
     for name in POLICIES:
         with contextlib.suppress(ValueError):  # what the factories raise for a name that they know already
             CachePolicyFactory.register_cache_policy(name, f"{__name__}.policies", name)
     with contextlib.suppress(ValueError):
         OffloadingSpecFactory.register_spec(SPEC, f"{__name__}.spec", SPEC)
+    with contextlib.suppress(ValueError):
+        SecondaryTierFactory.register_tier(TIER, f"{__name__}.tier", TIER)

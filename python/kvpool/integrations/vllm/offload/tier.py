@@ -1,12 +1,10 @@
 """kvpool's store as a tier beneath vLLM's CPU memory: bounded, checked, there after a restart.
 
-Chosen by an entry of ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec``: ``{"type": "KvpoolStoreTier",
-"module_path": "kvpool.integrations.vllm.offload.tier", "root_dir": ..., "capacity_bytes": ...}``; docs/vllm-offloading.md
-has the whole of it.
+Chosen by an entry of ``secondary_tiers`` of vLLM's ``TieringOffloadingSpec``: docs/vllm-offloading.md has it.
 
-vLLM calls from its scheduler, so nothing here waits, but for ``drain_jobs`` and ``shutdown``, as vLLM wants it. It reuses
-a slot of CPU memory as soon as a job is told to have ended, so transfers are staged: whatever hangs has let its slot go.
-What is not loaded is computed: no failure of a disk is one of a request.
+vLLM calls from its scheduler, so nothing here waits, but for ``drain_jobs`` and ``shutdown``, as vLLM wants it. It
+reuses a slot of CPU memory as soon as a job is told to have ended, so transfers are staged: whatever hangs has let its
+slot go. What is not loaded is computed: no failure of a disk is one of a request.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._told = self._store.stats()
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:  # noqa: ARG002 - vLLM's signature
-        """Whether a chunk can be loaded. What is still being written is in CPU memory, too: a miss here costs nothing."""
+        """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs nothing."""
         presence = self._store.contains([key[:-4]], groups=_group(key))[0]
         return LookupResult.HIT if presence in ("here", "unknown") else LookupResult.MISS
 
@@ -164,15 +162,19 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         context = job_metadata.req_context
         keys = list(job_metadata.keys)
         tokens = [(context.get_offload_key_position(key) or 0, 1) for key in keys]
-        self._submit(job_metadata, keys, lambda digests, slots, groups: self._store.put(
-            digests, slots, groups=groups, tokens=tokens
-        ))
+        self._submit(
+            job_metadata,
+            keys,
+            lambda digests, slots, groups: self._store.put(digests, slots, groups=groups, tokens=tokens),
+        )
 
     def submit_load(self, job_metadata: Any) -> None:
         """Asks for chunks."""
-        self._submit(job_metadata, list(job_metadata.keys), lambda digests, slots, groups: self._store.get(
-            digests, slots, groups=groups
-        ))
+        self._submit(
+            job_metadata,
+            list(job_metadata.keys),
+            lambda digests, slots, groups: self._store.get(digests, slots, groups=groups),
+        )
 
     def _submit(self, metadata: Any, keys: list[bytes], move: Any) -> None:
         slots = [int(chunk) for chunk in metadata.chunk_ids]
@@ -242,7 +244,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         """Waits until no job is running, at most for the deadline; called by vLLM when it resets its caches.
 
         vLLM keeps what a persistent tier has, also when the weights change, under the same keys. So this forgets it,
-        unless it is told not to, and what is stored from now on is not found by a process that starts with the old ones.
+        unless it is told not to, and what is stored from now on is none of a process that starts with the old ones.
         """
         while self._jobs:
             self._take(self._store.wait(self._deadline))
@@ -258,7 +260,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003 - vLLM's signature
         """What ``get_stats`` emits."""
-        counters = {f"{_PREFIX}{name}": OffloadingCounterMetadata(documentation=text) for name, text in _COUNTERS.items()}
+        counters = {
+            f"{_PREFIX}{name}": OffloadingCounterMetadata(documentation=text) for name, text in _COUNTERS.items()
+        }
         gauges = {f"{_PREFIX}{name}": OffloadingGaugeMetadata(documentation=text) for name, text in _GAUGES.items()}
         return counters | gauges
 

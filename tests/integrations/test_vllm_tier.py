@@ -1,0 +1,239 @@
+"""kvpool's store as a tier of vLLM's, without vLLM: what is stored is found, and nothing else, over stand-ins.
+
+Run inside vLLM by tools/vllm_offload_conformance.py.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kvpool.errors import InvalidArgumentError, StoreInUseError
+from kvpool.integrations.vllm.offload.namespace import namespace_of, weights_of
+from kvpool.store import StoreFolder
+from tests.integrations.offload_stand_ins import Context, LookupResult, TransferJob, Vllm, loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+CHUNKS, CHUNK = 8, 4096
+#: The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
+AGES = 120.0
+numpy = pytest.importorskip("numpy")
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[Vllm]:
+    with loaded() as modules:
+        yield modules
+
+
+@pytest.fixture(autouse=True)
+def version(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.33" if name == "vllm" else known(name))
+
+
+def spec_of(**changed: Any) -> Any:
+    parallel = {"world_size": 1, "tp_size": 1, "pp_size": 1, "pcp_size": 1, "dcp_size": 1}
+    fields: dict[str, Any] = {
+        "groups": (types.SimpleNamespace(group_id=0, tokens_per_block=16, layer_names=("a", "b")),),
+        "worker_kv_bytes_per_block": CHUNK,
+        "model": types.SimpleNamespace(name="llama", dtype="bfloat16"),
+        "cache": types.SimpleNamespace(tokens_per_hash=16, blocks_per_chunk=1),
+        "parallel": types.SimpleNamespace(**parallel | changed.pop("parallel", {})),
+        "replicated_layout": False,
+        "canonical_layout": False,
+        "kv_cache_layout": None,
+    }
+    return types.SimpleNamespace(
+        config=types.SimpleNamespace(**fields | changed),
+        kv_events_config=types.SimpleNamespace(enable_kv_cache_events=True),
+    )
+
+
+def key(number: int, group: int = 0) -> bytes:
+    return bytes([number]) * 32 + group.to_bytes(4, "big")
+
+
+class Engine:
+    """A tier, and the CPU memory above it."""
+
+    def __init__(self, vllm: Vllm, folder: Path, **settings: Any) -> None:
+        self.memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
+        settings = {"admission": "always", "weights": "1", "free_floor_bytes": 0, "capacity_bytes": 1 << 20, **settings}
+        spec = settings.pop("spec", None) or spec_of()
+        self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, root_dir=str(folder), **settings)
+        self.context = Context({key(number): 16 * number for number in range(CHUNKS)})
+
+    def job(self, keys: Sequence[bytes], chunks: Sequence[int], *, load: bool) -> Any:
+        job = TransferJob(7, keys, chunks, load, self.context)
+        (self.tier.submit_load if load else self.tier.submit_store)(job)
+        end = time.monotonic() + AGES
+        while time.monotonic() < end:
+            results = list(self.tier.get_finished_jobs())
+            if results:
+                (result,) = results
+                assert result.job_id == 7
+                return result
+            time.sleep(0.001)
+        raise AssertionError("the job never ended")
+
+    def found(self, *keys: bytes) -> list[bool]:
+        return [self.tier.lookup(one, self.context) is LookupResult.HIT for one in keys]
+
+
+def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path, enable_kv_events=True, locality="LOCAL")
+    engine.memory[0], engine.memory[1] = 5, 6
+    assert engine.found(key(1), key(1, 1)) == [False, False]
+    stored = engine.job([key(1), key(1, 1)], [0, 1], load=False)
+    assert (stored.success, stored.successful_keys, stored.transfer_bytes) == (True, None, 2 * CHUNK)
+    assert engine.found(key(1), key(1, 1), key(1, 2)) == [True, True, False]
+    (event,) = engine.tier.take_events()
+    assert (event.keys, event.removed, event.medium.value, event.locality.value) == (
+        [key(1), key(1, 1)],
+        False,
+        "STORAGE",
+        "LOCAL",
+    )
+    with pytest.raises(StoreInUseError):
+        Engine(vllm, tmp_path)
+    engine.tier.shutdown()
+    again = Engine(vllm, tmp_path)
+    assert again.found(key(1), key(1, 1)) == [True, True]
+    assert again.job([key(1, 1), key(1)], [2, 3], load=True).success
+    assert again.memory[:, 0].tolist() == [0, 0, 6, 5, 0, 0, 0, 0]
+    again.tier.shutdown()
+
+
+def test_a_load_that_misses_keeps_what_it_got(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path)
+    engine.memory[0] = 5
+    engine.job([key(1)], [0], load=False)
+    result = engine.job([key(2), key(1)], [3, 4], load=True)
+    assert (result.success, result.successful_keys, result.transfer_bytes) == (False, (key(1),), CHUNK)
+    nothing = engine.job([key(2)], [3], load=True)
+    assert (nothing.success, nothing.successful_keys) == (False, None)
+    assert engine.memory[:, 0].tolist() == [5, 0, 0, 0, 5, 0, 0, 0]
+    engine.tier.shutdown()
+
+
+def test_a_damaged_chunk_is_computed_and_not_served(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path, enable_kv_events=True)
+    engine.memory[0] = 5
+    engine.job([key(1)], [0], load=False)
+    engine.tier.take_events()
+    folder = StoreFolder(tmp_path)
+    with next(tmp_path.glob("*.slab")).open("r+b") as slab:
+        slab.seek(folder.objects(0, folder.places)[0][0] * folder.object_bytes + 4096 + 9)
+        slab.write(b"\x06")
+    result = engine.job([key(1)], [2], load=True)
+    assert not result.success
+    assert not engine.memory[2].any(), "bytes that are not the chunk's"
+    assert engine.found(key(1)) == [False], "the request would come back for ever"
+    (event,) = engine.tier.take_events()
+    assert (event.keys, event.removed) == ([key(1)], True)
+    assert engine.tier.get_stats().counters["vllm:kvpool_store_damaged"] == 1
+    engine.tier.shutdown()
+
+
+def test_what_is_evicted_is_told_and_what_is_touched_stays(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path, capacity_bytes=2 * (CHUNK + 4096), enable_kv_events=True)
+    for number in (1, 2):
+        engine.job([key(number)], [number], load=False)
+    engine.tier.touch([key(1)], engine.context)
+    engine.job([key(3)], [3], load=False)
+    assert engine.found(key(1), key(2), key(3)) == [True, False, True]
+    events = list(engine.tier.take_events())
+    assert [(one.keys, one.removed) for one in events] == [
+        ([key(1)], False),
+        ([key(2)], False),
+        ([key(3)], False),
+        ([key(2)], True),
+    ]
+    engine.tier.shutdown()
+
+
+def test_what_is_offered_once_costs_no_write(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path, admission="second_touch")
+    for stored in (False, True):
+        result = engine.job([key(1)], [0], load=False)
+        assert result.success
+        assert result.transfer_bytes == (CHUNK if stored else 0)
+        assert engine.found(key(1)) == [stored]
+    counters = engine.tier.get_stats().counters
+    assert (counters["vllm:kvpool_store_not_admitted"], counters["vllm:kvpool_store_writes"]) == (1, 1)
+    assert engine.tier.get_stats().counters["vllm:kvpool_store_writes"] == 0, "since the last call"
+    assert set(engine.tier.build_metric_definitions({})) == set(counters) | set(engine.tier.get_stats().gauges)
+    engine.tier.shutdown()
+
+
+@pytest.mark.parametrize(("on_reset", "kept"), [("renew", False), ("keep", True)])
+def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset: str, kept: bool) -> None:
+    """vLLM resets its caches when weights are updated, and asks persistent tiers for the same keys again."""
+    engine = Engine(vllm, tmp_path, on_reset=on_reset)
+    engine.job([key(1)], [0], load=False)
+    engine.tier.submit_store(TransferJob(8, [key(2)], [1], False, engine.context))
+    engine.tier.drain_jobs()
+    assert [(one.job_id, one.success) for one in engine.tier.get_finished_jobs()] == [(8, True)]
+    assert engine.found(key(1), key(2)) == [kept, kept]
+    engine.job([key(3)], [2], load=False)
+    assert engine.found(key(3)) == [True]
+    engine.tier.shutdown()
+    # It starts with the weights that it started with before: what was computed with the new ones is none of its.
+    again = Engine(vllm, tmp_path, on_reset=on_reset)
+    assert again.found(key(1), key(2), key(3)) == [kept, kept, kept]
+    again.tier.shutdown()
+
+
+def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: Path) -> None:
+    group = types.SimpleNamespace
+    specs = [
+        spec_of(),
+        spec_of(model=group(name="llama", dtype="fp8")),
+        spec_of(model=group(name="qwen", dtype="bfloat16")),
+        spec_of(parallel={"tp_size": 2, "world_size": 2}),
+        spec_of(kv_cache_layout="HND"),
+        spec_of(groups=(group(group_id=0, tokens_per_block=16, layer_names=("a",)),)),
+        spec_of(groups=(group(group_id=1, tokens_per_block=16, layer_names=("a", "b")),)),
+        spec_of(cache=group(tokens_per_hash=16, blocks_per_chunk=2)),
+        spec_of(replicated_layout=True),
+    ]
+    digests = [namespace_of(spec, CHUNK, weights="1", scales="").digest for spec in specs]
+    digests += [
+        namespace_of(spec_of(), CHUNK, weights="2", scales="").digest,
+        namespace_of(spec_of(), CHUNK, weights="1", scales="v2").digest,
+        namespace_of(spec_of(), 2 * CHUNK, weights="1", scales="").digest,
+    ]
+    assert len(set(digests)) == len(digests)
+    for spec in specs[:4]:
+        engine = Engine(vllm, tmp_path, spec=spec)
+        assert engine.found(key(1)) == [False]
+        engine.job([key(1)], [0], load=False)
+        engine.tier.shutdown()
+
+
+def test_the_revision_of_weights_is_found_out_or_asked_for(vllm: Vllm, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    before = weights_of(str(folder))
+    assert weights_of(str(folder)) == before
+    os.utime(folder / "model.safetensors", ns=(1, 1))
+    assert weights_of(str(folder)) != before
+    with pytest.raises(InvalidArgumentError, match="weights is not given"):
+        Engine(vllm, tmp_path, weights=None)
+    Engine(vllm, tmp_path, weights=None, spec=spec_of(model=types.SimpleNamespace(name=str(folder), dtype="bf16")))
+
+
+def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
+    for settings in ({"on_reset": "maybe"}, {"admission": "maybe"}, {"workers": 0}, {"capacity_bytes": -1}):
+        with pytest.raises(InvalidArgumentError, match=next(iter(settings))):
+            Engine(vllm, tmp_path, **settings)
