@@ -153,7 +153,8 @@ METHODS = ["admit", "hit", "release", "pop", "unpop", "evicted", "forget", "clea
 ANSWERS: dict[str, Callable[[Broken], Any]] = {
     "an exception": fail,
     "None": lambda _: None,
-    "a block twice": lambda policy: policy.given[-1] if policy.given else 0,
+    # Not one that was released again since: that is another order, and no error.
+    "a block twice": lambda policy: next((one for one in reversed(policy.given) if one not in policy.order), 0),
     "the null block": lambda _: 0,
     "no such block": lambda _: 10**6,
     "a huge number": lambda _: 10**30,
@@ -286,6 +287,18 @@ class BrokenMachine(Machine):
 
 
 TestBroken = BrokenMachine.TestCase
+
+
+def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> None:
+    """The fourth pop answered with a block that was released again meanwhile: a sound answer, of another order."""
+    machine = BrokenMachine()
+    machine.start(usable=5, method="pop", nth=3, answer="a block twice", retention=False)
+    for chain in ([0, 0, 0, 0], [1, 0, 0, 0]):
+        machine.store(chain=chain)
+        machine.same()
+        machine.release(nth=0)
+        machine.same()
+    machine.teardown()
 
 
 class ArbitraryMachine(Machine):

@@ -5,6 +5,8 @@
 - ``policy``: the policy ``"lru"`` of vLLM's manager is ``kvpool_lru``.
 - ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``. Its positional
   arguments and those of kvpool's differ, so a function stands where the class was.
+- ``tier``: vLLM's example of a secondary tier, a dictionary that has ended each job at the next poll, is a
+  ``KvpoolStoreTier`` on a disk whose polls wait.
 
 Without it, nothing is. A replacement is made for tests alone; users choose by configuration.
 """
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 
@@ -43,7 +47,69 @@ def use_manager() -> None:
     vars(module)["CPUOffloadingManager"] = make
 
 
+class Chunks:
+    """What the tests look into: the example's dictionary, over a tier's store."""
+
+    def __init__(self, tier: Any) -> None:
+        self._tier = tier
+
+    def __contains__(self, key: bytes) -> bool:
+        return bool(self._tier.lookup(key, None).name == "HIT")
+
+    def __setitem__(self, key: bytes, there: bool) -> None:
+        if there:
+            own = self._tier._store.put([key[:-4]], [0], groups=int.from_bytes(key[-4:], "big"))
+            while key not in self:
+                self._tier._take([ended for ended in self._tier._store.wait(10.0) if ended[0] != own])
+
+    def __len__(self) -> int:
+        return int(self._tier._store.stats().objects)
+
+
+def use_tier() -> None:
+    module = importlib.import_module("kvpool.integrations.vllm.offload.tier")
+    namespace = importlib.import_module("kvpool.store").Namespace(
+        model="tests", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
+        hash_algorithm="sha256", hash_seed=b"", extra={},
+    )  # fmt: skip
+    # The tests' specs are mocks: whose KV it is has tests of its own.
+    vars(module)["namespace_of"] = lambda *_, **__: namespace
+    example = importlib.import_module("vllm.v1.kv_offload.tiering.example.manager")
+    root = Path(tempfile.mkdtemp(prefix="kvpool-tier-"))
+
+    class Tier(module.KvpoolStoreTier):  # type: ignore[name-defined, misc]
+        count = 0
+        medium = example.ExampleSecondaryTierManager.medium
+        cache_hit_source = example.ExampleSecondaryTierManager.cache_hit_source
+
+        def __init__(
+            self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, *more: Any, **kept: Any
+        ) -> None:
+            Tier.count += 1
+            backpressure = kept.pop("backpressure_detector", None)
+            super().__init__(
+                offloading_spec, primary_kv_view, tier_type, *more, backpressure_detector=backpressure,
+                root_dir=str(root / str(Tier.count)), capacity_bytes=1 << 24, free_floor_bytes=0, admission="always",
+                weights="", on_reset="keep",
+            )  # fmt: skip
+
+        @property
+        def chunks(self) -> Chunks:
+            return Chunks(self)
+
+        def get_num_chunks(self) -> int:
+            self._take(self._store.wait(10.0))
+            return len(self.chunks)
+
+        def get_finished_jobs(self) -> Any:
+            while self._jobs:
+                self._take(self._store.wait(10.0))
+            return super().get_finished_jobs()
+
+    vars(example)["ExampleSecondaryTierManager"] = Tier
+
+
 def pytest_configure() -> None:
     replaced = os.environ.get("KVPOOL_OFFLOAD", "")
     if replaced:
-        {"policy": use_policy, "manager": use_manager}[replaced]()
+        {"policy": use_policy, "manager": use_manager, "tier": use_tier}[replaced]()
