@@ -125,7 +125,7 @@ UNSAFE = {
         "store/mod.rs",
     },
     "kvpool-store": {"arena.rs"},
-    "kvpool-py": {"convert.rs", "transfer/mapping.rs", "transfer/store.rs"},
+    "kvpool-py": {"convert.rs", "store/arena.rs", "transfer/mapping.rs", "transfer/store.rs"},
 }  # fmt: skip
 
 

