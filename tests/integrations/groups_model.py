@@ -191,11 +191,15 @@ class Manager:
         found = self.pool.find(hashes[(at + 1) * self.block_size // UNIT - 1], [self.number])
         return found[0] if found else None
 
-    def table_of(self, hashes: list[bytes], length: int) -> list[Any]:
-        """The blocks of a hit, null blocks left of what is read."""
+    def table_of(self, hashes: list[bytes], length: int, *, dropped: bool = False) -> list[Any]:
+        """The blocks of a hit, null blocks left of what is read.
+
+        A window of one token reads no block; vLLM's search stops at one all the same, unless that is the one it drops.
+        """
         first = self.skipped(length) // self.block_size
         if self.kind == "sliding":
-            first = max(0, length // self.block_size - max(1, up(self.reads - 1, self.block_size))) if length else 0
+            least = 0 if dropped else 1
+            first = max(0, length // self.block_size - max(least, up(self.reads - 1, self.block_size))) if length else 0
         blocks = [self.at(hashes, at) for at in range(first, length // self.block_size)]
         return [self.null] * first + blocks
 

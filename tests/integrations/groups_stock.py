@@ -157,7 +157,7 @@ class Stock:
                 break
             if simple:
                 break
-        tables = [ids(manager.table_of(hashes, length)) for manager in self.managers]
+        tables = [ids(manager.table_of(hashes, length, dropped=alone and manager.drops)) for manager in self.managers]
         return length, longest, tables
 
     def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:
