@@ -229,7 +229,7 @@ vllm-check: vllm-env ## A real vLLM engine on CPU, stock and at every level: the
 vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a readable difference, or nothing
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed
 
-vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kvpool's policy and manager
+vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kvpool's policy, manager and tier
 	$(VENV)-vllm/bin/python tools/vllm_offload_conformance.py
 
 vllm-bench: vllm-env ## KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)

@@ -4,7 +4,8 @@
     python tools/vllm_offload_conformance.py
 
 ``policy``: vLLM's managers, tiering included, with ``kvpool_lru`` where they have their LRU. ``manager``: kvpool's
-manager where vLLM has its own with LRU. Each mode must pass what stock passes, except for the tests below, which look
+manager where vLLM has its own with LRU. ``tier``: kvpool's store on a disk where vLLM's tests have their example of a
+secondary tier. Each mode must pass what stock passes, except for the tests below, which look
 into private attributes of the classes that are replaced and fail on those, and only those.
 
 Needs the environment of tools/vllm_env.py. One process per mode, a minute together. Exit code 0: as it should be. 1: a
@@ -42,7 +43,7 @@ TIERING: Final = tuple(
     for name in ("tiering_offloading", "backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
 )
 #: The test files of each mode. Tiering derives from vLLM's manager: a policy reaches it, another manager does not.
-MODES: Final = {"policy": SHARED + TIERING, "manager": SHARED}
+MODES: Final = {"policy": SHARED + TIERING, "manager": SHARED, "tier": TIERING[:1]}
 #: Tests that look into what is replaced, and at what.
 PRIVATE: Final[Mapping[str, Mapping[str, str]]] = {
     "policy": {
@@ -57,6 +58,10 @@ PRIVATE: Final[Mapping[str, Mapping[str, str]]] = {
         "test_touch_forwards_req_context_to_policy": "_policy",
         "test_request_finish_forwards_grouped_deduplicated_accesses": "_policy",
         "test_failed_store_records_access_once_and_uses_store_miss_hook": "_record_request_cache_access",
+    },
+    "tier": {
+        "test_ref_cnt_protection_during_cascade": "completed_jobs of the example",
+        "test_failed_promotion_keeps_only_successful_chunks": "completed_jobs of the example",
     },
 }
 
@@ -85,15 +90,20 @@ def run(mode: str, files: Sequence[str], settings: Mapping[str, Any], timeout: f
         return read_junit(junit)
 
 
+def _function(test: str) -> str:
+    """The name of a test's function, without its parameters."""
+    return test.rpartition("::")[2].partition("[")[0]
+
+
 def problems(mode: str, stock: set[str], outcome: Outcome) -> list[str]:
     """What differs from stock and should not, one line each."""
     found = []
     private = PRIVATE[mode]
     for line in differences(stock, outcome.passed):
-        name = line.rpartition("::")[2]
+        name = _function(line)
         if not (line.startswith("-") and name in private and line[2:] in outcome.failed):
             found.append(f"{mode}: {line}")
-    failed = {name.rpartition("::")[2] for name in outcome.failed}
+    failed = {_function(name) for name in outcome.failed}
     passing = sorted(set(private) - failed)
     return found + [f"{mode}: {name} passes, and is listed as one that cannot" for name in passing]
 

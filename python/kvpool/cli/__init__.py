@@ -47,6 +47,8 @@ _EXAMPLES: Final = """Examples:
 
   kvpool journal replay run.kvj     a run of yours again, bit by bit
 
+  kvpool store show /mnt/nvme/kv    whose KV lies on a disk
+
 Each command has its own: kvpool replay --help"""
 
 _app = typer.Typer(
