@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
-	vllm-bench vllm-bench-steps vllm-bench-offload bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
+	vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
@@ -240,6 +240,9 @@ vllm-bench-steps: vllm-env ## Whole steps of vLLM's own scheduler, stock and wit
 
 vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseconds per chunk of each call
 	$(VENV)-vllm/bin/python tools/vllm/bench_offload.py
+
+vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in GB/s (FOLDER=on-the-disk)
+	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
 
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
