@@ -3,10 +3,10 @@
 //! | what | how |
 //! |---|---|
 //! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left; it never grows |
-//! | write | the slot's header is cleared, the payload written, then the header: a slot that is torn has none |
+//! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
 //! | load | header and payload in one read, straight into the slot of the arena |
 //! | start | all headers are read, by several threads; what is not an intact header is free |
-//! | `kill -9` | loses what was being written; no write waits for the disk's cache (`fsync`), and none has to |
+//! | `kill -9` | loses what was being written, and what it replaced; no write waits for the disk's cache (`fsync`), and none has to |
 //! | power loss | whatever order the disk wrote in, checksums find what does not fit together |
 //! | two processes | the second is refused ([`StoreError::FolderInUse`]) |
 //!
@@ -163,9 +163,7 @@ impl Backend for DiskBackend {
         _: &[ObjectKey],
         object: Object<'_>,
     ) -> Result<(), BackendError> {
-        self.clear(place, &[])?;
-        self.slab.write_payload(place, object.pages)?;
-        self.slab.write_header(place, object.header)
+        self.slab.write(place, object.header, object.pages)
     }
 
     fn read(&self, place: Option<Place>, _: &ObjectKey, into: ObjectMut<'_>) -> Result<(), BackendError> {

@@ -6,12 +6,12 @@
 //! Direct I/O is tried where the file system is said to have it, and given up where the first read shows that it has not.
 
 use std::fs::{self, File};
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
-use rustix::io::{Errno, preadv};
+use rustix::io::{Errno, preadv, pwritev};
 
 use super::DiskConfig;
 use crate::backend::{PAGE, Page, Place, pages};
@@ -80,9 +80,21 @@ impl Slab {
         self.file.write_all_at(&page.0, self.begin(place)).map_err(BackendError::io("writing a header"))
     }
 
-    pub(super) fn write_payload(&self, place: Place, pages: &[u8]) -> Result<(), BackendError> {
-        let at = self.begin(place) + PAGE as u64;
-        self.file.write_all_at(pages, at).map_err(BackendError::io("writing a payload"))
+    /// A header and the payload behind it, in one call of the system.
+    pub(super) fn write(&self, place: Place, header: &Page, payload: &[u8]) -> Result<(), BackendError> {
+        let failed = BackendError::io("writing an object");
+        let mut done = 0;
+        while done < PAGE + payload.len() {
+            let behind = &payload[done.saturating_sub(PAGE)..];
+            let buffers = [IoSlice::new(&header.0[done.min(PAGE)..]), IoSlice::new(behind)];
+            match pwritev(&self.file, &buffers, self.begin(place) + done as u64) {
+                Ok(0) => return Err(failed(io::ErrorKind::WriteZero.into())),
+                Ok(bytes) => done += bytes,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn read_header(&self, place: Place, page: &mut Page) -> Result<(), BackendError> {
