@@ -155,7 +155,7 @@ def test_an_encoder_is_covered_or_nothing_changes() -> None:
     assert m.num_available == 7
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(1, 30), st.sampled_from(["admit", "step", "release", "fork"])),
