@@ -76,7 +76,8 @@ def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
     """Moves all chunks; seconds."""
     begun = time.perf_counter()
     jobs = [keys[at : at + JOB] for at in range(0, len(keys), JOB)][::-1]
-    free, running, number = list(range(JOBS)), {}, 0
+    running: dict[int, int] = {}
+    free, number = list(range(JOBS)), 0
     while jobs or running:
         while jobs and free:
             lane, of, number = free.pop(), jobs.pop(), number + 1
@@ -102,7 +103,8 @@ def tier_round(make: Callable[..., Any], root: Path, chunk_bytes: int, total: in
     aligned[:] = memory
     keys = [make_offload_key(number.to_bytes(32, "big"), 0) for number in range(total)]
     with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
-        tier = make(memoryview(aligned.reshape(-1, chunk_bytes)), chunk_bytes, folder, total)
+        view: Any = aligned.reshape(-1, chunk_bytes)
+        tier = make(memoryview(view), chunk_bytes, folder, total)
         try:
             write = move(tier, keys, load=False)
             random.Random(2).shuffle(keys)
