@@ -33,6 +33,7 @@ NO_CHECK: Final = {
     "vllm-bench": "measures",
     "vllm-bench-steps": "measures",
     "vllm-bench-offload": "measures",
+    "vllm-bench-tier": "measures",
 }
 
 
