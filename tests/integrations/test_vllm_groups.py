@@ -182,12 +182,13 @@ class GroupsMachine(RuleBasedStateMachine):
 TestGroups = GroupsMachine.TestCase
 
 
-def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
+@pytest.mark.parametrize("groups", [[("sliding", 2, 1, 0)], [("full", 2, 0, 0), ("sliding", 2, 1, 0)]])
+def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped(groups: list[tuple[str, int, int, int]]) -> None:
     """A hit that ends behind the block before the dropped one: no token reads that, so the table has the null block."""
     machine = GroupsMachine()
     machine.begin(
-        num_blocks=4,
-        groups=[("sliding", 2, 1, 0)],
+        num_blocks=9,
+        groups=groups,
         watermark=0,
         recomputed=0,
         eviction="lru",
