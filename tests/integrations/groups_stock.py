@@ -132,8 +132,6 @@ class Stock:
         length, longest = limit, 0
         full: dict[int, int] = {}
         proven: set[int] = set()
-        #: Whether the last search of a family dropped a block: its table is what that search left.
-        dropped: dict[int, bool] = {}
         alone = len(self.managers) == 1
         simple = alone or (len(self.families) == 2 and self.families[0][0].kind == "full")
         while True:
@@ -147,7 +145,6 @@ class Stock:
                 most = min(length + margin, len(hashes) * UNIT)
                 # A block counts if all groups of the family have it: the one that has least says how far.
                 found = self._together(family, hashes, most, drops=drops)
-                dropped[at] = drops
                 if drops:
                     proven.add(at)
                 elif found < length:
@@ -160,8 +157,7 @@ class Stock:
                 break
             if simple:
                 break
-        of = {id(one): at for at, family in enumerate(self.families) for one in family}
-        tables = [ids(one.table_of(hashes, length, dropped=dropped[of[id(one)]])) for one in self.managers]
+        tables = [ids(manager.table_of(hashes, length, dropped=alone and manager.drops)) for manager in self.managers]
         return length, longest, tables
 
     def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:

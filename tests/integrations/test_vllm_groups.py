@@ -51,7 +51,10 @@ class GroupsMachine(RuleBasedStateMachine):
         dropping=st.booleans(),
     )
     def begin(self, groups: list[tuple[str, int, int, int]], dropping: bool, **settings: Any) -> None:
-        settings["dropping"] = dropping and all(kind != "chunked" for kind, *_ in groups)
+        # A window of one token reads no block: what vLLM's table of several groups has there depends on which of its searches came
+        # last. No model has such a window.
+        odd = len(groups) > 1 and any(kind == "sliding" and reads == 1 for kind, _, reads, _ in groups)
+        settings["dropping"] = dropping and not odd and all(kind != "chunked" for kind, *_ in groups)
         self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
         self.calls = groups_of(self.behind)
         groups_of(self.stock)  # says which groups are chains, as vLLM's first lookup does
@@ -182,13 +185,12 @@ class GroupsMachine(RuleBasedStateMachine):
 TestGroups = GroupsMachine.TestCase
 
 
-@pytest.mark.parametrize("groups", [[("sliding", 2, 1, 0)], [("full", 2, 0, 0), ("sliding", 2, 1, 0)]])
-def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped(groups: list[tuple[str, int, int, int]]) -> None:
+def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
     """A hit that ends behind the block before the dropped one: no token reads that, so the table has the null block."""
     machine = GroupsMachine()
     machine.begin(
-        num_blocks=9,
-        groups=groups,
+        num_blocks=4,
+        groups=[("sliding", 2, 1, 0)],
         watermark=0,
         recomputed=0,
         eviction="lru",
