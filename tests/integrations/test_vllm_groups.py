@@ -51,8 +51,8 @@ class GroupsMachine(RuleBasedStateMachine):
         dropping=st.booleans(),
     )
     def begin(self, groups: list[tuple[str, int, int, int]], dropping: bool, **settings: Any) -> None:
-        # A window of one token reads no block: what vLLM's table of several groups has there depends on which of its searches came
-        # last. No model has such a window.
+        # A window of one token reads no block: what vLLM's table of several groups has there depends on which of its
+        # searches came last. No model has such a window.
         odd = len(groups) > 1 and any(kind == "sliding" and reads == 1 for kind, _, reads, _ in groups)
         settings["dropping"] = dropping and not odd and all(kind != "chunked" for kind, *_ in groups)
         self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
