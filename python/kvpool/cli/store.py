@@ -24,8 +24,6 @@ from kvpool.errors import StoreInUseError, StoreNotFoundError
 from kvpool.store import StoreFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kvpool.store import Namespace
 
 __all__ = ["store_app"]
@@ -292,7 +290,7 @@ def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _F
     with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
         task = bar.add_task(name, total=opened.places * each)
         for first in range(0, opened.places, _SLICE):
-            for place, digest, _, length, problem in _objects(opened, first, verify=verify):
+            for place, digest, _, length, problem in opened.objects(first, _SLICE, verify=verify):
                 if digest is None:
                     found.damaged.append((place, problem or "damaged"))
                 else:
@@ -301,12 +299,6 @@ def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _F
                     found.places[digest].append(place)
             bar.update(task, completed=min(first + _SLICE, opened.places) * each)
     return found
-
-
-def _objects(
-    opened: StoreFolder, first: int, *, verify: bool
-) -> Iterator[tuple[int, str | None, int, int, str | None]]:
-    yield from opened.objects(first, _SLICE, verify=verify)
 
 
 def _kept(known: set[str], keep: list[str] | None) -> set[str]:
