@@ -84,11 +84,16 @@ LEFT_OUT: Final = frozenset(
     }
 )
 #: Tests of what kvpool does otherwise on purpose, by level: docs/vllm.md says so.
-_METRICS: Final = {"test_hisparse_host_residency_reported_as_hisparse_metrics": "counts a block in use as evicted"}
+_TIER: Final = {"test_pre_registered_tiers_can_be_imported": "says a disk is where only vLLM's own tiers can be"}
+_POOL: Final = {
+    **_TIER,
+    "test_hisparse_host_residency_reported_as_hisparse_metrics": "counts a block in use as evicted",
+}
 ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
-    "pool": _METRICS,
+    "shadow": _TIER,
+    "pool": _POOL,
     "manager": {
-        **_METRICS,
+        **_POOL,
         "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": "watches a call that is one into Rust",
     },
 }
