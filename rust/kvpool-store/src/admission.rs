@@ -1,7 +1,7 @@
-//! `Admission`: whether an object is worth a write. `Absences`: what is known not to be there.
+//! `Admission`: whether an object is worth a write. `Answers`: what a shared back end said of late.
 //!
 //! Owns: the keys that were offered once, exactly and in a bounded memory (`Ghosts` of the core), so a prompt that nobody sends again
-//! costs no write; and, of back ends that others write to, the keys that were asked for in vain, each for a time. Deterministic.
+//! costs no write; and, of back ends that others write to, what they said to have and not to have, each for a time. Deterministic.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -59,39 +59,44 @@ impl Admission {
 }
 
 #[derive(Debug)]
-pub(crate) struct Absences {
-    until: HashMap<ObjectKey, Duration>,
+pub(crate) struct Answers {
+    last: HashMap<ObjectKey, (Duration, bool)>,
     /// Oldest first; one that was told again is in it twice.
     told: VecDeque<(Duration, ObjectKey)>,
     capacity: usize,
     lasts: Duration,
 }
 
-impl Absences {
+impl Answers {
     pub(crate) fn new(capacity: usize, lasts: Duration) -> Self {
-        Self { until: HashMap::new(), told: VecDeque::new(), capacity, lasts }
+        Self { last: HashMap::new(), told: VecDeque::new(), capacity, lasts }
     }
 
-    pub(crate) fn tell(&mut self, key: ObjectKey, now: Duration) {
+    pub(crate) fn tell(&mut self, key: ObjectKey, there: bool, now: Duration) {
         let until = now.saturating_add(self.lasts);
-        self.until.insert(key, until);
+        self.last.insert(key, (until, there));
         self.told.push_back((until, key));
         while self.told.len() > self.capacity
             && let Some((until, oldest)) = self.told.pop_front()
         {
-            if self.until.get(&oldest) == Some(&until) {
-                self.until.remove(&oldest);
+            if self.last.get(&oldest).is_some_and(|&(last, _)| last == until) {
+                self.last.remove(&oldest);
             }
         }
     }
 
-    pub(crate) fn knows(&self, key: &ObjectKey, now: Duration) -> bool {
-        self.until.get(key).is_some_and(|&until| now < until)
+    /// Whether it is there, if that was said of late.
+    pub(crate) fn of(&self, key: &ObjectKey, now: Duration) -> Option<bool> {
+        self.last.get(key).filter(|&&(until, _)| now < until).map(|&(_, there)| there)
     }
 
-    /// It is there now, as far as this store knows.
     pub(crate) fn forget(&mut self, key: &ObjectKey) {
-        self.until.remove(key);
+        self.last.remove(key);
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.last.clear();
+        self.told.clear();
     }
 }
 
@@ -115,17 +120,20 @@ mod tests {
     }
 
     #[test]
-    fn absences_end_and_are_few() {
+    fn answers_end_and_are_few() {
         let second = Duration::from_secs(1);
-        let mut absences = Absences::new(2, second);
-        absences.tell(key(1, 0), Duration::ZERO);
-        assert!(absences.knows(&key(1, 0), second / 2) && !absences.knows(&key(1, 0), second));
-        absences.tell(key(1, 0), second);
-        absences.tell(key(2, 0), second);
-        assert!(absences.knows(&key(1, 0), second), "told again");
-        absences.tell(key(3, 0), second);
-        assert!(!absences.knows(&key(1, 0), second) && absences.knows(&key(2, 0), second));
-        absences.forget(&key(2, 0));
-        assert!(!absences.knows(&key(2, 0), second));
+        let mut answers = Answers::new(2, second);
+        answers.tell(key(1, 0), false, Duration::ZERO);
+        assert_eq!(answers.of(&key(1, 0), second / 2), Some(false));
+        assert_eq!(answers.of(&key(1, 0), second), None);
+        answers.tell(key(1, 0), true, second);
+        answers.tell(key(2, 0), false, second);
+        assert_eq!(answers.of(&key(1, 0), second), Some(true), "told again");
+        answers.tell(key(3, 0), false, second);
+        assert_eq!((answers.of(&key(1, 0), second), answers.of(&key(2, 0), second)), (None, Some(false)));
+        answers.forget(&key(2, 0));
+        assert_eq!(answers.of(&key(2, 0), second), None);
+        answers.forget_all();
+        assert_eq!(answers.of(&key(3, 0), second), None);
     }
 }

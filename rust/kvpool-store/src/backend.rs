@@ -3,14 +3,14 @@
 //! Everything else is the [`Store`](crate::Store)'s, for all of them alike: checks, index, bound, eviction, admission, deadlines.
 //!
 //! A back end has *places*, numbered from 0. The store never has more than one object at a place, so `places * object_bytes` bounds
-//! what it takes. A slab writes objects where their places are; a server of keys and values goes by the keys alone, and deletes what
-//! the store says a new object replaces.
+//! what it takes. A slab writes objects where their places are; a server of keys and values goes by their names alone, and deletes
+//! what the store says a new object replaces. Others may write to a server, too: then it is asked for what this store does not know of.
 
 use std::fmt;
 
 use crate::error::BackendError;
 use crate::header::ObjectKey;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, NamespaceDigest};
 
 /// Bytes of a page: what direct I/O is aligned to.
 pub const PAGE: usize = 4096;
@@ -42,6 +42,24 @@ impl fmt::Debug for Page {
 /// Where an object is, by number.
 pub type Place = u32;
 
+/// What a back end finds an object by, where it has no place of it: whose it is, and its key. As text `namespace/hash-group`, in
+/// hexadecimal but for the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectName {
+    /// Digest of the namespace.
+    pub namespace: NamespaceDigest,
+    /// The key in it.
+    pub key: ObjectKey,
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.namespace)?;
+        self.key.hash.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "-{}", self.key.group)
+    }
+}
+
 /// A store of objects. Called by worker threads, several at once, never twice at once for one place; every call may block.
 ///
 /// Payloads come as whole pages of page-aligned memory. What stands behind the first `len` bytes has no meaning and need not be kept.
@@ -63,11 +81,16 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Tells of everything at its places that may be a header, in the order of the places: called once, before anything else.
+    /// Tells of everything at its places that may be a header, in the order of the places: called once, before what follows. A shared
+    /// back end may tell of nothing, or of what `namespace` has there.
     ///
     /// # Errors
     /// [`BackendError`] if it cannot be told what is there.
-    fn restore(&self, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError>;
+    fn restore(
+        &self,
+        namespace: NamespaceDigest,
+        found: &mut dyn FnMut(Place, &[u8]),
+    ) -> Result<(), BackendError>;
 
     /// Keeps the text of a namespace, for who looks at the objects from outside. Called once, at the start.
     ///
@@ -77,7 +100,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Writes an object to `place`, where those of the keys `replaces` may be, which MUST be gone before it is there. If the process
+    /// Writes an object to `place`, where those that are named `replaces` may be, which MUST be gone before it is there. If the process
     /// ends in the middle, what is at the place MUST NOT be a header with another payload, short of what checksums find.
     ///
     /// # Errors
@@ -85,23 +108,32 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn write(
         &self,
         place: Place,
-        key: &ObjectKey,
-        replaces: &[ObjectKey],
+        name: &ObjectName,
+        replaces: &[ObjectName],
         object: Object<'_>,
     ) -> Result<(), BackendError>;
 
-    /// Reads what is at `place`, or has the key where no place is known, into `header` and the pages of a payload of `len` bytes. It
+    /// Reads what is at `place`, or has the name where no place is known, into `header` and the pages of a payload of `len` bytes. It
     /// need not check anything.
     ///
     /// # Errors
     /// [`BackendError`]; [`BackendError::Absent`] if it knows that there is no such object.
-    fn read(&self, place: Option<Place>, key: &ObjectKey, into: ObjectMut<'_>) -> Result<(), BackendError>;
+    fn read(&self, place: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError>;
 
-    /// Makes sure that no object is at `place`, where those of `keys` may be: not after a restart either.
+    /// Which objects are there. Asked of shared back ends alone.
     ///
     /// # Errors
-    /// [`BackendError`]: they may be there still. The store tries again.
-    fn clear(&self, place: Place, keys: &[ObjectKey]) -> Result<(), BackendError>;
+    /// [`BackendError`].
+    fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
+        Ok(vec![false; names.len()])
+    }
+
+    /// Makes sure that no object is at `place`, where those of `names` may be: not after a restart either. Without a place those of the
+    /// names go, wherever they are.
+    ///
+    /// # Errors
+    /// [`BackendError`]: they may be there still. The store tries again where it knows the place.
+    fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError>;
 }
 
 /// An object's bytes.

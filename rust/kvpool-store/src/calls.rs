@@ -26,8 +26,8 @@ pub struct StoreConfig {
     pub deadline: Duration,
     /// When the back end is left alone.
     pub breaker: BreakerConfig,
-    /// For how long an object that a shared back end did not have is not asked for.
-    pub absent_for: Duration,
+    /// For how long a shared back end is believed that it has an object, or has not.
+    pub believed_for: Duration,
     /// Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot is free once its job has ended,
     /// whatever the back end does: for engines that reuse a slot as soon as they are told. Slots that are not of pages are always
     /// used so.
@@ -46,7 +46,7 @@ impl Default for StoreConfig {
             queue: 1024,
             deadline: Duration::from_secs(2),
             breaker: BreakerConfig::default(),
-            absent_for: Duration::from_secs(10),
+            believed_for: Duration::from_secs(10),
             staged: false,
             tell_gone: false,
         }
@@ -88,7 +88,7 @@ pub enum Presence {
     Pending,
     /// It is not there, or cannot be had now.
     Absent,
-    /// A shared back end may have it.
+    /// A shared back end may have it: [`Store::probe`](crate::Store::probe) asks.
     Unknown,
 }
 

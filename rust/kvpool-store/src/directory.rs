@@ -24,8 +24,9 @@ use hashbrown::HashMap;
 use kvpool::evictor::Content;
 use kvpool::{BlockId, EvictionPolicy, Policy, PoolError};
 
-use crate::backend::Place;
+use crate::backend::{ObjectName, Place};
 use crate::header::ObjectKey;
+use crate::namespace::NamespaceDigest;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -45,8 +46,10 @@ struct Entry {
     depth: u32,
     /// Transfers on their way.
     pins: u32,
-    /// What the back end may have here.
-    resident: Vec<ObjectKey>,
+    /// Of what is written: by its place in the list of namespaces.
+    namespace: u32,
+    /// What the back end may have here, and of which namespace.
+    resident: Vec<(ObjectKey, u32)>,
 }
 
 /// An object that is held, or being written.
@@ -61,7 +64,7 @@ pub(crate) struct Found {
 #[derive(Debug)]
 pub(crate) struct Reserved {
     pub(crate) place: Place,
-    pub(crate) replaces: Vec<ObjectKey>,
+    pub(crate) replaces: Vec<ObjectName>,
     pub(crate) evicts: bool,
 }
 
@@ -74,6 +77,8 @@ pub(crate) struct Directory {
     /// Doomed places without a transfer that have to be cleared.
     unclear: VecDeque<Place>,
     held: usize,
+    /// Those that objects here are of; the last is that of new ones.
+    namespaces: Vec<NamespaceDigest>,
     /// Keys that were held and are not found any more, if somebody wants to know.
     gone: Option<Vec<ObjectKey>>,
 }
@@ -84,7 +89,12 @@ fn block(place: Place) -> BlockId {
 }
 
 impl Directory {
-    pub(crate) fn new(places: u32, eviction: EvictionPolicy, tell_gone: bool) -> Result<Self, PoolError> {
+    pub(crate) fn new(
+        places: u32,
+        eviction: EvictionPolicy,
+        tell_gone: bool,
+        namespace: NamespaceDigest,
+    ) -> Result<Self, PoolError> {
         let order = match eviction.order(places as usize + 1)? {
             Some(order) => order,
             None => EvictionPolicy::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
@@ -94,7 +104,16 @@ impl Directory {
         entries.resize_with(places as usize, Entry::default);
         let by_key = HashMap::with_capacity(places as usize);
         let gone = tell_gone.then(Vec::new);
-        Ok(Self { entries, by_key, order, free: VecDeque::new(), unclear: VecDeque::new(), held: 0, gone })
+        Ok(Self {
+            entries,
+            by_key,
+            order,
+            free: VecDeque::new(),
+            unclear: VecDeque::new(),
+            held: 0,
+            namespaces: vec![namespace],
+            gone,
+        })
     }
 
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<Found> {
@@ -119,7 +138,7 @@ impl Directory {
         else {
             return false;
         };
-        entry.resident.push(key);
+        entry.resident.push((key, 0));
         if self.by_key.contains_key(&key) {
             entry.state = State::Doomed;
             self.unclear.push_back(place);
@@ -148,9 +167,10 @@ impl Directory {
             None => (self.evict()?, true),
         };
         let entry = &mut self.entries[place as usize];
-        let replaces = entry.resident.clone();
-        *entry =
-            Entry { state: State::Written, key: Some(key), len, depth, pins: 1, resident: replaces.clone() };
+        let (state, namespace) = (State::Written, self.namespaces.len() as u32 - 1);
+        let resident = std::mem::take(&mut entry.resident);
+        *entry = Entry { state, key: Some(key), len, depth, pins: 1, namespace, resident };
+        let replaces = self.residents(place);
         self.by_key.insert(key, place);
         self.order.admit(block(place), Content { key: key.hash.key(), depth });
         Some(Reserved { place, replaces, evicts })
@@ -221,7 +241,7 @@ impl Directory {
         if success {
             entry.resident.clear();
         }
-        entry.resident.push(key);
+        entry.resident.push((key, entry.namespace));
         if success && entry.state == State::Written {
             entry.state = State::Held;
             self.held += 1;
@@ -260,19 +280,24 @@ impl Directory {
         true
     }
 
-    /// Nothing is found any more.
-    pub(crate) fn doom_all(&mut self) {
+    /// Nothing is found any more: new objects are of another namespace.
+    pub(crate) fn renew(&mut self, namespace: NamespaceDigest) {
+        self.namespaces.push(namespace);
         for place in 0..self.entries.len() as Place {
             self.doom(place);
         }
     }
 
     /// The next place that has to be cleared, and what may be there. It is pinned by that.
-    pub(crate) fn next_unclear(&mut self) -> Option<(Place, Vec<ObjectKey>)> {
+    pub(crate) fn next_unclear(&mut self) -> Option<(Place, Vec<ObjectName>)> {
         let place = self.unclear.pop_front()?;
-        let entry = &mut self.entries[place as usize];
-        entry.pins = 1;
-        Some((place, entry.resident.clone()))
+        self.entries[place as usize].pins = 1;
+        Some((place, self.residents(place)))
+    }
+
+    fn residents(&self, place: Place) -> Vec<ObjectName> {
+        let resident = self.entries[place as usize].resident.iter();
+        resident.map(|&(key, of)| ObjectName { namespace: self.namespaces[of as usize], key }).collect()
     }
 
     /// Clearing has ended. What failed is tried again.

@@ -27,6 +27,8 @@ pub(crate) enum End {
     Full,
     Failed(String),
     Damaged(Mismatch),
+    /// Which objects are there.
+    There(Vec<bool>),
 }
 
 impl From<BackendError> for End {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::arena::{Reading, Writing};
-use crate::backend::Place;
+use crate::backend::{ObjectName, Place};
 use crate::header::{ObjectKey, TokenRange};
 use crate::namespace::NamespaceDigest;
 
@@ -25,7 +25,7 @@ pub(crate) enum Work {
     Write {
         place: Place,
         key: ObjectKey,
-        replaces: Vec<ObjectKey>,
+        replaces: Vec<ObjectName>,
         tokens: TokenRange,
         len: u32,
         from: Reading,
@@ -38,9 +38,12 @@ pub(crate) enum Work {
         len: u32,
         into: Target,
     },
-    Clear {
-        place: Place,
+    Probe {
         keys: Vec<ObjectKey>,
+    },
+    Clear {
+        place: Option<Place>,
+        names: Vec<ObjectName>,
     },
 }
 
@@ -72,7 +75,7 @@ const PASSED: u32 = 7;
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Loads: a request waits for them.
+    /// Loads and questions: a request waits for them.
     loads: VecDeque<Task>,
     others: VecDeque<Task>,
     /// Loads that went before the first of the others.
@@ -107,8 +110,8 @@ impl Queue {
 
     pub(crate) fn push(&self, task: Task) {
         let mut waiting = self.lock();
-        let tasks =
-            if matches!(task.work, Work::Read { .. }) { &mut waiting.loads } else { &mut waiting.others };
+        let awaited = matches!(task.work, Work::Read { .. } | Work::Probe { .. });
+        let tasks = if awaited { &mut waiting.loads } else { &mut waiting.others };
         tasks.push_back(task);
         drop(waiting);
         self.filled.notify_one();
@@ -159,7 +162,7 @@ mod tests {
         let (queue, arena) = (Queue::default(), Arena::new(20, 1).unwrap());
         let namespace = NamespaceDigest::from_bytes([0; 32]);
         let key = ObjectKey { hash: kvpool::BlockHash::from_bytes([0; 32]), group: 0 };
-        let clear = |id| queue.push(Task { id, namespace, work: Work::Clear { place: 0, keys: vec![] } });
+        let clear = |id| queue.push(Task { id, namespace, work: Work::Clear { place: None, names: vec![] } });
         let load = |id: u64| {
             let into = Target::Slot(arena.write(id as u32).unwrap());
             queue.push(Task { id, namespace, work: Work::Read { place: None, key, len: 1, into } });

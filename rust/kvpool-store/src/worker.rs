@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::arena::{Arena, Writing};
-use crate::backend::{Backend, Object, ObjectMut, Page};
+use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page};
 use crate::ends::{Done, End, Ends};
 use crate::error::StoreError;
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
@@ -67,8 +67,8 @@ fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, wor
                 return End::Full;
             };
             own.page.0[..HEADER_BYTES].copy_from_slice(&header.encode());
-            let object = Object { header: &own.page, pages, len };
-            backend.write(place, &key, &replaces, object).map_or_else(End::from, |()| End::Success)
+            let (name, object) = (ObjectName { namespace, key }, Object { header: &own.page, pages, len });
+            backend.write(place, &name, &replaces, object).map_or_else(End::from, |()| End::Success)
         }
         Work::Read { place, key, len, into } => {
             let (mut target, lent) = match into {
@@ -79,7 +79,8 @@ fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, wor
                 },
             };
             let pages = target.pages(len).unwrap_or_default();
-            let read = backend.read(place, &key, ObjectMut { header: &mut own.page, pages, len });
+            let name = ObjectName { namespace, key };
+            let read = backend.read(place, &name, ObjectMut { header: &mut own.page, pages, len });
             let payload = &mut target[..len as usize];
             let end = match read {
                 Ok(()) => check(&own.page, |header| {
@@ -91,12 +92,21 @@ fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, wor
             if !matches!(end, End::Success) {
                 payload.fill(0);
             }
+            if place.is_none() && matches!(end, End::Damaged(_)) {
+                drop(backend.clear(None, &[name])); // where it fails, the next load misses, too
+            }
             if let Some(mut slot) = lent.and_then(|lent| lent.take()) {
                 slot[..len as usize].copy_from_slice(payload);
             }
             end
         }
-        Work::Clear { place, keys } => backend.clear(place, &keys).map_or_else(End::from, |()| End::Success),
+        Work::Probe { keys } => {
+            let names: Vec<_> = keys.iter().map(|&key| ObjectName { namespace, key }).collect();
+            backend.exist(&names).map_or_else(End::from, End::There)
+        }
+        Work::Clear { place, names } => {
+            backend.clear(place, &names).map_or_else(End::from, |()| End::Success)
+        }
     }
 }
 

@@ -54,22 +54,23 @@ fn another_namespace_is_a_cold_start() {
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
 }
 
-/// Whoever shares a back end may write what is meant for another: its header says so.
+/// A server that mixes up whose an object is: the header says so.
 #[test]
 fn a_shared_back_end_is_asked_and_not_believed() {
     let fake = Fake::shared(4);
     let (mut store, arena) = open(&fake, always());
     put(&mut store, &arena, 1, at(0)).unwrap();
     let arena2 = Arena::new(2, LEN).unwrap();
-    let empty = fake.objects();
     let mut other = Store::open(fake.clone(), arena2.clone(), &namespace(2), always()).unwrap();
     assert_eq!(other.contains(&key(1), at(0)), Presence::Unknown);
     assert_eq!(get(&mut other, &arena2, 1, at(0)), Err(Why::Damaged));
-    assert_eq!((other.stats().damaged, fake.objects()), (1, empty));
+    assert_eq!((other.stats().damaged, fake.objects()), (1, 0));
     assert!(other.stats().last_error.unwrap().contains("namespace"));
-    // The one that wrote it loads it by its key alone, once it has forgotten the place.
-    let (mut store, arena) =
-        (Store::open(fake.clone(), arena.clone(), &namespace(1), always()).unwrap(), arena);
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent));
+    assert_eq!(store.stats().lost, 1);
+    // The one that wrote it loads it by its name alone, once it has forgotten the place.
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    let (mut store, arena) = open(&fake, StoreConfig { breaker: BreakerConfig::default(), ..always() });
     assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
     // What is not there is not asked for again, for a time.
     assert_eq!(get(&mut store, &arena, 7, at(0)), Err(Why::Absent));
@@ -79,6 +80,65 @@ fn a_shared_back_end_is_asked_and_not_believed() {
     assert_eq!((fake.calls(), store.stats().known_absent), (calls, 1));
     assert_eq!(get(&mut store, &arena, 7, at(10)), Err(Why::Absent));
     assert_eq!(fake.calls(), calls + 1);
+}
+
+/// What others wrote is found by asking, many keys at once, and is believed for a time.
+#[test]
+fn a_shared_back_end_says_what_it_has() {
+    let fake = Fake::shared(400);
+    let (mut store, arena) = open(&fake, always());
+    (0..200).for_each(|n| put(&mut store, &arena, 2 * n, at(0)).unwrap());
+    let (mut other, arena) = open(&fake, always());
+    let keys: Vec<_> = (0..400).map(key).collect();
+    let calls = fake.calls();
+    let job = other.probe(&keys, at(0));
+    let done = finish(&mut other, at(0)).remove(0);
+    assert_eq!((done.job, fake.calls() - calls), (job, 4), "128 keys a question");
+    let expected = |n| if n % 2 == 0 { Ok(()) } else { Err(Why::Absent) };
+    assert!((0..400).all(|n| done.objects[n] == expected(n)));
+    let known = |store: &Store, n, seconds| store.contains(&key(n), at(seconds));
+    assert_eq!([known(&other, 4, 9), known(&other, 5, 9)], [Presence::Here, Presence::Absent]);
+    assert_eq!([known(&other, 4, 10), known(&other, 5, 10)], [Presence::Unknown; 2]);
+    // It is not written once more, and it is removed though another wrote it.
+    assert_eq!(put(&mut other, &arena, 6, at(1)), Ok(()));
+    assert_eq!((other.stats().known, other.stats().writes), (1, 0));
+    assert_eq!(other.remove(&[key(6)], at(1)), 0);
+    settle(&mut other, at(1));
+    assert!(!fake.has(6) && known(&other, 6, 1) == Presence::Absent);
+    // The one that wrote it hears of it by the next question.
+    assert_eq!(known(&store, 6, 1), Presence::Here);
+    store.probe(&[key(6), key(8)], at(1));
+    assert_eq!(finish(&mut store, at(1))[0].objects, [Err(Why::Absent), Ok(())]);
+    assert_eq!((known(&store, 6, 1), store.stats().lost), (Presence::Absent, 1));
+    settle(&mut store, at(1));
+    store.check_invariants().unwrap();
+}
+
+/// A store that has its back end for itself knows; one whose back end hangs answers for all objects that were asked for.
+#[test]
+fn a_question_waits_for_nobody() {
+    let (mut store, arena) = open(&Fake::new(4), always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    store.probe(&[key(1), key(2)], at(0));
+    let mut done = Vec::new();
+    store.poll(at(0), &mut done);
+    assert_eq!(done[0].objects, [Ok(()), Err(Why::Absent)]);
+
+    let fake = Fake::shared(4);
+    let (mut store, _) = open(&fake, always());
+    fake.stall(true);
+    store.probe(&[key(1), key(2), key(3)], at(0));
+    fake.until_waiting(1);
+    done.clear();
+    store.poll(at(2), &mut done);
+    assert_eq!(done[0].objects, [Err(Why::TimedOut); 3]);
+    fake.stall(false);
+    settle(&mut store, at(2));
+    assert_eq!(store.contains(&key(1), at(2)), Presence::Unknown, "it came too late");
+    fake.set(Mode::Fails);
+    store.probe(&[key(1), key(2)], at(2));
+    assert_eq!(finish(&mut store, at(2))[0].objects, [Err(Why::Failed); 2]);
+    assert!(store.stats().last_error.unwrap().contains("asked to fail"));
 }
 
 #[test]

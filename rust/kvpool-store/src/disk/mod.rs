@@ -25,10 +25,10 @@ use std::thread;
 pub use self::inspect::Inspector;
 use self::lock::Lock;
 use self::slab::Slab;
-use crate::backend::{Backend, Object, ObjectMut, Page, Place};
+use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page, Place};
 use crate::error::{BackendError, StoreError};
-use crate::header::{HEADER_BYTES, ObjectKey};
-use crate::namespace::Namespace;
+use crate::header::HEADER_BYTES;
+use crate::namespace::{Namespace, NamespaceDigest};
 
 /// Where objects are kept on a disk, and how much of it.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl Backend for DiskBackend {
         self.max_payload
     }
 
-    fn restore(&self, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
+    fn restore(&self, _: NamespaceDigest, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
         let places = self.places();
         let each = (places as usize).div_ceil(self.scanners).max(1);
         thread::scope(|scope| {
@@ -159,19 +159,19 @@ impl Backend for DiskBackend {
     fn write(
         &self,
         place: Place,
-        _: &ObjectKey,
-        _: &[ObjectKey],
+        _: &ObjectName,
+        _: &[ObjectName],
         object: Object<'_>,
     ) -> Result<(), BackendError> {
         self.slab.write(place, object.header, object.pages)
     }
 
-    fn read(&self, place: Option<Place>, _: &ObjectKey, into: ObjectMut<'_>) -> Result<(), BackendError> {
+    fn read(&self, place: Option<Place>, _: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
         self.slab.read(place.ok_or(BackendError::Absent)?, into.header, into.pages)
     }
 
-    fn clear(&self, place: Place, _: &[ObjectKey]) -> Result<(), BackendError> {
-        self.slab.write_header(place, &BLANK)
+    fn clear(&self, place: Option<Place>, _: &[ObjectName]) -> Result<(), BackendError> {
+        place.map_or(Ok(()), |place| self.slab.write_header(place, &BLANK))
     }
 }
 

@@ -15,6 +15,10 @@ impl Store {
     pub(super) fn land(&mut self, Done { id, end }: Done, now: Duration) {
         let Some(flight) = self.flights.remove(&id) else { return };
         let late = flight.tell.is_none() && flight.kind != Kind::Clear;
+        let end = match end {
+            End::There(answers) => return self.answered(&flight, &answers, late, now),
+            end => end,
+        };
         let result = self.judge(&flight, end, late, now);
         match (flight.kind, flight.place) {
             (Kind::Write, Some(place)) => {
@@ -32,15 +36,50 @@ impl Store {
                 self.clearing -= 1;
                 self.directory.cleared(place, result.is_ok());
             }
-            (_, None) => {
-                if let (Some(key), Err(Why::Damaged | Why::Absent)) = (flight.key, result) {
-                    self.absences.tell(key, now);
+            (Kind::Clear, None) => self.clearing -= 1,
+            (Kind::Read, None) => {
+                let there = match result {
+                    Ok(()) => Some(true),
+                    Err(Why::Damaged | Why::Absent) => Some(false),
+                    Err(_) => None,
+                };
+                // What is late may be of a namespace before this one.
+                if let (Some(key), Some(there), false) = (flight.key, there, late) {
+                    self.answers.tell(key, there, now);
                 }
             }
+            (Kind::Write | Kind::Probe, None) | (Kind::Probe, Some(_)) => {}
         }
-        if let Some((job, at)) = flight.tell {
+        self.tell(&flight, result);
+    }
+
+    /// A shared back end has said what it has. An object that this store wrote and that is not there any more is lost.
+    fn answered(&mut self, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
+        if late {
+            return;
+        }
+        self.breaker.succeeded();
+        for (&key, at) in flight.asked.iter().zip(0..) {
+            let there = answers.get(at) == Some(&true);
+            match self.directory.find(&key) {
+                Some(found) if found.held && !there => {
+                    self.stats.lost += 1;
+                    self.directory.doom(found.place);
+                }
+                Some(_) => {}
+                None => self.answers.tell(key, there, now),
+            }
+            if let Some((job, first)) = flight.tell {
+                self.settle(job, first + at, if there { Ok(()) } else { Err(Why::Absent) });
+            }
+        }
+    }
+
+    /// Tells whom it concerns, if anybody, what became of the objects of a task.
+    fn tell(&mut self, flight: &Flight, result: Result<(), Why>) {
+        if let Some((job, first)) = flight.tell {
             self.stats.misses += u64::from(flight.kind == Kind::Read && result.is_err());
-            self.settle(job, at, result);
+            (first..first + flight.objects()).for_each(|at| self.settle(job, at, result));
         }
     }
 
@@ -52,11 +91,11 @@ impl Store {
     fn judge(&mut self, flight: &Flight, end: End, late: bool, now: Duration) -> Result<(), Why> {
         let known = flight.place.is_some();
         let (counter, why, message) = match end {
-            End::Success => {
+            End::Success | End::There(_) => {
                 let (count, bytes) = match flight.kind {
                     Kind::Write => (&mut self.stats.writes, &mut self.stats.written_bytes),
                     Kind::Read if !late => (&mut self.stats.loads, &mut self.stats.loaded_bytes),
-                    Kind::Read | Kind::Clear => (&mut 0, &mut 0),
+                    Kind::Read | Kind::Clear | Kind::Probe => (&mut 0, &mut 0),
                 };
                 *count += 1;
                 *bytes += u64::from(flight.len);
@@ -97,8 +136,9 @@ impl Store {
             if flight.lent.as_ref().is_some_and(|lent| lent.take().is_none()) {
                 continue; // the worker copies: it has the bytes, and ends
             }
-            let told = flight.tell.take();
-            let flight = flight.clone();
+            let whole = flight.clone();
+            flight.tell = None;
+            let flight = whole;
             self.stats.timed_out += 1;
             self.breaker.failed(now);
             let withdrawn = self.queue.withdraw(id).is_some();
@@ -113,12 +153,10 @@ impl Store {
                     self.clearing -= 1;
                     self.directory.cleared(place, false);
                 }
+                (Kind::Clear, None) if withdrawn => self.clearing -= 1,
                 _ => {}
             }
-            if let Some((job, at)) = told {
-                self.stats.misses += u64::from(flight.kind == Kind::Read);
-                self.settle(job, at, Err(Why::TimedOut));
-            }
+            self.tell(&flight, Err(Why::TimedOut));
         }
     }
 }

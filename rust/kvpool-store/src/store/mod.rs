@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use crate::admission::{Absences, Admission};
+use crate::admission::{Admission, Answers};
 use crate::arena::Arena;
-use crate::backend::{Backend, Place};
+use crate::backend::{Backend, ObjectName, Place};
 use crate::breaker::Breaker;
 use crate::calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 use crate::directory::Directory;
@@ -39,6 +39,7 @@ struct Job {
 enum Kind {
     Write,
     Read,
+    Probe,
     Clear,
 }
 
@@ -47,6 +48,8 @@ enum Kind {
 struct Flight {
     kind: Kind,
     key: Option<ObjectKey>,
+    /// What is asked for: the answers go to as many objects of the job, one behind the other.
+    asked: Vec<ObjectKey>,
     place: Option<Place>,
     len: u32,
     /// Whom to tell: nobody once the deadline has passed.
@@ -54,6 +57,20 @@ struct Flight {
     /// The slot of a load that is staged.
     lent: Option<Lent>,
 }
+
+impl Flight {
+    const fn of(kind: Kind) -> Self {
+        Self { kind, key: None, asked: Vec::new(), place: None, len: 0, tell: None, lent: None }
+    }
+
+    /// Objects of its job that it decides of.
+    fn objects(&self) -> usize {
+        if self.kind == Kind::Probe { self.asked.len() } else { 1 }
+    }
+}
+
+/// Keys that one question is of.
+const ASKED_AT_ONCE: usize = 128;
 
 /// A bounded store over one back end.
 #[derive(Debug)]
@@ -64,7 +81,7 @@ pub struct Store {
     namespace: NamespaceDigest,
     directory: Directory,
     admission: Admission,
-    absences: Absences,
+    answers: Answers,
     breaker: Breaker,
     queue: Arc<Queue>,
     ended: Ended,
@@ -105,14 +122,15 @@ impl Store {
             bytes: u64::from(backend.places()) * 200,
             error: error.to_string(),
         };
-        let mut directory =
-            Directory::new(backend.places(), config.eviction, config.tell_gone).map_err(no_memory)?;
+        let (last_error, text) = (backend.describe(namespace).err(), namespace);
+        let namespace = text.digest();
+        let mut directory = Directory::new(backend.places(), config.eviction, config.tell_gone, namespace)
+            .map_err(no_memory)?;
         let admission = Admission::new(config.remembered_offers).map_err(no_memory)?;
-        let last_error = backend.describe(namespace).err().map(|error| error.to_string());
+        let last_error = last_error.map(|error| error.to_string());
         let mut stats = Stats { last_error, ..Stats::default() };
-        let namespace = namespace.digest();
         let mut foreign = Vec::new();
-        backend.restore(&mut |place, bytes| match Header::decode(bytes) {
+        backend.restore(namespace, &mut |place, bytes| match Header::decode(bytes) {
             Ok(header) if header.namespace == namespace && header.len <= backend.max_payload() => {
                 let (key, depth) = (header.key, header.tokens.depth());
                 stats.restored += u64::from(directory.restore(place, key, header.len, depth));
@@ -125,7 +143,7 @@ impl Store {
         let queue = Arc::new(Queue::default());
         let (ends, ended) = ends()?;
         let mut store = Self {
-            absences: Absences::new(config.remembered_offers, config.absent_for),
+            answers: Answers::new(config.remembered_offers, config.believed_for),
             breaker: Breaker::new(config.breaker),
             workers: Vec::with_capacity(config.workers),
             flights: HashMap::with_capacity(config.queue),
@@ -172,6 +190,11 @@ impl Store {
                 self.settle(job, at, Ok(()));
                 continue;
             }
+            if self.answers.of(&object.key, now) == Some(true) {
+                self.stats.known += 1; // another store has written it
+                self.settle(job, at, Ok(()));
+                continue;
+            }
             if let Err(why) = self.has_room(now) {
                 self.settle(job, at, Err(why));
                 continue;
@@ -187,18 +210,12 @@ impl Store {
                 continue;
             };
             self.breaker.pass(now);
-            self.absences.forget(&key);
+            self.answers.forget(&key);
             self.stats.evicted += u64::from(reserved.evicts);
             touched.push((reserved.place, true));
             let place = reserved.place;
-            let flight = Flight {
-                kind: Kind::Write,
-                key: Some(key),
-                place: Some(place),
-                len,
-                tell: Some((job, at)),
-                lent: None,
-            };
+            let tell = Some((job, at));
+            let flight = Flight { key: Some(key), place: Some(place), len, tell, ..Flight::of(Kind::Write) };
             self.send(
                 flight,
                 now,
@@ -235,7 +252,7 @@ impl Store {
                 Some(found) if !found.held => Err(Why::Pending),
                 Some(found) => Ok(Some(found.place)),
                 None if !self.backend.is_shared() => Err(Why::Absent),
-                None if self.absences.knows(&key, now) => {
+                None if self.answers.of(&key, now) == Some(false) => {
                     self.stats.known_absent += 1;
                     Err(Why::Absent)
                 }
@@ -260,11 +277,38 @@ impl Store {
             } else {
                 (None, Target::Slot(into))
             };
-            let flight = Flight { kind: Kind::Read, key: Some(key), place, len, tell: Some((job, at)), lent };
+            let tell = Some((job, at));
+            let flight = Flight { key: Some(key), place, len, tell, lent, ..Flight::of(Kind::Read) };
             self.send(flight, now, Work::Read { place, key, len, into });
         }
         self.directory.touch(&mut touched);
         Ok(job)
+    }
+
+    /// Asks which objects are there: [`Ok`], or [`Why::Absent`]. A back end that is this store's own is not asked, since all that it has
+    /// is known; a shared one is, whatever is known, and believed for a time ([`Self::contains`]).
+    pub fn probe(&mut self, keys: &[ObjectKey], now: Duration) -> JobId {
+        let job = self.begin(keys.len());
+        for (nth, asked) in keys.chunks(ASKED_AT_ONCE).enumerate() {
+            let first = nth * ASKED_AT_ONCE;
+            let room = if self.backend.is_shared() { self.has_room(now) } else { Ok(()) };
+            if self.backend.is_shared() && room.is_ok() {
+                self.breaker.pass(now);
+                let tell = Some((job, first));
+                let flight = Flight { asked: asked.to_vec(), tell, ..Flight::of(Kind::Probe) };
+                self.send(flight, now, Work::Probe { keys: asked.to_vec() });
+                continue;
+            }
+            for (at, key) in asked.iter().enumerate() {
+                let known = match self.directory.find(key) {
+                    Some(found) if found.held => Ok(()),
+                    Some(_) => Err(Why::Pending),
+                    None => Err(Why::Absent),
+                };
+                self.settle(job, first + at, room.and(known));
+            }
+        }
+        job
     }
 
     /// These objects were used, though not loaded: what was used last goes last. What is not there does not matter.
@@ -287,15 +331,22 @@ impl Store {
             _ if !self.breaker.would_pass(now) => Presence::Absent,
             Some(found) if found.held => Presence::Here,
             Some(_) => Presence::Pending,
-            None if self.backend.is_shared() && !self.absences.knows(key, now) => Presence::Unknown,
-            None => Presence::Absent,
+            None if !self.backend.is_shared() => Presence::Absent,
+            None => match self.answers.of(key, now) {
+                Some(true) => Presence::Here,
+                Some(false) => Presence::Absent,
+                None => Presence::Unknown,
+            },
         }
     }
 
     /// Removes objects: none is found from now on. Their bytes are cleared in the background, for as long as it takes. Returns how many
-    /// there were.
+    /// this store knew of. A shared back end is asked once to remove the others.
     pub fn remove(&mut self, keys: &[ObjectKey], now: Duration) -> usize {
         let found: Vec<_> = keys.iter().filter_map(|key| self.directory.find(key)).collect();
+        if self.backend.is_shared() {
+            self.remove_unknown(keys, now);
+        }
         let before = self.stats.removed;
         for object in found {
             self.stats.removed += u64::from(self.directory.doom(object.place));
@@ -309,17 +360,19 @@ impl Store {
     /// namespace is not kept.
     pub fn renew(&mut self, namespace: NamespaceDigest, now: Duration) {
         let before = self.directory.held();
-        self.directory.doom_all();
+        self.directory.renew(namespace);
+        self.answers.forget_all();
         self.stats.removed += before as u64;
         self.namespace = namespace;
         let mut missed = Vec::new();
         for flight in self.flights.values_mut() {
             drop(flight.lent.as_ref().and_then(Lent::take));
-            missed.extend(flight.tell.take().map(|told| (told, flight.kind)));
+            let objects = flight.objects();
+            missed.extend(flight.tell.take().map(|told| (told, flight.kind, objects)));
         }
-        for ((job, at), kind) in missed {
+        for ((job, first), kind, objects) in missed {
             self.stats.misses += u64::from(kind == Kind::Read);
-            self.settle(job, at, Err(Why::Absent));
+            (first..first + objects).for_each(|at| self.settle(job, at, Err(Why::Absent)));
         }
         self.clear_next(now);
     }
@@ -442,12 +495,25 @@ impl Store {
     fn clear_next(&mut self, now: Duration) {
         while self.clearing < self.config.queue
             && self.breaker.would_pass(now)
-            && let Some((place, keys)) = self.directory.next_unclear()
+            && let Some((place, names)) = self.directory.next_unclear()
         {
             self.breaker.pass(now);
-            let flight =
-                Flight { kind: Kind::Clear, key: None, place: Some(place), len: 0, tell: None, lent: None };
-            self.send(flight, now, Work::Clear { place, keys });
+            let flight = Flight { place: Some(place), ..Flight::of(Kind::Clear) };
+            self.send(flight, now, Work::Clear { place: Some(place), names });
+        }
+    }
+
+    /// Sends for the removal of what a shared back end may have, and this store knows no place of.
+    fn remove_unknown(&mut self, keys: &[ObjectKey], now: Duration) {
+        let namespace = self.namespace;
+        let unknown = keys.iter().filter(|key| self.directory.find(key).is_none());
+        let names: Vec<_> = unknown.map(|&key| ObjectName { namespace, key }).collect();
+        for names in names.chunks(ASKED_AT_ONCE) {
+            names.iter().for_each(|name| self.answers.tell(name.key, false, now));
+            if self.has_room(now).is_ok() {
+                self.breaker.pass(now);
+                self.send(Flight::of(Kind::Clear), now, Work::Clear { place: None, names: names.to_vec() });
+            }
         }
     }
 }

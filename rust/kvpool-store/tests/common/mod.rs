@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use kvpool::BlockHash;
 use kvpool_store::{
-    Admit, Arena, Backend, BackendError, Completion, Get, HEADER_BYTES, Header, Namespace, Object, ObjectKey,
-    ObjectMut, Place, Put, Span, Store, StoreConfig, TokenRange, Why,
+    Admit, Arena, Backend, BackendError, Completion, Get, HEADER_BYTES, Header, Namespace, NamespaceDigest,
+    Object, ObjectKey, ObjectMut, ObjectName, Place, Put, Span, Store, StoreConfig, TokenRange, Why,
 };
 
 pub(crate) const LEN: u32 = 5000;
@@ -128,10 +128,10 @@ struct Inside {
 
 impl Inside {
     /// What is at a place goes. The store knows its key, unless the header was damaged when the store was opened.
-    fn leave(&mut self, place: Place, keys: &[ObjectKey]) {
+    fn leave(&mut self, place: Place, names: &[ObjectName]) {
         if let Some((old, header, _)) = self.objects.remove(&place) {
             assert!(
-                keys.contains(&old) || Header::decode(&header).is_err(),
+                names.iter().any(|name| name.key == old) || Header::decode(&header).is_err(),
                 "{old:?} goes, and was not told"
             );
         }
@@ -239,9 +239,9 @@ impl Backend for Fake {
         self.shared
     }
 
-    fn restore(&self, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
+    fn restore(&self, _: NamespaceDigest, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
         let inside = self.inside.lock().unwrap();
-        for place in 0..self.places {
+        for place in 0..if self.shared { 0 } else { self.places } {
             if let Some((_, header, _)) = inside.objects.get(&place) {
                 found(place, header);
             }
@@ -252,23 +252,23 @@ impl Backend for Fake {
     fn write(
         &self,
         place: Place,
-        key: &ObjectKey,
-        replaces: &[ObjectKey],
+        name: &ObjectName,
+        replaces: &[ObjectName],
         object: Object<'_>,
     ) -> Result<(), BackendError> {
         let mut inside = self.enter()?;
         assert!(place < self.places);
         inside.leave(place, replaces);
-        let bytes = (*key, object.header.0.to_vec(), object.pages[..object.len as usize].to_vec());
+        let bytes = (name.key, object.header.0.to_vec(), object.pages[..object.len as usize].to_vec());
         inside.objects.insert(place, bytes);
         Ok(())
     }
 
-    fn read(&self, place: Option<Place>, key: &ObjectKey, into: ObjectMut<'_>) -> Result<(), BackendError> {
+    fn read(&self, place: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
         let inside = self.enter()?;
         let object = match place {
             Some(place) => inside.objects.get(&place),
-            None => inside.objects.values().find(|(of, ..)| of == key),
+            None => inside.objects.values().find(|(of, ..)| *of == name.key),
         };
         let (_, header, payload) = object.ok_or(BackendError::Absent)?;
         into.header.0.copy_from_slice(header);
@@ -276,8 +276,18 @@ impl Backend for Fake {
         Ok(())
     }
 
-    fn clear(&self, place: Place, keys: &[ObjectKey]) -> Result<(), BackendError> {
-        self.enter()?.leave(place, keys);
+    fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
+        let inside = self.enter()?;
+        let has = |name: &ObjectName| inside.objects.values().any(|(of, ..)| *of == name.key);
+        Ok(names.iter().map(has).collect())
+    }
+
+    fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {
+        let mut inside = self.enter()?;
+        match place {
+            Some(place) => inside.leave(place, names),
+            None => inside.objects.retain(|_, (of, ..)| names.iter().all(|name| name.key != *of)),
+        }
         Ok(())
     }
 }
