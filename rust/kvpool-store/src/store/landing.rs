@@ -61,13 +61,13 @@ impl Store {
         self.breaker.succeeded();
         for (&key, at) in flight.asked.iter().zip(0..) {
             let there = answers.get(at) == Some(&true);
-            match self.directory.find(&key) {
-                Some(found) if found.held && !there => {
-                    self.stats.lost += 1;
-                    self.directory.doom(found.place);
-                }
-                Some(_) => {}
-                None => self.answers.tell(key, there, now),
+            let found = self.directory.find(&key);
+            if let Some(lost) = found.filter(|found| found.held && !there) {
+                self.stats.lost += 1;
+                self.directory.doom(lost.place);
+            }
+            if found.is_none_or(|found| found.held && !there) {
+                self.answers.tell(key, there, now);
             }
             if let Some((job, first)) = flight.tell {
                 self.settle(job, first + at, if there { Ok(()) } else { Err(Why::Absent) });
