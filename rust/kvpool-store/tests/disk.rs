@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use common::folder::{Folder, SLOT, config, open};
-use common::{LEN, always, at, get, key, namespace, put, settle};
+use common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
 use kvpool_store::disk::{DiskBackend, DiskConfig, Inspector};
 use kvpool_store::{
     Arena, Backend, HEADER_BYTES, Header, HeaderError, Mismatch, PAGE, Presence, Put, Store, StoreError,
@@ -20,19 +20,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// How many bits are flipped.
 fn flips() -> u64 {
     std::env::var("KVPOOL_STORE_FLIPS").map_or(1000, |flips| flips.parse().unwrap())
-}
-
-/// A fixed sequence of numbers (`SplitMix64`).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
 }
 
 fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {

@@ -7,6 +7,7 @@
 )]
 
 pub(crate) mod folder;
+pub(crate) mod redis;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,6 +23,20 @@ pub(crate) const LEN: u32 = 5000;
 
 /// The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
 pub(crate) const AGES: Duration = Duration::from_secs(120);
+
+/// A fixed sequence of numbers (`SplitMix64`).
+#[derive(Debug)]
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
 
 pub(crate) fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

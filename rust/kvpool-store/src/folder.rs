@@ -1,0 +1,275 @@
+//! A shared folder: a file per object, on NFS or any other file system that several machines have.
+//!
+//! | what | how |
+//! |---|---|
+//! | file | `NAMESPACE/AB/ABCD…-GROUP`: a page with the header, and the payload behind it |
+//! | write | to a file of another name beside it, which is renamed: nobody sees a part; nothing waits for the disk (`fsync`) |
+//! | bound | what this store wrote, and what was there when it was opened: the newest that fit; those beyond are removed |
+//! | start | names, sizes and times of this namespace's files; other namespaces are left alone |
+//! | several engines | one finds by asking what another wrote ([`Store::probe`](crate::Store::probe)); each keeps its own bound |
+//! | killed in a write | its file of another name is removed by who opens the folder an hour later |
+//!
+//! For one machine's own disk use [`disk`](crate::disk): one file, no names, direct I/O, a strict bound.
+
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use kvpool::BlockHash;
+
+use crate::backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Place, pages};
+use crate::error::{BackendError, StoreError};
+use crate::header::{Header, ObjectKey, TokenRange};
+use crate::namespace::{Namespace, NamespaceDigest};
+
+/// Which folder, and how much of it.
+#[derive(Clone, Debug)]
+pub struct FolderConfig {
+    /// The folder; made if there is none.
+    pub folder: PathBuf,
+    /// Bytes that the objects of this store may take.
+    pub capacity_bytes: u64,
+    /// The longest payload.
+    pub max_payload: u32,
+}
+
+/// A folder.
+#[derive(Debug)]
+pub struct FolderBackend {
+    config: FolderConfig,
+    places: u32,
+    /// What files that are being written are called by: nobody else's.
+    own: u64,
+    written: AtomicU64,
+}
+
+/// Files of another name that are older were left behind.
+const ABANDONED: Duration = Duration::from_secs(60 * 60);
+const TEMPORARY: &str = ".tmp";
+
+impl FolderBackend {
+    /// Opens a folder, or makes it.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if it cannot be made.
+    pub fn open(config: FolderConfig) -> Result<Arc<Self>, StoreError> {
+        let places = config.capacity_bytes / object_bytes(&config);
+        let payload = u64::from(config.max_payload);
+        for (field, value, sound, expected) in [
+            ("max_payload", payload, payload > 0, "at least 1"),
+            ("capacity_bytes", config.capacity_bytes, places > 0, "room for an object"),
+        ] {
+            if !sound {
+                return Err(StoreError::InvalidConfig { field, value, expected });
+            }
+        }
+        fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
+        let places = u32::try_from(places).unwrap_or(u32::MAX - 1);
+        let own = RandomState::new().hash_one(std::process::id());
+        Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
+    }
+
+    fn path(&self, name: &ObjectName) -> PathBuf {
+        let text = name.to_string();
+        let (namespace, file) = text.split_once('/').unwrap_or(("", &text));
+        self.config.folder.join(namespace).join(&file[..2]).join(file)
+    }
+
+    /// Writes a file of another name, in the folder where it will be.
+    fn put(&self, folder: &Path, object: &Object<'_>) -> io::Result<PathBuf> {
+        let nth = self.written.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("{:016x}-{nth}{TEMPORARY}", self.own));
+        let create = || File::options().write(true).create_new(true).open(&path);
+        let mut file = match create() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder)?;
+                create()?
+            }
+            file => file?,
+        };
+        let mut parts = [IoSlice::new(&object.header.0), IoSlice::new(&object.pages[..object.len as usize])];
+        let mut left = &mut parts[..];
+        while !left.is_empty() {
+            match file.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => IoSlice::advance_slices(&mut left, written),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    drop(fs::remove_file(&path));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(path)
+    }
+
+    /// What a namespace has: the oldest first, and what was left behind apart.
+    fn files(&self, namespace: NamespaceDigest) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
+        let (mut found, mut abandoned) = (Vec::new(), Vec::new());
+        for folder in read_dir(&self.config.folder.join(namespace.to_string()))? {
+            if !folder.is_dir() {
+                continue;
+            }
+            for path in read_dir(&folder)? {
+                let Ok(file) = fs::metadata(&path) else { continue }; // gone meanwhile
+                let modified = file.modified()?;
+                if path.extension().is_some_and(|end| end == "tmp") {
+                    let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+                    abandoned.extend((age > ABANDONED).then_some(path));
+                } else if let Some(key) = path.file_name().and_then(|name| key_of(name.to_str()?)) {
+                    let len = file.len().saturating_sub(PAGE as u64);
+                    found.push(Found { modified, key, len: u32::try_from(len).unwrap_or(u32::MAX), path });
+                }
+            }
+        }
+        found.sort_by_key(|file| (file.modified, file.key));
+        Ok((found, abandoned))
+    }
+}
+
+struct Found {
+    modified: SystemTime,
+    key: ObjectKey,
+    len: u32,
+    path: PathBuf,
+}
+
+const fn object_bytes(config: &FolderConfig) -> u64 {
+    (PAGE + pages(config.max_payload as usize)) as u64
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// What is in a folder; nothing if there is none.
+fn read_dir(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(folder) {
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+/// The key that a file is called by.
+fn key_of(name: &str) -> Option<ObjectKey> {
+    let (hash, group) = name.split_once('-')?;
+    let mut bytes = [0; 32];
+    if hash.len() != 2 * bytes.len() || !hash.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hash[2 * at..2 * at + 2], 16).ok()?;
+    }
+    let key = ObjectKey { hash: BlockHash::from_bytes(bytes), group: group.parse().ok()? };
+    let namespace = NamespaceDigest::from_bytes([0; 32]);
+    // Of several spellings one is ours.
+    ObjectName { namespace, key }.to_string().ends_with(&format!("/{name}")).then_some(key)
+}
+
+impl Backend for FolderBackend {
+    fn name(&self) -> &'static str {
+        "folder"
+    }
+
+    fn places(&self) -> u32 {
+        self.places
+    }
+
+    fn object_bytes(&self) -> u64 {
+        object_bytes(&self.config)
+    }
+
+    fn max_payload(&self) -> u32 {
+        self.config.max_payload
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    /// Headers as the files are called: what a load finds is compared all the same.
+    fn restore(
+        &self,
+        namespace: NamespaceDigest,
+        found: &mut dyn FnMut(Place, &[u8]),
+    ) -> Result<(), BackendError> {
+        let (mut files, abandoned) = self.files(namespace).map_err(BackendError::io("reading the folder"))?;
+        let beyond = files.len().saturating_sub(self.places as usize);
+        let old = files.drain(..beyond).map(|file| file.path);
+        for path in old.chain(abandoned) {
+            drop(fs::remove_file(path)); // another may have done so
+        }
+        for (place, file) in (0..).zip(files) {
+            let tokens = TokenRange::default();
+            let header = Header { namespace, key: file.key, tokens, len: file.len, checksum: 0 };
+            found(place, &header.encode());
+        }
+        Ok(())
+    }
+
+    fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
+        let path = self.config.folder.join(format!("{}.json", namespace.digest()));
+        fs::write(path, namespace.to_json()).map_err(BackendError::io("writing the text of the namespace"))
+    }
+
+    fn write(
+        &self,
+        _: Place,
+        name: &ObjectName,
+        replaces: &[ObjectName],
+        object: Object<'_>,
+    ) -> Result<(), BackendError> {
+        self.clear(None, replaces)?;
+        let failed = BackendError::io("writing an object");
+        let path = self.path(name);
+        let written = self.put(path.parent().unwrap_or(&path), &object).map_err(&failed)?;
+        fs::rename(&written, &path).map_err(|error| {
+            drop(fs::remove_file(&written));
+            failed(error)
+        })
+    }
+
+    fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
+        let failed = BackendError::io("reading an object");
+        let mut file = match File::open(self.path(name)) {
+            Err(error) if is_absent(&error) => return Err(BackendError::Absent),
+            file => file.map_err(&failed)?,
+        };
+        let payload = &mut into.pages[..into.len as usize];
+        let mut parts = [IoSliceMut::new(&mut into.header.0), IoSliceMut::new(payload)];
+        let mut left = &mut parts[..];
+        while !left.is_empty() {
+            match file.read_vectored(left) {
+                Ok(0) => break,
+                Ok(read) => IoSliceMut::advance_slices(&mut left, read),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
+        let there = names.iter().map(|name| match fs::metadata(self.path(name)) {
+            Err(error) if is_absent(&error) => Ok(false),
+            file => file.map(|_| true),
+        });
+        there.collect::<Result<_, _>>().map_err(BackendError::io("asking for objects"))
+    }
+
+    fn clear(&self, _: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {
+        for name in names {
+            match fs::remove_file(self.path(name)) {
+                Err(error) if !is_absent(&error) => {
+                    return Err(BackendError::io("removing an object")(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! Redis or Valkey: objects as values of a server that several engines share.
+//!
+//! | what | how |
+//! |---|---|
+//! | key | `kvpool/` and the object's name: its namespace, the digest of its prefix, its group; other weights, other keys |
+//! | value | header and payload, in one `SET`; it goes from the slot to the socket, and on a load from the socket to the slot |
+//! | bound | what this store wrote and may write is bounded as on a disk; for all together set the server's `maxmemory`, with a policy that evicts |
+//! | start | a server is not listed: what others wrote, or this store before, is found by asking ([`Store::probe`](crate::Store::probe)) |
+//! | age | values end after [`RedisConfig::time_to_live`], so what a store leaves behind goes by itself |
+//! | restart, failover | connections are made anew; what the server has lost is a miss |
+//! | a server that hangs | a call ends after [`RedisConfig::timeout`] without a byte, with its connection; then nothing more arrives |
+//!
+//! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later, or any Valkey. Of a cluster it
+//! takes a proxy, or a node that has all keys: redirections are errors.
+
+mod resp;
+mod stream;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use self::resp::{Fault, Reply, Resp, append, command};
+pub use self::stream::Address;
+use self::stream::Stream;
+use crate::backend::{Backend, Object, ObjectMut, ObjectName, Place};
+use crate::error::{BackendError, StoreError};
+use crate::header::HEADER_BYTES;
+use crate::namespace::{Namespace, NamespaceDigest};
+
+/// Which server, and how much of it.
+#[derive(Clone)]
+pub struct RedisConfig {
+    /// Where it is.
+    pub address: Address,
+    /// Who asks, of servers that know users.
+    pub username: Option<String>,
+    /// What it is asked with.
+    pub password: Option<String>,
+    /// Number of the database.
+    pub database: u32,
+    /// Version of the protocol: 2 or 3.
+    pub protocol: u32,
+    /// Bytes that the objects of this store may take.
+    pub capacity_bytes: u64,
+    /// The longest payload; at most 512 MiB less a header.
+    pub max_payload: u32,
+    /// When a value ends, from its write; at least a second. `None`: never.
+    pub time_to_live: Option<Duration>,
+    /// How long a server may send and take nothing.
+    pub timeout: Duration,
+}
+
+impl RedisConfig {
+    /// The defaults, but for what has none: nobody asks, database 0, protocol 2, values of a day, 5 seconds.
+    #[must_use]
+    pub const fn new(address: Address, capacity_bytes: u64, max_payload: u32) -> Self {
+        Self {
+            address,
+            username: None,
+            password: None,
+            database: 0,
+            protocol: 2,
+            capacity_bytes,
+            max_payload,
+            time_to_live: Some(Duration::from_secs(24 * 60 * 60)),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Without the password.
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisConfig")
+            .field("address", &self.address)
+            .field("username", &self.username)
+            .field("database", &self.database)
+            .field("capacity_bytes", &self.capacity_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+type Connection = Resp<Stream>;
+
+/// A server.
+#[derive(Debug)]
+pub struct RedisBackend {
+    config: RedisConfig,
+    places: u32,
+    /// Connections that no worker has. The lock is held for a push or a pop.
+    idle: Mutex<Vec<Connection>>,
+}
+
+/// What a server needs for a value besides its bytes: the key, its objects, the allocator's rounding. Measured: 300 to 360.
+const VALUE_OVERHEAD: u64 = 400;
+/// The longest value of Redis.
+const LONGEST: u32 = 512 << 20;
+
+impl RedisBackend {
+    /// Connects, and asks whether the server lets it.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if there is no server, or it refuses.
+    pub fn open(config: RedisConfig) -> Result<Arc<Self>, StoreError> {
+        let object = HEADER_BYTES as u64 + u64::from(config.max_payload) + VALUE_OVERHEAD;
+        let places = config.capacity_bytes / object;
+        let longest = u64::from(LONGEST) - HEADER_BYTES as u64;
+        let payload = u64::from(config.max_payload);
+        let lives = config.time_to_live.map_or(1, |lives| lives.as_secs());
+        let timeout = config.timeout.as_millis() as u64;
+        for (field, value, sound, expected) in [
+            ("max_payload", payload, (1..=longest).contains(&payload), "from 1 to 512 MiB less a header"),
+            ("capacity_bytes", config.capacity_bytes, places > 0, "room for an object"),
+            ("protocol", u64::from(config.protocol), (2..=3).contains(&config.protocol), "2 or 3"),
+            ("time_to_live", lives, lives > 0, "at least a second"),
+            ("timeout", timeout, timeout > 0, "at least a millisecond"),
+        ] {
+            if !sound {
+                return Err(StoreError::InvalidConfig { field, value, expected });
+            }
+        }
+        let places = u32::try_from(places).unwrap_or(u32::MAX - 1);
+        let backend = Self { config, places, idle: Mutex::default() };
+        backend.call("asking the server", |server| {
+            server.send(&[&command(&[b"PING"])])?;
+            done(server)
+        })?;
+        Ok(Arc::new(backend))
+    }
+
+    fn connect(&self) -> Result<Connection, Fault> {
+        let RedisConfig { address, username, password, database, protocol, timeout, .. } = &self.config;
+        let mut server = Resp::new(Stream::connect(address, *timeout)?);
+        let mut greetings = Vec::new();
+        if *protocol == 3 {
+            greetings.push(command(&[b"HELLO", b"3"]));
+        }
+        match (username, password) {
+            (Some(user), Some(password)) => {
+                greetings.insert(0, command(&[b"AUTH", user.as_bytes(), password.as_bytes()]));
+            }
+            (None, Some(password)) => greetings.insert(0, command(&[b"AUTH", password.as_bytes()])),
+            (_, None) => {}
+        }
+        if *database != 0 {
+            greetings.push(command(&[b"SELECT", database.to_string().as_bytes()]));
+        }
+        for greeting in greetings {
+            server.send(&[&greeting])?;
+            done(&mut server)?;
+        }
+        Ok(server)
+    }
+
+    /// Does something with a connection. One that was idle may have been closed by the server: then a new one is tried once.
+    fn call<T>(
+        &self,
+        operation: &'static str,
+        mut work: impl FnMut(&mut Connection) -> Result<T, Fault>,
+    ) -> Result<T, BackendError> {
+        let fail = |fault| match fault {
+            Fault::Broken(error) => BackendError::Io { operation, error },
+            Fault::Refused(why) if why.starts_with("OOM") => BackendError::Full,
+            Fault::Refused(why) => BackendError::Io { operation, error: io::Error::other(why) },
+        };
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let pooled = idle().pop();
+        if let Some(mut server) = pooled {
+            match work(&mut server) {
+                Err(Fault::Broken(error)) if is_closed(&error) => idle().clear(),
+                Err(fault @ Fault::Broken(_)) => return Err(fail(fault)),
+                result => {
+                    idle().push(server);
+                    return result.map_err(fail);
+                }
+            }
+        }
+        let mut server = self.connect().map_err(fail)?;
+        let result = work(&mut server);
+        if !matches!(result, Err(Fault::Broken(_))) {
+            idle().push(server);
+        }
+        result.map_err(fail)
+    }
+}
+
+/// Whether the other side has closed the connection, maybe long ago.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
+}
+
+fn done(server: &mut Connection) -> Result<(), Fault> {
+    match server.reply()? {
+        Reply::Error(why) => Err(Fault::Refused(why)),
+        Reply::Bulk(len) => Ok(server.finish(len)?),
+        Reply::Done | Reply::Integer(_) | Reply::Null => Ok(()),
+    }
+}
+
+fn key(name: &ObjectName) -> Vec<u8> {
+    format!("kvpool/{name}").into_bytes()
+}
+
+/// Removes values: `UNLINK` frees them in the background of the server.
+fn unlink(names: &[ObjectName]) -> Vec<u8> {
+    let keys: Vec<_> = names.iter().map(key).collect();
+    let arguments: Vec<_> = [&b"UNLINK"[..]].into_iter().chain(keys.iter().map(Vec::as_slice)).collect();
+    if keys.is_empty() { Vec::new() } else { command(&arguments) }
+}
+
+impl Backend for RedisBackend {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn places(&self) -> u32 {
+        self.places
+    }
+
+    fn object_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.config.max_payload) + VALUE_OVERHEAD
+    }
+
+    fn max_payload(&self) -> u32 {
+        self.config.max_payload
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn restore(&self, _: NamespaceDigest, _: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
+        let key = format!("kvpool/{}.json", namespace.digest());
+        let set = command(&[b"SET", key.as_bytes(), namespace.to_json().as_bytes()]);
+        self.call("writing the text of the namespace", |server| {
+            server.send(&[&set])?;
+            done(server)
+        })
+    }
+
+    fn write(
+        &self,
+        _: Place,
+        name: &ObjectName,
+        replaces: &[ObjectName],
+        object: Object<'_>,
+    ) -> Result<(), BackendError> {
+        let (payload, lives) = (&object.pages[..object.len as usize], self.config.time_to_live);
+        let mut before = unlink(replaces);
+        before.extend_from_slice(if lives.is_some() { b"*5\r\n" } else { b"*3\r\n" });
+        append(&mut before, b"SET");
+        append(&mut before, &key(name));
+        before.extend_from_slice(format!("${}\r\n", HEADER_BYTES + payload.len()).as_bytes());
+        before.extend_from_slice(&object.header.0[..HEADER_BYTES]);
+        let mut behind = b"\r\n".to_vec();
+        if let Some(lives) = lives {
+            append(&mut behind, b"EX");
+            append(&mut behind, lives.as_secs().to_string().as_bytes());
+        }
+        self.call("writing an object", |server| {
+            server.send(&[&before, payload, &behind])?;
+            let gone = if replaces.is_empty() { Ok(()) } else { done(server) };
+            let kept = done(server);
+            gone.and(kept)
+        })
+    }
+
+    fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
+        let get = command(&[b"GET", &key(name)]);
+        let ObjectMut { header, pages, len } = into;
+        let found = self.call("reading an object", |server| {
+            server.send(&[&get])?;
+            match server.reply()? {
+                Reply::Bulk(total) => {
+                    // A value of another length is another object: the header says so, or the checksum.
+                    let front = total.min(HEADER_BYTES);
+                    server.take(&mut header.0[..front])?;
+                    let payload = (total - front).min(len as usize);
+                    server.take(&mut pages[..payload])?;
+                    server.finish(total - front - payload)?;
+                    Ok(true)
+                }
+                Reply::Error(why) => Err(Fault::Refused(why)),
+                Reply::Null | Reply::Done | Reply::Integer(_) => Ok(false),
+            }
+        })?;
+        if found { Ok(()) } else { Err(BackendError::Absent) }
+    }
+
+    fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
+        let asked: Vec<_> = names.iter().flat_map(|name| command(&[b"EXISTS", &key(name)])).collect();
+        self.call("asking for objects", |server| {
+            server.send(&[&asked])?;
+            let answers = names.iter().map(|_| server.reply()).collect::<Result<Vec<_>, _>>()?;
+            answers
+                .into_iter()
+                .map(|answer| match answer {
+                    Reply::Error(why) => Err(Fault::Refused(why)),
+                    answer => Ok(answer == Reply::Integer(1)),
+                })
+                .collect()
+        })
+    }
+
+    fn clear(&self, _: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.call("removing objects", |server| {
+            server.send(&[&unlink(names)])?;
+            done(server)
+        })
+    }
+}

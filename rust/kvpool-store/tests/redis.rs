@@ -1,0 +1,217 @@
+//! A Redis server that is stopped, killed, emptied, full, or refuses: misses, and nothing else.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::redis::Server;
+use common::{LEN, always, at, finish, get, key, namespace, payload, put, settle};
+use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
+use kvpool_store::{Arena, BackendError, Get, Put, Store, StoreConfig, StoreError, TokenRange, Why};
+
+const SLOTS: u32 = 16;
+
+fn open(config: RedisConfig, how: StoreConfig) -> (Store, Arc<Arena>) {
+    let arena = Arena::new(SLOTS, LEN).unwrap();
+    let backend = RedisBackend::open(config).unwrap();
+    (Store::open(backend, arena.clone(), &namespace(1), how).unwrap(), arena)
+}
+
+fn fill(arena: &Arc<Arena>, first: u64) -> Vec<Put> {
+    let tokens = TokenRange { first: 0, count: 16 };
+    (0..SLOTS)
+        .map(|slot| {
+            let n = first + u64::from(slot);
+            arena.write(slot).unwrap().copy_from_slice(&payload(n, LEN));
+            Put { key: key(n), tokens, len: LEN, slot, admit: None }
+        })
+        .collect()
+}
+
+fn wanted(first: u64) -> Vec<Get> {
+    (0..SLOTS).map(|slot| Get { key: key(first + u64::from(slot)), len: LEN, slot }).collect()
+}
+
+/// Each object that was loaded has its bytes; each that was not has none. Returns how many were.
+fn check(arena: &Arc<Arena>, first: u64, objects: &[Result<(), Why>]) -> usize {
+    for (slot, object) in (0..SLOTS).zip(objects) {
+        if object.is_ok() {
+            let slot_bytes = arena.read(slot).unwrap();
+            assert!(slot_bytes[..] == payload(first + u64::from(slot), LEN), "wrong bytes in {slot}");
+        }
+    }
+    objects.iter().filter(|object| object.is_ok()).count()
+}
+
+#[test]
+fn both_protocols_databases_and_users() {
+    let Some(server) =
+        Server::start(&["--requirepass", "secret", "--user", "kv", "on", ">other", "allcommands", "allkeys"])
+    else {
+        return;
+    };
+    let with = |username: Option<&str>, password: Option<&str>, protocol, database| RedisConfig {
+        username: username.map(Into::into),
+        password: password.map(Into::into),
+        protocol,
+        database,
+        ..server.config(8)
+    };
+    for (n, config) in [
+        with(None, Some("secret"), 2, 0),
+        with(None, Some("secret"), 3, 0),
+        with(Some("kv"), Some("other"), 2, 3),
+        with(Some("kv"), Some("other"), 3, 3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (mut store, arena) = open(config, always());
+        let before = if n % 2 == 0 { Err(Why::Absent) } else { Ok(()) };
+        assert_eq!(get(&mut store, &arena, 1, at(0)), before, "databases are apart, protocols are not");
+        put(&mut store, &arena, 1, at(0)).unwrap();
+        assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    }
+    for config in
+        [with(None, None, 2, 0), with(None, Some("wrong"), 2, 0), with(Some("kv"), Some("secret"), 3, 0)]
+    {
+        let error = RedisBackend::open(config).unwrap_err();
+        assert!(matches!(error, StoreError::Backend(BackendError::Io { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("NOAUTH") || text.contains("WRONGPASS"), "{text}");
+    }
+    assert!(!format!("{:?}", with(None, Some("secret"), 2, 0)).contains("secret"));
+}
+
+#[test]
+fn settings_out_of_range_are_refused() {
+    let config = RedisConfig::new(Address::Unix("/nowhere".into()), 1 << 20, LEN);
+    let refused = |config| match RedisBackend::open(config) {
+        Err(StoreError::InvalidConfig { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(RedisConfig { max_payload: 0, ..config.clone() }), "max_payload");
+    assert_eq!(
+        refused(RedisConfig { max_payload: 512 << 20, capacity_bytes: 1 << 40, ..config.clone() }),
+        "max_payload"
+    );
+    assert_eq!(refused(RedisConfig { capacity_bytes: 5000, ..config.clone() }), "capacity_bytes");
+    assert_eq!(refused(RedisConfig { protocol: 4, ..config.clone() }), "protocol");
+    assert_eq!(refused(RedisConfig { timeout: Duration::ZERO, ..config.clone() }), "timeout");
+    let short = Some(Duration::from_millis(900));
+    assert_eq!(refused(RedisConfig { time_to_live: short, ..config.clone() }), "time_to_live");
+    assert!(matches!(RedisBackend::open(config), Err(StoreError::Backend(_))), "nobody is there");
+    let nobody = Address::Tcp("127.0.0.1".into(), 1);
+    assert!(matches!(
+        RedisBackend::open(RedisConfig::new(nobody, 1 << 20, LEN)),
+        Err(StoreError::Backend(_))
+    ));
+}
+
+/// Stopped in the middle of loads: misses in time, slots that are taken until nothing can arrive any more, and no wrong bytes after.
+#[test]
+fn a_server_that_is_stopped() {
+    let Some(server) = Server::start(&[]) else { return };
+    let config = RedisConfig { timeout: Duration::from_millis(200), ..server.config(64) };
+    let (mut store, arena) = open(config, always());
+    store.put(&fill(&arena, 0), at(0)).unwrap();
+    assert_eq!(finish(&mut store, at(0))[0].objects, [Ok(()); SLOTS as usize]);
+    for round in 1..4 {
+        server.stop(true);
+        store.get(&wanted(0), at(10 * round)).unwrap();
+        let mut done = Vec::new();
+        store.poll(at(10 * round + 2), &mut done);
+        assert!(done[0].objects.iter().all(|object| *object == Err(Why::TimedOut)), "{done:?}");
+        // The socket's own end comes: then the slots are free, while the server still stands.
+        settle(&mut store, at(10 * round + 2));
+        assert_eq!(store.stats().quarantined, 0);
+        for slot in 0..SLOTS {
+            arena.write(slot).unwrap().fill(0xee);
+        }
+        server.stop(false);
+        assert!((0..SLOTS).all(|slot| arena.read(slot).unwrap().iter().all(|&byte| byte == 0xee)));
+        // The breaker lets one through first.
+        store.get(&wanted(0)[..1], at(10 * round + 9)).unwrap();
+        assert_eq!(finish(&mut store, at(10 * round + 9))[0].objects, [Ok(())]);
+        store.get(&wanted(0), at(10 * round + 9)).unwrap();
+        let objects = finish(&mut store, at(10 * round + 9)).remove(0).objects;
+        assert_eq!(check(&arena, 0, &objects), SLOTS as usize, "{objects:?}");
+    }
+}
+
+/// Killed and empty again, in the middle of writes and loads.
+#[test]
+fn a_server_that_is_killed_and_comes_back_empty() {
+    let Some(mut server) = Server::start(&[]) else { return };
+    let (mut store, arena) = open(server.config(64), StoreConfig { workers: 4, ..always() });
+    let mut loaded = 0;
+    for round in 0..8 {
+        let first = u64::from(SLOTS) * (round % 2);
+        let now = at(100 * round);
+        let job = store.put(&fill(&arena, first), now).unwrap();
+        if round % 4 == 3 {
+            server.kill();
+        }
+        let done = finish(&mut store, now).remove(0);
+        assert_eq!(done.job, job);
+        settle(&mut store, now);
+        if round % 4 == 3 {
+            server.restart();
+        }
+        let now = at(100 * round + 50);
+        store.get(&wanted(first), now).unwrap();
+        let objects = finish(&mut store, now).remove(0).objects;
+        loaded += check(&arena, first, &objects);
+        settle(&mut store, now);
+        store.check_invariants().unwrap();
+    }
+    assert!(loaded >= 4 * SLOTS as usize, "{loaded}: {:?}", store.stats());
+    // Emptied: each object is a miss once, and is written anew.
+    server.ask(&[b"FLUSHALL"]);
+    store.get(&wanted(0), at(2000)).unwrap();
+    let objects = finish(&mut store, at(2000)).remove(0).objects;
+    assert!(objects.iter().all(|object| *object == Err(Why::Absent)), "{objects:?}");
+    settle(&mut store, at(2000));
+    store.put(&fill(&arena, 0), at(2000)).unwrap();
+    assert_eq!(finish(&mut store, at(2000))[0].objects, [Ok(()); SLOTS as usize]);
+}
+
+/// A server that has no memory left says so: the breaker stays closed, and what is there is served.
+#[test]
+fn a_server_that_is_full() {
+    let Some(server) = Server::start(&["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"]) else {
+        return;
+    };
+    let (mut store, arena) = open(server.config(4096), always());
+    let mut full = 0;
+    for first in (0..2048).step_by(SLOTS as usize) {
+        store.put(&fill(&arena, first), at(0)).unwrap();
+        let objects = finish(&mut store, at(0)).remove(0).objects;
+        assert!(objects.iter().all(|object| matches!(object, Ok(()) | Err(Why::Full))), "{objects:?}");
+        full += objects.iter().filter(|object| object.is_err()).count() as u64;
+    }
+    settle(&mut store, at(0));
+    assert!(full > 0 && store.stats().full == full && store.stats().opened == 0, "{:?}", store.stats());
+    store.get(&wanted(0), at(0)).unwrap();
+    let objects = finish(&mut store, at(0)).remove(0).objects;
+    assert_eq!(check(&arena, 0, &objects), SLOTS as usize);
+}
+
+/// A value of another type is refused by the server: the object is a miss, and the connection goes on.
+#[test]
+fn a_key_that_is_somebody_elses() {
+    let Some(server) = Server::start(&[]) else { return };
+    let (mut store, arena) = open(server.config(8), always());
+    let name = kvpool_store::ObjectName { namespace: namespace(1).digest(), key: key(1) };
+    server.ask(&[b"LPUSH", format!("kvpool/{name}").as_bytes(), b"a list"]);
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Failed));
+    assert!(store.stats().last_error.unwrap().contains("WRONGTYPE"));
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+    // Values end by themselves.
+    let lives = server.ask(&[b"TTL", format!("kvpool/{name}").as_bytes()]);
+    let lives: u64 = String::from_utf8(lives).unwrap().parse().unwrap();
+    assert!((80_000..=86_400).contains(&lives), "{lives}");
+}

@@ -1,0 +1,357 @@
+//! Back ends that several engines share, a folder and a Redis server: what one wrote another reads, and nothing is ever wrong.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use common::folder::Folder;
+use common::redis::Server;
+use common::{LEN, Numbers, always, at, finish, get, key, namespace, put, settle};
+use kvpool_store::folder::{FolderBackend, FolderConfig};
+use kvpool_store::redis::RedisBackend;
+use kvpool_store::{
+    Arena, Backend, HEADER_BYTES, ObjectName, PAGE, Presence, Store, StoreConfig, StoreError, Why,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// What is shared, and seen and damaged from outside.
+#[derive(Debug)]
+enum Shared {
+    Folder(Folder),
+    Redis(Server),
+}
+
+/// All that can be had here.
+fn all() -> Vec<Shared> {
+    let redis = Server::start(&[]).map(Shared::Redis);
+    [Shared::Folder(Folder::new())].into_iter().chain(redis).collect()
+}
+
+impl Shared {
+    fn backend(&self, places: u64) -> Arc<dyn Backend> {
+        match self {
+            Self::Folder(folder) => FolderBackend::open(folder_config(folder, places)).unwrap(),
+            Self::Redis(server) => RedisBackend::open(server.config(places)).unwrap(),
+        }
+    }
+
+    fn open(&self, places: u64) -> (Store, Arc<Arena>) {
+        self.open_as(1, places, always())
+    }
+
+    fn open_as(&self, model: u8, places: u64, config: StoreConfig) -> (Store, Arc<Arena>) {
+        let arena = Arena::new(2, LEN).unwrap();
+        (Store::open(self.backend(places), arena.clone(), &namespace(model), config).unwrap(), arena)
+    }
+
+    fn objects(&self) -> usize {
+        match self {
+            Self::Folder(folder) => files(folder.path().to_owned()).len(),
+            Self::Redis(server) => {
+                let all: usize = String::from_utf8(server.ask(&[b"DBSIZE"])).unwrap().parse().unwrap();
+                all - server_texts(server)
+            }
+        }
+    }
+
+    fn name(n: u64) -> String {
+        ObjectName { namespace: namespace(1).digest(), key: key(n) }.to_string()
+    }
+
+    fn file(folder: &Folder, n: u64) -> PathBuf {
+        let name = Self::name(n);
+        let (namespace, file) = name.split_once('/').unwrap();
+        folder.path().join(namespace).join(&file[..2]).join(file)
+    }
+
+    /// Replaces an object's bytes. They are as the back end keeps them: a page, or a header, and the payload.
+    fn change(&self, n: u64, how: impl FnOnce(&mut Vec<u8>)) {
+        match self {
+            Self::Folder(folder) => {
+                let path = Self::file(folder, n);
+                let mut bytes = fs::read(&path).unwrap();
+                how(&mut bytes);
+                fs::write(path, bytes).unwrap();
+            }
+            Self::Redis(server) => {
+                let name = format!("kvpool/{}", Self::name(n));
+                let mut bytes = server.ask(&[b"GET", name.as_bytes()]);
+                how(&mut bytes);
+                server.ask(&[b"SET", name.as_bytes(), &bytes]);
+            }
+        }
+    }
+
+    /// Flips a bit of header or payload.
+    fn flip(&self, n: u64, bit: usize) {
+        let page = if matches!(self, Self::Folder(_)) { PAGE } else { HEADER_BYTES };
+        let byte = bit / 8 % (HEADER_BYTES + LEN as usize);
+        let byte = if byte < HEADER_BYTES { byte } else { byte - HEADER_BYTES + page };
+        self.change(n, |bytes| bytes[byte] ^= 1 << (bit % 8));
+    }
+
+    fn empty(&self) {
+        match self {
+            Self::Folder(folder) => {
+                for file in files(folder.path().to_owned()) {
+                    fs::remove_file(file).unwrap();
+                }
+            }
+            Self::Redis(server) => drop(server.ask(&[b"FLUSHALL"])),
+        }
+    }
+}
+
+fn folder_config(folder: &Folder, places: u64) -> FolderConfig {
+    FolderConfig {
+        folder: folder.path().to_owned(),
+        capacity_bytes: places * 3 * PAGE as u64,
+        max_payload: LEN,
+    }
+}
+
+/// Texts of namespaces, which are no objects.
+fn server_texts(server: &Server) -> usize {
+    let texts = (0..9).map(|n| format!("kvpool/{}.json", namespace(n).digest()));
+    texts.filter(|text| server.ask(&[b"EXISTS", text.as_bytes()]) == b"1").count()
+}
+
+/// Files of objects, also those that are being written.
+fn files(folder: PathBuf) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let objects = files.into_iter().filter(|file| file.extension().is_none_or(|end| end != "json"));
+    objects.chain(folders.into_iter().flat_map(self::files)).collect()
+}
+
+#[test]
+fn what_one_wrote_another_reads() {
+    for shared in all() {
+        let (mut one, arena) = shared.open(8);
+        (0..5).for_each(|n| put(&mut one, &arena, n, at(0)).unwrap());
+        let (mut other, arena) = shared.open(8);
+        (0..5).for_each(|n| assert_eq!(get(&mut other, &arena, n, at(0)), Ok(())));
+        assert_eq!(get(&mut other, &arena, 5, at(0)), Err(Why::Absent));
+        // Other weights have other names: a miss, and no damage.
+        let (mut stranger, arena) = shared.open_as(2, 8, always());
+        assert_eq!(get(&mut stranger, &arena, 1, at(0)), Err(Why::Absent));
+        put(&mut stranger, &arena, 1, at(0)).unwrap();
+        assert_eq!((stranger.stats().damaged, shared.objects()), (0, 6));
+    }
+}
+
+/// The bound is what is written less what is removed, seen from outside.
+#[test]
+fn what_goes_is_gone_there() {
+    for shared in all() {
+        let (mut store, arena) = shared.open(3);
+        (0..7).for_each(|n| put(&mut store, &arena, n, at(0)).unwrap());
+        settle(&mut store, at(0));
+        assert_eq!((shared.objects(), store.stats().evicted), (3, 4), "{shared:?}");
+        store.remove(&[key(4), key(5)], at(0));
+        settle(&mut store, at(0));
+        assert_eq!(shared.objects(), 1);
+        // Other weights: what was written before goes under its own name.
+        store.renew(namespace(3).digest(), at(0));
+        settle(&mut store, at(0));
+        assert_eq!(shared.objects(), 0, "{shared:?}");
+        put(&mut store, &arena, 6, at(0)).unwrap();
+        assert_eq!(get(&mut store, &arena, 6, at(0)), Ok(()));
+        store.check_invariants().unwrap();
+    }
+}
+
+#[test]
+fn flipped_bits_are_never_served() {
+    let flips: u64 = std::env::var("KVPOOL_STORE_FLIPS").map_or(300, |flips| flips.parse().unwrap());
+    for shared in all() {
+        let (mut store, arena) = shared.open(4);
+        let mut numbers = Numbers(7);
+        for _ in 0..flips {
+            put(&mut store, &arena, 1, at(0)).unwrap();
+            shared.flip(1, numbers.below(8 * (HEADER_BYTES as u64 + u64::from(LEN))) as usize);
+            let (mut other, arena) = shared.open_as(1, 4, StoreConfig { workers: 1, ..always() });
+            // Without its magic it is no object.
+            assert!(
+                matches!(get(&mut other, &arena, 1, at(0)), Err(Why::Damaged | Why::Absent)),
+                "{shared:?}"
+            );
+            store.remove(&[key(1)], at(0));
+            settle(&mut store, at(0));
+            assert_eq!(shared.objects(), 0);
+        }
+    }
+}
+
+#[test]
+fn short_long_and_strange_values_are_misses() {
+    for shared in all() {
+        let lengths = [0, 1, 8, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, PAGE, PAGE + 1];
+        for len in lengths {
+            let (mut store, arena) = shared.open(4);
+            put(&mut store, &arena, 1, at(0)).unwrap();
+            shared.change(1, |bytes| bytes.truncate(len));
+            assert!(matches!(get(&mut store, &arena, 1, at(0)), Err(Why::Damaged | Why::Absent)), "{len}");
+            settle(&mut store, at(0));
+            assert_eq!(shared.objects(), 0);
+        }
+        let (mut store, arena) = shared.open(4);
+        put(&mut store, &arena, 1, at(0)).unwrap();
+        shared.change(1, |bytes| bytes.extend_from_slice(&[9; 100_000]));
+        assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()), "what stands behind it is nobody's");
+        put(&mut store, &arena, 2, at(0)).unwrap();
+        assert_eq!(get(&mut store, &arena, 2, at(0)), Ok(()), "the connection is where it should be");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Put(usize, u64),
+    Get(usize, u64),
+    Remove(usize, u64),
+    Probe(usize),
+    Flip(u64, usize),
+    Reopen(usize),
+    Empty,
+}
+
+fn operations() -> impl Strategy<Value = Operation> {
+    let one = (0_usize..2, 0_u64..6);
+    prop_oneof![
+        6 => one.clone().prop_map(|(store, n)| Operation::Put(store, n)),
+        6 => one.clone().prop_map(|(store, n)| Operation::Get(store, n)),
+        2 => one.prop_map(|(store, n)| Operation::Remove(store, n)),
+        2 => (0_usize..2).prop_map(Operation::Probe),
+        1 => (0_u64..6, 0_usize..100_000).prop_map(|(n, bit)| Operation::Flip(n, bit)),
+        1 => (0_usize..2).prop_map(Operation::Reopen),
+        1 => Just(Operation::Empty),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Two stores and what they share. Each may believe what is not so any more: then it misses, and knows better.
+    #[test]
+    fn two_stores_as_the_documentation_says(histories in vec(vec(operations(), 1..40), 2)) {
+        for (shared, history) in all().into_iter().zip(histories) {
+            let config = StoreConfig { believed_for: at(0), ..always() };
+            let mut stores = [shared.open_as(1, 32, config), shared.open_as(1, 32, config)];
+            // What is there, and whether its bytes were changed; what each store takes to be its own.
+            let mut there = BTreeMap::new();
+            let mut own = [BTreeSet::new(), BTreeSet::new()];
+            for operation in history {
+                match operation {
+                    Operation::Put(s, n) => {
+                        let (store, arena) = &mut stores[s];
+                        prop_assert_eq!(put(store, arena, n, at(0)), Ok(()));
+                        if own[s].insert(n) {
+                            there.insert(n, false);
+                        }
+                    }
+                    Operation::Get(s, n) => {
+                        let (store, arena) = &mut stores[s];
+                        let got = get(store, arena, n, at(0));
+                        settle(store, at(0));
+                        match there.get(&n) {
+                            Some(false) => prop_assert_eq!(got, Ok(())),
+                            damaged => {
+                                prop_assert!(got == Err(Why::Absent) || damaged.is_some() && got == Err(Why::Damaged));
+                                own[s].remove(&n);
+                                // What is no object at all stays until it is written over, unless it was this store's.
+                                if shared.objects() < there.len() {
+                                    there.remove(&n);
+                                }
+                            }
+                        }
+                    }
+                    Operation::Remove(s, n) => {
+                        let store = &mut stores[s].0;
+                        prop_assert_eq!(store.remove(&[key(n)], at(0)), usize::from(own[s].remove(&n)));
+                        settle(store, at(0));
+                        there.remove(&n);
+                    }
+                    Operation::Probe(s) => {
+                        let store = &mut stores[s].0;
+                        store.probe(&(0..6).map(key).collect::<Vec<_>>(), at(0));
+                        let answers = finish(store, at(0)).remove(0).objects;
+                        settle(store, at(0));
+                        for n in 0..6 {
+                            let expected = if there.contains_key(&n) { Ok(()) } else { Err(Why::Absent) };
+                            prop_assert_eq!(answers[n as usize], expected);
+                        }
+                        own[s].retain(|n| there.contains_key(n));
+                    }
+                    Operation::Flip(n, bit) => {
+                        if there.get(&n) == Some(&false) {
+                            shared.flip(n, bit);
+                            there.insert(n, true);
+                        }
+                    }
+                    Operation::Reopen(s) => {
+                        stores[s] = shared.open_as(1, 32, config);
+                        own[s].clear();
+                        if matches!(shared, Shared::Folder(_)) {
+                            own[s].extend(there.keys().copied()); // it is listed
+                        }
+                    }
+                    Operation::Empty => {
+                        shared.empty();
+                        there.clear();
+                    }
+                }
+                prop_assert_eq!(shared.objects(), there.len());
+                stores.iter().for_each(|(store, _)| store.check_invariants().unwrap());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folder_is_listed_newest_last_and_bounded() {
+    let folder = Folder::new();
+    let open = |places| {
+        let backend = FolderBackend::open(folder_config(&folder, places)).unwrap();
+        let arena = Arena::new(2, LEN).unwrap();
+        (Store::open(backend, arena.clone(), &namespace(1), always()).unwrap(), arena)
+    };
+    let (mut whole, arena) = open(8);
+    for n in 0..6 {
+        put(&mut whole, &arena, n, at(0)).unwrap();
+        let old = std::time::SystemTime::UNIX_EPOCH + at(1000 * n + 1);
+        fs::File::options().write(true).open(Shared::file(&folder, n)).unwrap().set_modified(old).unwrap();
+    }
+    // What a killed writer left is old; what one is writing is not. Files of others are nobody's business.
+    let leaves = |name: &str| Shared::file(&folder, 1).with_file_name(name);
+    for (name, seconds) in [("0-0.tmp", 1), ("0-1.tmp", u64::from(u32::MAX)), ("notes", 1)] {
+        let file = fs::File::create(leaves(name)).unwrap();
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH + at(seconds)).unwrap();
+    }
+    let (store, _) = open(4);
+    assert_eq!(store.stats().restored, 4);
+    let here = |store: &Store, n| store.contains(&key(n), at(0)) == Presence::Here;
+    assert_eq!([0, 1, 2, 5].map(|n| here(&store, n)), [false, false, true, true]);
+    assert!(!Shared::file(&folder, 1).exists() && Shared::file(&folder, 2).exists());
+    assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_a_miss() {
+    let folder = Folder::new();
+    let shared = Shared::Folder(folder);
+    let (mut store, arena) = shared.open(4);
+    let Shared::Folder(folder) = &shared else { return };
+    fs::write(folder.path().join(namespace(1).digest().to_string()), "a file").unwrap();
+    assert_eq!(put(&mut store, &arena, 1, at(0)), Err(Why::Failed));
+    assert!(store.stats().last_error.unwrap().contains("writing an object failed"));
+    let config = FolderConfig { folder: "/proc/none".into(), capacity_bytes: 1 << 20, max_payload: LEN };
+    assert!(matches!(FolderBackend::open(config.clone()), Err(StoreError::Backend(_))));
+    let config = FolderConfig { capacity_bytes: 100, ..config };
+    let error = FolderBackend::open(config).unwrap_err();
+    assert!(matches!(error, StoreError::InvalidConfig { field: "capacity_bytes", .. }));
+}
