@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Literal, Self, TypeAlias, final
+from typing import Literal, Protocol, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
@@ -10,8 +10,11 @@ from kvpool._core import EvictionPolicy
 
 __all__ = [
     "Arena",
+    "Custom",
     "Disk",
     "Namespace",
+    "Redis",
+    "SharedFolder",
     "Store",
     "StoreFolder",
     "StoreStats",
@@ -37,7 +40,7 @@ Presence: TypeAlias = Literal[
     "here",  # it can be loaded
     "pending",  # it is being written
     "absent",  # it is not there, or cannot be had now
-    "unknown",  # a shared back end may have it
+    "unknown",  # a shared back end may have it: probe() asks
 ]
 
 #: Whether an object is written: when it is offered again, at once, not at all.
@@ -215,6 +218,111 @@ class Disk:
     ) -> Self: ...
 
 @final
+class SharedFolder:
+    """A folder that several machines have, with a file per object: NFS, or any other file system.
+
+    A store opens it. What another engine of the same namespace wrote is found by ``probe``. Each engine keeps its own
+    bound; when a store opens it, the oldest files of its namespace beyond the bound are removed.
+
+    Args:
+        folder: Made if there is none.
+        capacity_bytes: What the objects of one store may take.
+        max_payload: Bytes of the largest object; a slot of the arena by default.
+
+    Raises:
+        InvalidArgumentError: A number is out of range.
+
+    >>> kvpool.store.SharedFolder("/mnt/nfs/kv", capacity_bytes=2 << 40)
+    SharedFolder("/mnt/nfs/kv", 2199023255552)
+    """
+
+    def __new__(
+        cls, folder: str | PathLike[str], capacity_bytes: int, *, max_payload: int | None = None
+    ) -> Self: ...
+
+@final
+class Redis:
+    """A Redis or Valkey server, and how much of it.
+
+    A store connects when it is opened. Objects are values under ``kvpool/NAMESPACE/HASH-GROUP``, of 512 MiB at most.
+    What another engine of the same namespace wrote is found by ``probe``. One store's objects are bounded by
+    ``capacity_bytes``; set the server's ``maxmemory``, with a policy that evicts, for all of them. Redis 4.0 or later.
+
+    Args:
+        capacity_bytes: What the objects of one store may take.
+        host: Its name or number; this machine by default.
+        port: TCP port.
+        unix_socket: Path of a Unix socket, instead of host and port.
+        username: Who asks, of servers that know users.
+        password: What it is asked with.
+        database: Number of the database.
+        protocol: Version of the protocol, 2 or 3.
+        max_payload: Bytes of the largest object; a slot of the arena by default.
+        time_to_live: Seconds from its write after which a value ends; ``None`` for never.
+        timeout: Seconds that the server may send and take nothing.
+
+    Raises:
+        InvalidArgumentError: A number is out of range, or there are two addresses.
+
+    >>> kvpool.store.Redis(64 << 30, host="cache.internal", password="secret")
+    Redis("cache.internal:6379", 68719476736)
+    """
+
+    def __new__(
+        cls,
+        capacity_bytes: int,
+        *,
+        host: str | None = None,
+        port: int = 6379,
+        unix_socket: str | PathLike[str] | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        database: int = 0,
+        protocol: int = 2,
+        max_payload: int | None = None,
+        time_to_live: float | None = 86400.0,
+        timeout: float = 5.0,
+    ) -> Self: ...
+
+class CustomBackend(Protocol):
+    """What a back end written in Python does.
+
+    Workers call it, several at once, each on a thread of its own; every call may take its time. An exception is a
+    failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be checked: the store does that.
+    Names are text of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
+    until the call returns.
+    """
+
+    def write(self, name: str, header: bytes, address: int, length: int) -> None:
+        """Keeps an object: a header, and ``length`` bytes at ``address``."""
+    def read(self, name: str, address: int, length: int) -> bytes | None:
+        """Writes at most ``length`` bytes of an object's payload to ``address``.
+
+        Returns the header, or ``None`` if there is no such object.
+        """
+    def exist(self, names: list[str]) -> list[bool]:
+        """Whether each object is there."""
+    def remove(self, names: list[str]) -> None:
+        """Removes objects, those that are there."""
+
+@final
+class Custom:
+    """A back end written in Python, and how much of it.
+
+    ``kvpool.store.s3`` and ``kvpool.store.mooncake`` have two.
+
+    Args:
+        backend: What moves the bytes.
+        capacity_bytes: What the objects of one store may take.
+        max_payload: Bytes of the largest object; a slot of the arena by default.
+
+    Raises:
+        InvalidArgumentError: A number is out of range.
+    """
+
+    def __new__(cls, backend: CustomBackend, capacity_bytes: int, *, max_payload: int | None = None) -> Self: ...
+
+@final
 class Store:
     """A bounded store of objects beneath an engine's memory.
 
@@ -234,7 +342,7 @@ class Store:
         deadline: Seconds that a transfer may take; then it is a miss, and its slot stays taken until it has ended.
         breaker_failures: Failures in a row after which the back end is left alone.
         breaker_pause: For how many seconds.
-        absent_for: Seconds for which a shared back end is not asked again for what it did not have.
+        believed_for: Seconds for which a shared back end is believed that it has an object, or has not.
         staged: Whether payloads pass through memory of the workers, at the price of a copy there. Then a slot is free
             once its job has ended, whatever the back end does: for engines that reuse a slot as soon as they are told.
         tell_gone: Whether ``take_gone`` tells what went.
@@ -260,7 +368,7 @@ class Store:
 
     def __new__(
         cls,
-        backend: Disk,
+        backend: Disk | SharedFolder | Redis | Custom,
         arena: Arena,
         namespace: Namespace,
         *,
@@ -272,7 +380,7 @@ class Store:
         deadline: float = 2.0,
         breaker_failures: int = 8,
         breaker_pause: float = 5.0,
-        absent_for: float = 10.0,
+        believed_for: float = 10.0,
         staged: bool = False,
         tell_gone: bool = False,
     ) -> Self: ...
@@ -334,6 +442,15 @@ class Store:
         """What is known of each key.
 
         Asks nobody. O(keys).
+
+        Raises:
+            ClosedError: The store is closed.
+        """
+    def probe(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
+        """Asks which objects are there.
+
+        Returns the job; an object's outcome is ``ok`` or ``absent``. A shared back end is asked, many keys at once, and
+        what it says is believed for a time by ``contains``, ``get`` and ``put``. Of others all is known. O(keys).
 
         Raises:
             ClosedError: The store is closed.

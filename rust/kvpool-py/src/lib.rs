@@ -149,7 +149,10 @@ mod _core {
     #[pymodule]
     mod store {
         #[pymodule_export]
-        use crate::store::{PyArena, PyDisk, PyNamespace, PyStore, PyStoreFolder, PyStoreStats};
+        use crate::store::{
+            PyArena, PyCustom, PyDisk, PyNamespace, PyRedis, PySharedFolder, PyStore, PyStoreFolder,
+            PyStoreStats,
+        };
     }
 
     /// One pool per tier, swaps between them, and plans of what is copied.

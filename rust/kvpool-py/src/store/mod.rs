@@ -1,16 +1,16 @@
-//! `Store`, `Disk`: see kvpool.store.
+//! `Store`: see kvpool.store.
 
 mod arena;
+mod backends;
+mod custom;
 mod folder;
 mod namespace;
 mod stats;
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kvpool::BlockHash;
-use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{
     Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, StoreError, TokenRange,
     Waiter, Why,
@@ -19,6 +19,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
 pub(crate) use self::arena::PyArena;
+use self::backends::AnyBackend;
+pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
+pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
 pub(crate) use self::stats::PyStoreStats;
@@ -36,7 +39,10 @@ type Ended = (u64, Vec<&'static str>);
 
 /// A number of 32 bits.
 fn u32_of(py: Python<'_>, name: &str, value: Int) -> PyResult<u32> {
-    let value = i128::from(value);
+    u32_from(py, name, i128::from(value))
+}
+
+fn u32_from(py: Python<'_>, name: &str, value: i128) -> PyResult<u32> {
     u32::try_from(value).map_err(|_| {
         let limit = if value < 0 { "not be negative".into() } else { format!("be at most {}", u32::MAX) };
         raise(py, "InvalidArgumentError", format!("{name} is {value}: must {limit}"))
@@ -106,43 +112,6 @@ fn keys(keys: &Bound<'_, PyAny>, groups: Option<&Bound<'_, PyAny>>) -> PyResult<
     Ok(hashes.into_iter().zip(groups).map(|(hash, group)| ObjectKey { hash, group }).collect())
 }
 
-/// A folder of a disk, and how much of it.
-#[pyclass(frozen, module = "kvpool._core.store", name = "Disk")]
-pub(crate) struct PyDisk {
-    config: DiskConfig,
-    max_payload: Option<u32>,
-}
-
-#[pymethods]
-impl PyDisk {
-    #[new]
-    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8))]
-    fn new(
-        py: Python<'_>,
-        folder: PathBuf,
-        capacity_bytes: Int,
-        max_payload: Option<Int>,
-        #[pyo3(from_py_with = int)] free_floor_bytes: i128,
-        direct: bool,
-        #[pyo3(from_py_with = int)] scanners: i128,
-    ) -> PyResult<Self> {
-        let max_payload = max_payload.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()?;
-        let config = DiskConfig {
-            folder,
-            capacity_bytes: count(py, "capacity_bytes", capacity_bytes)? as u64,
-            max_payload: 0,
-            free_floor: count(py, "free_floor_bytes", free_floor_bytes)? as u64,
-            direct,
-            scanners: count(py, "scanners", scanners)?,
-        };
-        Ok(Self { config, max_payload })
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Disk({:?}, {})", self.config.folder, self.config.capacity_bytes)
-    }
-}
-
 /// A bounded store of objects beneath an engine's memory.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Store")]
 pub(crate) struct PyStore {
@@ -186,12 +155,12 @@ impl PyStore {
     #[new]
     #[pyo3(signature = (
         backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=65536, workers=4, queue=1024,
-        deadline=2.0, breaker_failures=8, breaker_pause=5.0, absent_for=10.0, staged=false, tell_gone=false
+        deadline=2.0, breaker_failures=8, breaker_pause=5.0, believed_for=10.0, staged=false, tell_gone=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
-        backend: &PyDisk,
+        backend: AnyBackend<'_>,
         arena: &PyArena,
         namespace: &PyNamespace,
         eviction: &str,
@@ -202,7 +171,7 @@ impl PyStore {
         #[pyo3(from_py_with = float)] deadline: f64,
         #[pyo3(from_py_with = int)] breaker_failures: i128,
         #[pyo3(from_py_with = float)] breaker_pause: f64,
-        #[pyo3(from_py_with = float)] absent_for: f64,
+        #[pyo3(from_py_with = float)] believed_for: f64,
         staged: bool,
         tell_gone: bool,
     ) -> PyResult<Self> {
@@ -218,17 +187,15 @@ impl PyStore {
                 failures: u32::try_from(failures).unwrap_or(u32::MAX),
                 pause: duration(py, "breaker_pause", breaker_pause)?,
             },
-            absent_for: duration(py, "absent_for", absent_for)?,
+            believed_for: duration(py, "believed_for", believed_for)?,
             staged,
             tell_gone,
         };
         let slot_bytes = arena.0.slot_bytes();
-        let disk =
-            DiskConfig { max_payload: backend.max_payload.unwrap_or(slot_bytes), ..backend.config.clone() };
+        let opener = backend.opener(py, slot_bytes);
         let open = || {
-            let disk = DiskBackend::open(&disk)?;
-            let is_direct = disk.is_direct();
-            Ok::<_, StoreError>((Store::open(disk, arena.0.clone(), &namespace.0, config)?, is_direct))
+            let (backend, is_direct) = opener.open()?;
+            Ok::<_, StoreError>((Store::open(backend, arena.0.clone(), &namespace.0, config)?, is_direct))
         };
         let (store, is_direct) = py.detach(open).or_raise(py)?;
         let waiter = store.waiter();
@@ -305,6 +272,18 @@ impl PyStore {
     ) -> PyResult<Vec<&'static str>> {
         let keys = self::keys(keys, groups)?;
         self.call(py, |store, now| keys.iter().map(|key| store.contains(key, now).name()).collect())
+    }
+
+    /// Asks which objects are there.
+    #[pyo3(signature = (keys, *, groups=None))]
+    fn probe(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        groups: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<u64> {
+        let keys = self::keys(keys, groups)?;
+        Ok(self.call(py, |store, now| store.probe(&keys, now))?.get())
     }
 
     /// Removes objects.

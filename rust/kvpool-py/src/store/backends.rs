@@ -1,0 +1,196 @@
+//! `Disk`, `SharedFolder`, `Redis`: which back end a store opens, with which settings.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::folder::{FolderBackend, FolderConfig};
+use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
+use kvpool_store::{Backend, StoreError};
+use pyo3::prelude::*;
+
+use super::custom::{Custom, PyCustom};
+use super::{duration, u32_from, u32_of};
+use crate::convert::{Int, Text, count, float, int};
+use crate::errors::raise;
+
+/// Whichever a caller gives.
+#[derive(FromPyObject)]
+pub(super) enum AnyBackend<'py> {
+    #[pyo3(annotation = "Disk")]
+    Disk(PyRef<'py, PyDisk>),
+    #[pyo3(annotation = "SharedFolder")]
+    Folder(PyRef<'py, PySharedFolder>),
+    #[pyo3(annotation = "Redis")]
+    Redis(PyRef<'py, PyRedis>),
+    #[pyo3(annotation = "Custom")]
+    Custom(PyRef<'py, PyCustom>),
+}
+
+/// What opens a back end, without the interpreter.
+pub(super) enum Opener {
+    Disk(DiskConfig),
+    Folder(FolderConfig),
+    Redis(RedisConfig),
+    Custom(Custom),
+}
+
+impl AnyBackend<'_> {
+    /// A payload is a slot of the arena, unless it was said how long it may be.
+    pub(super) fn opener(&self, py: Python<'_>, slot_bytes: u32) -> Opener {
+        match self {
+            Self::Disk(disk) => Opener::Disk(DiskConfig {
+                max_payload: disk.max_payload.unwrap_or(slot_bytes),
+                ..disk.config.clone()
+            }),
+            Self::Folder(folder) => Opener::Folder(FolderConfig {
+                max_payload: folder.max_payload.unwrap_or(slot_bytes),
+                ..folder.config.clone()
+            }),
+            Self::Redis(server) => Opener::Redis(RedisConfig {
+                max_payload: server.max_payload.unwrap_or(slot_bytes),
+                ..server.config.clone()
+            }),
+            Self::Custom(custom) => Opener::Custom(custom.of(py, slot_bytes)),
+        }
+    }
+}
+
+impl Opener {
+    /// Opens it, and says whether it goes round the page cache. Waits.
+    pub(super) fn open(self) -> Result<(Arc<dyn Backend>, bool), StoreError> {
+        Ok(match self {
+            Self::Disk(config) => {
+                let disk = DiskBackend::open(&config)?;
+                let is_direct = disk.is_direct();
+                (disk, is_direct)
+            }
+            Self::Folder(config) => (FolderBackend::open(config)?, false),
+            Self::Redis(config) => (RedisBackend::open(config)?, false),
+            Self::Custom(custom) => (Arc::new(custom), false),
+        })
+    }
+}
+
+fn max_payload(py: Python<'_>, bytes: Option<Int>) -> PyResult<Option<u32>> {
+    bytes.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()
+}
+
+/// A folder of a disk, and how much of it.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Disk")]
+pub(crate) struct PyDisk {
+    config: DiskConfig,
+    max_payload: Option<u32>,
+}
+
+#[pymethods]
+impl PyDisk {
+    #[new]
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8))]
+    fn new(
+        py: Python<'_>,
+        folder: PathBuf,
+        capacity_bytes: Int,
+        max_payload: Option<Int>,
+        #[pyo3(from_py_with = int)] free_floor_bytes: i128,
+        direct: bool,
+        #[pyo3(from_py_with = int)] scanners: i128,
+    ) -> PyResult<Self> {
+        let config = DiskConfig {
+            folder,
+            capacity_bytes: count(py, "capacity_bytes", capacity_bytes)? as u64,
+            max_payload: 0,
+            free_floor: count(py, "free_floor_bytes", free_floor_bytes)? as u64,
+            direct,
+            scanners: count(py, "scanners", scanners)?,
+        };
+        Ok(Self { config, max_payload: self::max_payload(py, max_payload)? })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Disk({:?}, {})", self.config.folder, self.config.capacity_bytes)
+    }
+}
+
+/// A folder that several machines have, with a file per object.
+#[pyclass(frozen, module = "kvpool._core.store", name = "SharedFolder")]
+pub(crate) struct PySharedFolder {
+    config: FolderConfig,
+    max_payload: Option<u32>,
+}
+
+#[pymethods]
+impl PySharedFolder {
+    #[new]
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None))]
+    fn new(py: Python<'_>, folder: PathBuf, capacity_bytes: Int, max_payload: Option<Int>) -> PyResult<Self> {
+        let capacity_bytes = count(py, "capacity_bytes", capacity_bytes)? as u64;
+        let max_payload = self::max_payload(py, max_payload)?;
+        Ok(Self { config: FolderConfig { folder, capacity_bytes, max_payload: 0 }, max_payload })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("SharedFolder({:?}, {})", self.config.folder, self.config.capacity_bytes)
+    }
+}
+
+/// A Redis or Valkey server, and how much of it.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Redis")]
+pub(crate) struct PyRedis {
+    config: RedisConfig,
+    max_payload: Option<u32>,
+}
+
+#[pymethods]
+impl PyRedis {
+    #[new]
+    #[pyo3(signature = (
+        capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, protocol=2,
+        max_payload=None, time_to_live=Some(86400.0), timeout=5.0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "settings by name")]
+    fn new(
+        py: Python<'_>,
+        capacity_bytes: Int,
+        host: Option<Text>,
+        #[pyo3(from_py_with = int)] port: i128,
+        unix_socket: Option<PathBuf>,
+        username: Option<Text>,
+        password: Option<Text>,
+        #[pyo3(from_py_with = int)] database: i128,
+        #[pyo3(from_py_with = int)] protocol: i128,
+        max_payload: Option<Int>,
+        time_to_live: Option<f64>,
+        #[pyo3(from_py_with = float)] timeout: f64,
+    ) -> PyResult<Self> {
+        let port = u16::try_from(port).ok().filter(|&port| port > 0).ok_or_else(|| {
+            raise(py, "InvalidArgumentError", format!("port is {port}: must be from 1 to {}", u16::MAX))
+        })?;
+        let address = match (host, unix_socket) {
+            (Some(_), Some(_)) => {
+                let message = "host and unix_socket are both given: a server is at one of them";
+                return Err(raise(py, "InvalidArgumentError", message));
+            }
+            (None, Some(path)) => Address::Unix(path),
+            (host, None) => Address::Tcp(host.map_or_else(|| "127.0.0.1".into(), |host| host.0), port),
+        };
+        let config = RedisConfig {
+            username: username.map(|text| text.0),
+            password: password.map(|text| text.0),
+            database: u32_from(py, "database", database)?,
+            protocol: u32_from(py, "protocol", protocol)?,
+            time_to_live: time_to_live.map(|lives| duration(py, "time_to_live", lives)).transpose()?,
+            timeout: duration(py, "timeout", timeout)?,
+            ..RedisConfig::new(address, count(py, "capacity_bytes", capacity_bytes)? as u64, 0)
+        };
+        Ok(Self { config, max_payload: self::max_payload(py, max_payload)? })
+    }
+
+    fn __repr__(&self) -> String {
+        let at = match &self.config.address {
+            Address::Tcp(host, port) => format!("{host}:{port}"),
+            Address::Unix(path) => path.display().to_string(),
+        };
+        format!("Redis({at:?}, {})", self.config.capacity_bytes)
+    }
+}

@@ -1,0 +1,164 @@
+//! `Custom`: a back end written in Python, such as S3 and Mooncake.
+//!
+//! Workers call it, each on its thread. It is given addresses of payloads, valid until its call returns, so that a transfer engine
+//! moves them without a copy; what it moves is checked like anything else. An exception is a failure.
+
+use std::fmt;
+use std::io;
+
+use kvpool_store::{
+    Backend, BackendError, HEADER_BYTES, NamespaceDigest, Object, ObjectMut, ObjectName, Place,
+};
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::u32_of;
+use crate::convert::{Int, count};
+
+/// A back end in Python, and how much of it.
+#[pyclass(frozen, module = "kvpool._core.store", name = "Custom")]
+pub(crate) struct PyCustom {
+    backend: Py<PyAny>,
+    capacity_bytes: u64,
+    max_payload: Option<u32>,
+}
+
+#[pymethods]
+impl PyCustom {
+    #[new]
+    #[pyo3(signature = (backend, capacity_bytes, *, max_payload=None))]
+    fn new(
+        py: Python<'_>,
+        backend: Py<PyAny>,
+        capacity_bytes: Int,
+        max_payload: Option<Int>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            backend,
+            capacity_bytes: count(py, "capacity_bytes", capacity_bytes)? as u64,
+            max_payload: max_payload.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()?,
+        })
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("Custom({}, {})", self.backend.bind(py).repr()?, self.capacity_bytes))
+    }
+}
+
+impl PyCustom {
+    pub(super) fn of(&self, py: Python<'_>, slot_bytes: u32) -> Custom {
+        let max_payload = self.max_payload.unwrap_or(slot_bytes);
+        let places = self.capacity_bytes / (HEADER_BYTES as u64 + u64::from(max_payload)).max(1);
+        let places = u32::try_from(places).unwrap_or(u32::MAX - 1);
+        Custom { backend: self.backend.clone_ref(py), places, max_payload }
+    }
+}
+
+pub(super) struct Custom {
+    backend: Py<PyAny>,
+    places: u32,
+    max_payload: u32,
+}
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custom").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+/// What Linux calls a disk that is full, and a quota that is used up.
+const FULL: [i32; 2] = [28, 122];
+
+impl Custom {
+    fn call<T>(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, BackendError> {
+        let attached = Python::try_attach(|py| {
+            call(self.backend.bind(py)).map_err(|error| {
+                let errno = error.is_instance_of::<PyOSError>(py).then(|| error.value(py).getattr("errno"));
+                let full = errno.and_then(|number| number.ok()?.extract().ok());
+                if full.is_some_and(|errno| FULL.contains(&errno)) {
+                    return BackendError::Full;
+                }
+                BackendError::Io { operation, error: io::Error::other(error.to_string()) }
+            })
+        });
+        let ended = || BackendError::Io { operation, error: io::Error::other("the interpreter has ended") };
+        attached.unwrap_or_else(|| Err(ended()))
+    }
+}
+
+fn texts(names: &[ObjectName]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+impl Backend for Custom {
+    fn name(&self) -> &'static str {
+        "custom"
+    }
+
+    fn places(&self) -> u32 {
+        self.places
+    }
+
+    fn object_bytes(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.max_payload)
+    }
+
+    fn max_payload(&self) -> u32 {
+        self.max_payload
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn restore(&self, _: NamespaceDigest, _: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        _: Place,
+        name: &ObjectName,
+        replaces: &[ObjectName],
+        object: Object<'_>,
+    ) -> Result<(), BackendError> {
+        self.clear(None, replaces)?;
+        self.call("writing an object", |backend| {
+            let header = PyBytes::new(backend.py(), &object.header.0[..HEADER_BYTES]);
+            let address = object.pages.as_ptr().expose_provenance();
+            backend.call_method1("write", (name.to_string(), header, address, object.len))?;
+            Ok(())
+        })
+    }
+
+    fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
+        let found = self.call("reading an object", |backend| {
+            let address = into.pages.as_mut_ptr().expose_provenance();
+            let answer = backend.call_method1("read", (name.to_string(), address, into.len))?;
+            if answer.is_none() {
+                return Ok(false);
+            }
+            let header = answer.cast::<PyBytes>()?.as_bytes();
+            let len = header.len().min(HEADER_BYTES);
+            into.header.0[..len].copy_from_slice(&header[..len]);
+            Ok(true)
+        })?;
+        if found { Ok(()) } else { Err(BackendError::Absent) }
+    }
+
+    fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
+        self.call("asking for objects", |backend| backend.call_method1("exist", (texts(names),))?.extract())
+    }
+
+    fn clear(&self, _: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.call("removing objects", |backend| backend.call_method1("remove", (texts(names),)).map(|_| ()))
+    }
+}
