@@ -119,4 +119,5 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
         },
         "model": model if with_model else None,
         "groups": None,
+        "tiers": None,
     }

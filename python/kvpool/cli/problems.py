@@ -67,6 +67,10 @@ def next_step(error: Exception) -> str | None:
     message = str(error)
     for words, hint in (
         ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
+        (
+            "need a model whose layers all keep every token",
+            "leave --host-gib and --disk-tib out; --capacities with their sizes runs the model at each",
+        ),
         ("must verify hits", "add --verify fingerprint, or --verify tokens"),
         ("needs a seed", "add --seed with the engine's PYTHONHASHSEED"),
         (

@@ -21,6 +21,7 @@ from kvpool.cli.plot import need_matplotlib
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.cli.running import load
 from kvpool.cli.size_table import print_sizing
+from kvpool.cli.size_tiers import DiskRead, DiskTib, HostGib, HostRead, tiers_asked
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing import (
     DEFAULT_CAPACITIES,
@@ -52,6 +53,8 @@ SIZE_EXAMPLES: Final = """Examples:
   kvpool size trace.jsonl --policies lru,arc,adaptive --capacities 1%,5%,60GiB --model llama-3.1-8b
 
   kvpool size trace.jsonl --model gemma-3-27b --capacities 500GiB,2000GiB --keep 2048
+
+  kvpool size trace.jsonl --model llama-3.1-8b --capacities 60GiB --host-gib 512 --disk-tib 4 --disk-read 6GB/s
 
   kvpool size trace.jsonl --form stream     the figures of papers
 
@@ -135,7 +138,7 @@ PrefillSpeed = Annotated[
     float | None,
     typer.Option(
         "--prefill-tokens-per-s",
-        help="Speed of prefill: says what memory buys in seconds. Needs a KV shape.",
+        help="Speed of prefill: says what memory and tiers buy in seconds. Needs a KV shape.",
         metavar="N",
         rich_help_panel=_PANEL,
         show_default=False,
@@ -165,6 +168,10 @@ def size_command(
     latent_dim: options.LatentDim = None,
     keep: options.Keep = DEFAULT_KEEP,
     prefill_tokens_per_s: PrefillSpeed = None,
+    host_gib: HostGib = None,
+    host_read: HostRead = None,
+    disk_tib: DiskTib = None,
+    disk_read: DiskRead = None,
     sample_blocks: SampleBlocks = None,
     jobs: Jobs = 0,
     as_json: options.AsJson = False,
@@ -183,6 +190,7 @@ def size_command(
         raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", f"add {SHAPE_HINT}")
     if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:
         raise UsageError(f"--prefill-tokens-per-s is {prefill_tokens_per_s}: must be above 0")
+    tiers = tiers_asked(host_gib, host_read, disk_tib, disk_read, shape)
     check_output(html, ".html", trace)
     check_output(png, ".png", trace)
     if png is not None:
@@ -199,6 +207,7 @@ def size_command(
             hints=accuracies,
             shape=shape,
             sample_blocks=sample_blocks,
+            tiers=tiers,
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
@@ -229,6 +238,7 @@ def size_command(
                 jobs=jobs,
                 sample_blocks=sample_blocks,
                 keep=kept,
+                tiers=tiers,
                 source=source,
                 progress=progress,
                 group_progress=group_progress,

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.size_groups import print_groups
+from kvpool.cli.size_tiers import print_tiers
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def print_sizing(report: SizingReport, console: Console) -> None:
     _print_grid(report, console)
     _print_memory(report, console)
     print_groups(report, console)
+    print_tiers(report, console)
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()

@@ -32,6 +32,7 @@ from kvpool.sizing.measure import (
     size,
 )
 from kvpool.sizing.report import SizingReport
+from kvpool.sizing.tiers import Tier, parse_speed
 
 __all__ = [
     "DEFAULT_CAPACITIES",
@@ -44,9 +45,11 @@ __all__ = [
     "References",
     "Size",
     "SizingReport",
+    "Tier",
     "check_sizing",
     "group_runs",
     "parse_keep",
+    "parse_speed",
     "sampled_lru",
     "size",
 ]

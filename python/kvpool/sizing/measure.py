@@ -21,6 +21,7 @@ import kvpool
 from kvpool._core.sizing import References, sampled_lru
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing.grouped import DEFAULT_KEEP, group_runs
+from kvpool.sizing.tiers import check_tiers, tiers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kvpool._core.traces import Trace, TraceSummary
     from kvpool.models import KvShape
     from kvpool.sizing import report as schema
+    from kvpool.sizing.tiers import Tier
 
 __all__ = [
     "DEFAULT_CAPACITIES",
@@ -163,6 +165,7 @@ def size(
     jobs: int = 0,
     sample_blocks: int | None = None,
     keep: int | str = DEFAULT_KEEP,
+    tiers: Sequence[Tier] = (),
     source: str = "",
     progress: Callable[[int, int], None] | None = None,
     group_progress: Callable[[int, int], None] | None = None,
@@ -186,9 +189,11 @@ def size(
         prefill_tokens_per_s: tokens, for seconds.
         jobs: threads, 0: one per core.
         sample_blocks: follow so many blocks at most. Then the report has the LRU curve, its knee, what memory buys and
-            reuse distances, estimated; no policies, optimum, hints, or hit rate over time.
+            reuse distances, and tiers, estimated; no policies, optimum, hints, or hit rate over time.
         keep: of a hybrid model, what its windows and states keep for later requests: ``"all"``, ``"junctions"``, or
             every so many tokens. It is run at each size: :mod:`kvpool.sizing.grouped`.
+        tiers: beneath the device, from it down: what each would serve with a device of each capacity, and the time to
+            the first token: :mod:`kvpool.sizing.tiers`. Needs a shape, of a model whose layers all keep every token.
         source: what the report calls the trace.
         progress: called with cells done and cells in all, from this thread, the first time when one is done. Cells are
             run in an order in which every policy has its share at all times, so the share of the cells is that of the
@@ -202,7 +207,7 @@ def size(
     """
     began = time.perf_counter()
     asked = check_sizing(
-        policies=policies, capacities=capacities, hints=hints, shape=shape, sample_blocks=sample_blocks
+        policies=policies, capacities=capacities, hints=hints, shape=shape, sample_blocks=sample_blocks, tiers=tiers
     )
     if shape is not None and shape.bytes_per_token == 0:
         raise InvalidArgumentError(f"shape is {shape.name}: must keep tokens, and it keeps states alone")
@@ -238,19 +243,20 @@ def size(
         points = _with_capacities(curve, sizes)
         parts = _Parts(sample={"most_blocks": sample_blocks, "rate": curve.sample_rate})
         ideal, reuse_times = _estimated_ideal(every, full, summary), []
+    facts: schema.TraceFacts = {
+        "source": source,
+        "format": trace.format or "generated",
+        "requests": summary["requests"],
+        "block_size": trace.block_tokens,
+        "references": curve.references,
+        "unique_blocks": unique_blocks,
+        "tokens_in": summary["input_tokens"],
+        "span_s": summary["span_ms"] / 1000,
+        "ideal": ideal,
+    }
     return {
         "kvpool": kvpool.__version__,
-        "trace": {
-            "source": source,
-            "format": trace.format or "generated",
-            "requests": summary["requests"],
-            "block_size": trace.block_tokens,
-            "references": curve.references,
-            "unique_blocks": unique_blocks,
-            "tokens_in": summary["input_tokens"],
-            "span_s": summary["span_ms"] / 1000,
-            "ideal": ideal,
-        },
+        "trace": facts,
         "form": form,
         "blocks": blocks,
         "capacities": sizes,
@@ -276,6 +282,7 @@ def size(
         "over_time": parts.over_time,
         "model": model,
         "groups": groups,
+        "tiers": tiers_of(curve, tiers, sizes, model, facts) if tiers and model is not None else None,
         "elapsed_s": time.perf_counter() - began,
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
@@ -288,15 +295,18 @@ def check_sizing(
     hints: Sequence[float] = DEFAULT_HINTS,
     shape: KvShape | None = None,
     sample_blocks: int | None = None,
+    tiers: Sequence[Tier] = (),
 ) -> list[Size]:
     """Check what :func:`size` is asked, as far as that needs no trace, and give the capacities.
 
     O(arguments). Reading a large trace takes longer: whoever reads one asks this first.
 
     Raises:
-        InvalidArgumentError: an unknown policy, a size that is none, GiB without a KV shape, a number out of range.
+        InvalidArgumentError: an unknown policy, a size that is none, GiB without a KV shape, a number out of range,
+            tiers of a model that they cannot be sized for.
 
     """
+    check_tiers(tiers, shape)
     unknown = [policy for policy in policies if policy not in POLICIES]
     if unknown or not policies:
         known = ", ".join(POLICIES)

@@ -29,7 +29,10 @@ __all__ = [
     "PolicyResult",
     "ReuseTime",
     "Sample",
+    "Served",
     "SizingReport",
+    "Tier",
+    "Tiers",
     "TraceFacts",
     "Window",
     "WorthStep",
@@ -247,6 +250,46 @@ class Groups(TypedDict):
     seconds: float
 
 
+class Tier(TypedDict):
+    """Where blocks live beneath the device. What it has, the tiers beneath it have too."""
+
+    name: str
+    #: Of all ranks together.
+    gib: float
+    blocks: int
+    #: What a load from it gets to the tier above.
+    read_bytes_per_s: float
+    #: What a token takes from it to the device, through all tiers above, one after the other.
+    load_s_per_token: float
+    #: The speed of prefill from which on computing a token is faster than loading it from here.
+    break_even_tokens_per_s: float
+
+
+class Served(TypedDict):
+    """What one tier serves: what it has and none above it has. Nothing, if one above holds as much."""
+
+    #: ``device``, or the name of a tier beneath it.
+    tier: str
+    #: Of all block references.
+    block_hit_rate: float
+    #: Of all prompt tokens.
+    token_hit_rate: float
+    #: Loading from it, mean of all requests.
+    load_s: float
+    #: Mean time to the first token with this tier and those above it: loading from one after the other, and prefill of
+    #: the rest; no queue. ``None`` without a speed of prefill.
+    first_token_s: float | None
+
+
+class Tiers(TypedDict):
+    """Tiers beneath the device, with LRU in all of them: see :mod:`kvpool.sizing.tiers`."""
+
+    #: From the device down.
+    below: list[Tier]
+    #: One per capacity, which is the device's, in that order. In each: the device, then the tiers beneath it.
+    sizes: list[list[Served]]
+
+
 class Sample(TypedDict):
     """What was looked at, if not all."""
 
@@ -271,7 +314,8 @@ class SizingReport(TypedDict):
     #: ``all``: partial last blocks count. ``full``: only blocks that their prompt fills.
     blocks: Literal["all", "full"]
     capacities: list[Capacity]
-    #: What the LRU curve, its knee, its worth and the reuse distances are estimated from; ``None``: from all, exact.
+    #: What the LRU curve, its knee, its worth, tiers and the reuse distances are estimated from; ``None``: from all,
+    #: exact.
     #: From a sample there are no policies, optimum, hints, reuse times, or hit rate over time, and the curve has all
     #: capacities.
     sample: Sample | None
@@ -292,3 +336,5 @@ class SizingReport(TypedDict):
     model: Model | None
     #: ``None`` without a model, for one whose layers are all alike, and from a sample.
     groups: Groups | None
+    #: ``None`` if none were asked for.
+    tiers: Tiers | None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.sizing_html.figures import Axis, Figure, Rule, Series, Table, linear_axis, log_axis
 from kvpool.cli.sizing_html.hybrid import by_memory, by_spacing
+from kvpool.cli.sizing_html.tiers import by_tier, first_token
 from kvpool.cli.sizing_html.words import (
     capacity_label,
     count,
@@ -373,6 +374,9 @@ _PLOTS: Final = (
     # Of hybrid models alone.
     (by_memory, ""),
     (by_spacing, ""),
+    # Where tiers were asked for.
+    (by_tier, ""),
+    (first_token, ""),
     (_hints, "No value of hints: it was not computed."),
     (_reuse, "No reuse distances: no block of this trace is used twice."),
     (_over_time, "No hit rate over time: it was not computed."),
