@@ -227,6 +227,10 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
     """A folder that has no objects of a store."""
 
 
+class MissingPackageError(KvpoolError, ImportError):
+    """A package that kvpool needs for this, and does without otherwise, is not installed."""
+
+
 class SlotBusyError(KvpoolError, RuntimeError):
     """A slot of an arena that a transfer has."""
 

@@ -57,6 +57,7 @@ class LookupResult(enum.Enum):
     MISS = 1
     HIT = 2
     HIT_PENDING = 3
+    RETRY = 4
 
 
 class Medium(enum.Enum):

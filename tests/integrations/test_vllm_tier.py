@@ -68,8 +68,9 @@ class Engine:
     def __init__(self, vllm: Vllm, folder: Path, **settings: Any) -> None:
         self.memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
         settings = {"admission": "always", "weights": "1", "free_floor_bytes": 0, "capacity_bytes": 1 << 20, **settings}
+        settings.setdefault("root_dir", None if "url" in settings else str(folder))
         spec = settings.pop("spec", None) or spec_of()
-        self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, root_dir=str(folder), **settings)
+        self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, **settings)
         self.context = Context({key(number): 16 * number for number in range(CHUNKS)})
 
     def job(self, keys: Sequence[bytes], chunks: Sequence[int], *, load: bool) -> Any:
@@ -111,6 +112,71 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
     assert again.job([key(1, 1), key(1)], [2, 3], load=True).success
     assert again.memory[:, 0].tolist() == [0, 0, 6, 5, 0, 0, 0, 0]
     again.tier.shutdown()
+
+
+def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> None:
+    """What other engines wrote is found, and requests wait for the answer, not the scheduler."""
+
+    def engine() -> Engine:
+        return Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
+
+    one, other = engine(), engine()
+    one.memory[0] = 5
+    one.job([key(1)], [0], load=False)
+    tier, keys = other.tier, [key(number) for number in range(4)]
+    assert {tier.lookup(one, other.context) for one in keys} == {LookupResult.RETRY}
+    assert tier.has_pending_work()
+    tier.on_schedule_end(None)
+    assert {tier.lookup(one, other.context) for one in keys} <= {
+        LookupResult.RETRY,
+        LookupResult.HIT,
+        LookupResult.MISS,
+    }
+    tier.on_schedule_end(None)  # asks nothing twice
+    until(lambda: not list(tier.get_finished_jobs()) and not tier.has_pending_work())
+    assert other.found(*keys) == [False, True, False, False]
+    assert tier.lookup(key(0), other.context) is LookupResult.MISS
+    assert other.job([key(1)], [3], load=True).success
+    assert other.memory[3].tolist() == [5] * CHUNK
+    for closed in (one, other):
+        closed.tier.shutdown()
+
+
+def test_who_cannot_say_has_nothing(vllm: Vllm, tmp_path: Path) -> None:
+    """A server that is down: requests are computed, and ask again later."""
+    engine = Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
+    for broken in tmp_path.iterdir():
+        if broken.is_dir():
+            broken.rmdir()
+    tier = engine.tier
+    store = tier._store
+    tier._store = types.SimpleNamespace(
+        contains=store.contains,
+        probe=lambda keys, groups: 99,  # noqa: ARG005
+        poll=lambda: [(99, ["timed_out"])],
+        close=store.close,
+    )
+    assert tier.lookup(key(1), engine.context) is LookupResult.RETRY
+    tier.on_schedule_end(None)
+    assert list(tier.get_finished_jobs()) == []
+    assert not tier.has_pending_work()
+    assert tier.lookup(key(1), engine.context) is LookupResult.MISS
+    tier._doubted[key(1)] = 0.0
+    assert tier.lookup(key(1), engine.context) is LookupResult.RETRY
+    tier.shutdown()
+
+
+@pytest.mark.parametrize("settings", [{"root_dir": None}, {"root_dir": "/a", "url": "redis://host"}])
+def test_a_tier_has_one_place(vllm: Vllm, tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match="root_dir and url: give one of them"):
+        Engine(vllm, tmp_path, **settings)
+
+
+def until(done: Any) -> None:
+    end = time.monotonic() + AGES
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def test_a_load_that_misses_keeps_what_it_got(vllm: Vllm, tmp_path: Path) -> None:

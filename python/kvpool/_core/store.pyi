@@ -30,7 +30,7 @@ Outcome: TypeAlias = Literal[
     "full",  # the back end has no room, though the bound is not reached
     "timed_out",  # the deadline passed; the slot stays taken until the back end is known to have ended
     "unavailable",  # the breaker is open: the back end failed too often of late
-    "busy",  # the queue is full
+    "busy",  # the queue is full, or a shared back end is still to remove what had this name
     "not_admitted",  # it has to be offered again, or was offered with admit="never"
     "no_room",  # every place is in use by a transfer
 ]
@@ -236,9 +236,7 @@ class SharedFolder:
     SharedFolder("/mnt/nfs/kv", 2199023255552)
     """
 
-    def __new__(
-        cls, folder: str | PathLike[str], capacity_bytes: int, *, max_payload: int | None = None
-    ) -> Self: ...
+    def __new__(cls, folder: str | PathLike[str], capacity_bytes: int, *, max_payload: int | None = None) -> Self: ...
 
 @final
 class Redis:

@@ -20,7 +20,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use kvpool::evictor::Content;
 use kvpool::{BlockId, EvictionPolicy, Policy, PoolError};
 
@@ -79,6 +79,8 @@ pub(crate) struct Directory {
     held: usize,
     /// Those that objects here are of; the last is that of new ones.
     namespaces: Vec<NamespaceDigest>,
+    /// Objects that a back end may still remove, and of which namespace: it would remove a new one of that name as well.
+    leaving: HashSet<(ObjectKey, u32)>,
     /// Keys that were held and are not found any more, if somebody wants to know.
     gone: Option<Vec<ObjectKey>>,
 }
@@ -112,6 +114,7 @@ impl Directory {
             unclear: VecDeque::new(),
             held: 0,
             namespaces: vec![namespace],
+            leaving: HashSet::new(),
             gone,
         })
     }
@@ -194,6 +197,7 @@ impl Directory {
         let content = Content { key: entry.key.map_or(0, |key| key.hash.key()), depth: entry.depth };
         if let Some(key) = entry.key.take() {
             self.by_key.remove(&key);
+            self.leaving.insert((key, entry.namespace));
             self.gone.iter_mut().for_each(|gone| gone.push(key));
         }
         self.order.evicted(block(place), content);
@@ -239,7 +243,9 @@ impl Directory {
     pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool) {
         let entry = &mut self.entries[place as usize];
         if success {
-            entry.resident.clear();
+            for left in entry.resident.drain(..) {
+                self.leaving.remove(&left);
+            }
         }
         entry.resident.push((key, entry.namespace));
         if success && entry.state == State::Written {
@@ -251,10 +257,11 @@ impl Directory {
         self.unpin(place);
     }
 
-    /// The write never began. What it was to replace is cleared: it was evicted.
-    pub(crate) fn withdrawn(&mut self, place: Place) {
+    /// The write of `key` never began. What it was to replace is cleared: it was evicted.
+    pub(crate) fn withdrawn(&mut self, place: Place, key: ObjectKey) {
         self.doom(place);
         let entry = &mut self.entries[place as usize];
+        self.leaving.remove(&(key, entry.namespace));
         if entry.resident.is_empty() {
             *entry = Entry::default();
             self.free.push_back(place);
@@ -268,6 +275,7 @@ impl Directory {
         let entry = &mut self.entries[place as usize];
         let Some(key) = entry.key.take() else { return false };
         self.by_key.remove(&key);
+        self.leaving.insert((key, entry.namespace));
         if entry.state == State::Held {
             self.held -= 1;
             self.gone.iter_mut().for_each(|gone| gone.push(key));
@@ -282,10 +290,11 @@ impl Directory {
 
     /// Nothing is found any more: new objects are of another namespace.
     pub(crate) fn renew(&mut self, namespace: NamespaceDigest) {
-        self.namespaces.push(namespace);
         for place in 0..self.entries.len() as Place {
             self.doom(place);
         }
+        self.namespaces.push(namespace);
+        self.leaving.clear(); // names of other namespaces are other names
     }
 
     /// The next place that has to be cleared, and what may be there. It is pinned by that.
@@ -305,10 +314,27 @@ impl Directory {
         let entry = &mut self.entries[place as usize];
         entry.pins = 0;
         if success {
-            *entry = Entry::default();
+            for left in std::mem::take(entry).resident {
+                self.leaving.remove(&left);
+            }
             self.free.push_back(place);
         } else {
             self.unclear.push_back(place);
+        }
+    }
+
+    /// Whether a back end may still remove an object of this name.
+    pub(crate) fn is_leaving(&self, key: &ObjectKey) -> bool {
+        self.leaving.contains(&(*key, self.namespaces.len() as u32 - 1))
+    }
+
+    /// A back end is asked to remove an object that has no place here, or is done with it.
+    pub(crate) fn leave(&mut self, key: ObjectKey, asked: bool) {
+        let name = (key, self.namespaces.len() as u32 - 1);
+        if asked {
+            self.leaving.insert(name);
+        } else {
+            self.leaving.remove(&name);
         }
     }
 

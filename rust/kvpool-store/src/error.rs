@@ -24,7 +24,7 @@ pub enum Why {
     TimedOut,
     /// The breaker is open: the back end failed too often of late.
     Unavailable,
-    /// The queue is full.
+    /// The queue is full; or a shared back end is still asked to remove an object of this name.
     Busy,
     /// Not admitted: it has to be offered again, or was offered with [`Admit::Never`](crate::Admit).
     NotAdmitted,

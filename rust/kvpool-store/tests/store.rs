@@ -114,6 +114,59 @@ fn a_shared_back_end_says_what_it_has() {
     store.check_invariants().unwrap();
 }
 
+/// A server goes by names: what is to be removed would take a new object of the same name along. Until that has ended a new one is
+/// not written; found by a store that said it had written what was gone a moment later.
+#[test]
+fn nothing_is_written_that_is_still_to_be_removed() {
+    let fake = Fake::shared(1);
+    let (mut store, arena) = open(&fake, always());
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    let ways: [fn(&mut Store); 3] = [
+        |store| assert_eq!(store.remove(&[key(1)], at(0)), 1),
+        |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()), // evicts it
+        |store| {
+            store.renew(namespace(1).digest(), at(0)); // the names stay: as if the weights came back
+            store.remove(&[key(1)], at(0));
+        },
+    ];
+    for way in ways {
+        put(&mut store, &arena, 1, at(0)).unwrap();
+        fake.stall(true);
+        way(&mut store);
+        let job = store.put(&[offer(1, 3)], at(0)).unwrap();
+        let mut done = Vec::new();
+        store.poll(at(0), &mut done);
+        let ended = done.iter().find(|ended| ended.job == job).unwrap();
+        assert_eq!(ended.objects, [Err(Why::Busy)]);
+        // Nor is it found by asking, which goes before.
+        store.probe(&[key(1)], at(0));
+        store.get(&[want(1, 4)], at(0)).unwrap();
+        assert_eq!(store.contains(&key(1), at(0)), Presence::Absent);
+        fake.stall(false);
+        let done = settle(&mut store, at(0));
+        assert!(done.iter().rev().take(2).all(|done| done.objects == [Err(Why::Absent)]), "{done:?}");
+        assert!(!fake.has(1));
+        assert_eq!(put(&mut store, &arena, 1, at(0)), Ok(()));
+        settle(&mut store, at(0));
+        assert!(fake.has(1));
+        store.check_invariants().unwrap();
+    }
+    // A write that failed is removed when the back end works again.
+    fake.set(Mode::Fails);
+    store.remove(&[key(1)], at(0));
+    store.put(&[offer(3, 3)], at(0)).unwrap();
+    let (mut out, mut rounds) = (Vec::new(), 0);
+    while out.is_empty() && rounds < 1000 {
+        store.wait(at(0), Duration::from_millis(10), &mut out);
+        rounds += 1;
+    }
+    fake.set(Mode::Works);
+    settle(&mut store, at(60));
+    assert_eq!(put(&mut store, &arena, 3, at(60)), Ok(()));
+    settle(&mut store, at(60));
+    assert!(fake.has(3));
+}
+
 /// A store that has its back end for itself knows; one whose back end hangs answers for all objects that were asked for.
 #[test]
 fn a_question_waits_for_nobody() {

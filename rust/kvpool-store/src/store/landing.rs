@@ -36,7 +36,7 @@ impl Store {
                 self.clearing -= 1;
                 self.directory.cleared(place, result.is_ok());
             }
-            (Kind::Clear, None) => self.clearing -= 1,
+            (Kind::Clear, None) => self.cleared_without_place(&flight),
             (Kind::Read, None) => {
                 let there = match result {
                     Ok(()) => Some(true),
@@ -60,7 +60,7 @@ impl Store {
         }
         self.breaker.succeeded();
         for (&key, at) in flight.asked.iter().zip(0..) {
-            let there = answers.get(at) == Some(&true);
+            let there = answers.get(at) == Some(&true) && !self.directory.is_leaving(&key);
             let found = self.directory.find(&key);
             if let Some(lost) = found.filter(|found| found.held && !there) {
                 self.stats.lost += 1;
@@ -73,6 +73,11 @@ impl Store {
                 self.settle(job, first + at, if there { Ok(()) } else { Err(Why::Absent) });
             }
         }
+    }
+
+    fn cleared_without_place(&mut self, flight: &Flight) {
+        self.clearing -= 1;
+        flight.asked.iter().for_each(|&key| self.directory.leave(key, false));
     }
 
     /// Tells whom it concerns, if anybody, what became of the objects of a task.
@@ -146,14 +151,16 @@ impl Store {
                 self.flights.remove(&id);
             }
             match (flight.kind, flight.place) {
-                (Kind::Write, Some(place)) if withdrawn => self.directory.withdrawn(place),
+                (Kind::Write, Some(place)) if withdrawn => {
+                    flight.key.into_iter().for_each(|key| self.directory.withdrawn(place, key));
+                }
                 (Kind::Write, Some(place)) => drop(self.directory.doom(place)),
                 (Kind::Read, Some(place)) if withdrawn => self.directory.unpin(place),
                 (Kind::Clear, Some(place)) if withdrawn => {
                     self.clearing -= 1;
                     self.directory.cleared(place, false);
                 }
-                (Kind::Clear, None) if withdrawn => self.clearing -= 1,
+                (Kind::Clear, None) if withdrawn => self.cleared_without_place(&flight),
                 _ => {}
             }
             self.tell(&flight, Err(Why::TimedOut));

@@ -48,7 +48,7 @@ enum Kind {
 struct Flight {
     kind: Kind,
     key: Option<ObjectKey>,
-    /// What is asked for: the answers go to as many objects of the job, one behind the other.
+    /// What is asked for: the answers go to as many objects of the job, one behind the other. What is cleared without a place.
     asked: Vec<ObjectKey>,
     place: Option<Place>,
     len: u32,
@@ -195,6 +195,11 @@ impl Store {
                 self.settle(job, at, Ok(()));
                 continue;
             }
+            if self.backend.is_shared() && self.directory.is_leaving(&object.key) {
+                self.stats.busy += 1;
+                self.settle(job, at, Err(Why::Busy));
+                continue;
+            }
             if let Err(why) = self.has_room(now) {
                 self.settle(job, at, Err(why));
                 continue;
@@ -252,7 +257,7 @@ impl Store {
                 Some(found) if !found.held => Err(Why::Pending),
                 Some(found) => Ok(Some(found.place)),
                 None if !self.backend.is_shared() => Err(Why::Absent),
-                None if self.answers.of(&key, now) == Some(false) => {
+                None if self.directory.is_leaving(&key) || self.answers.of(&key, now) == Some(false) => {
                     self.stats.known_absent += 1;
                     Err(Why::Absent)
                 }
@@ -331,7 +336,7 @@ impl Store {
             _ if !self.breaker.would_pass(now) => Presence::Absent,
             Some(found) if found.held => Presence::Here,
             Some(_) => Presence::Pending,
-            None if !self.backend.is_shared() => Presence::Absent,
+            None if !self.backend.is_shared() || self.directory.is_leaving(key) => Presence::Absent,
             None => match self.answers.of(key, now) {
                 Some(true) => Presence::Here,
                 Some(false) => Presence::Absent,
@@ -512,7 +517,10 @@ impl Store {
             names.iter().for_each(|name| self.answers.tell(name.key, false, now));
             if self.has_room(now).is_ok() {
                 self.breaker.pass(now);
-                self.send(Flight::of(Kind::Clear), now, Work::Clear { place: None, names: names.to_vec() });
+                let asked: Vec<_> = names.iter().map(|name| name.key).collect();
+                asked.iter().for_each(|&key| self.directory.leave(key, true));
+                let flight = Flight { asked, ..Flight::of(Kind::Clear) };
+                self.send(flight, now, Work::Clear { place: None, names: names.to_vec() });
             }
         }
     }

@@ -29,7 +29,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from kvpool.errors import InvalidArgumentError, SlotBusyError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
-from kvpool.store import Arena, Disk, Namespace, Store
+from kvpool.store import Arena, Namespace, Store, backend_from_url
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -61,6 +61,9 @@ _GAUGES: Final = {
     "in_flight": "Chunks on their way.",
 }
 
+#: Seconds for which a chunk counts as absent after a shared back end could not say whether it has it.
+_DOUBTED: Final = 1.0
+
 #: Outcomes of an offer that are none of the store's faults.
 _FINE: Final = frozenset(("ok", "not_admitted"))
 
@@ -74,19 +77,21 @@ class _Job:
 
 
 class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is Any here
-    """A secondary tier on a disk.
+    """A secondary tier on a disk, or in a back end that engines share.
 
     Args:
         offloading_spec: vLLM's.
         primary_kv_view: vLLM's CPU memory, a row per chunk.
         tier_type: vLLM's name for it.
         backpressure_detector: vLLM's.
-        root_dir: The folder; one engine has it at a time.
+        root_dir: The folder of a disk; one engine has it at a time.
+        url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. Of a shared one each step of
+            the scheduler asks once, for all chunks that nothing is known of; their requests wait for the answer.
         capacity_bytes: What it may take.
         weights: The revision of the weights. By default the commit in the Hugging Face cache, or names, sizes and
             times of the files in a folder.
         scales: Which quantisation scales, if they are not the weights'.
-        free_floor_bytes: What stays free on the disk.
+        free_floor_bytes: What stays free on a disk.
         admission: What is written: ``second_touch``, ``always``, ``never``.
         eviction: What goes first.
         workers: Threads that wait for the disk.
@@ -99,7 +104,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
     Raises:
         InvalidArgumentError: A setting is out of range, or the weights' revision cannot be found out.
-        StoreError: The folder cannot be used; another engine has it.
+        StoreError: The back end cannot be used; another engine has the folder.
     """
 
     medium = Medium.STORAGE
@@ -111,7 +116,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         tier_type: str,
         backpressure_detector: Any = None,
         *,
-        root_dir: str,
+        root_dir: str | None = None,
+        url: str | None = None,
         capacity_bytes: int,
         weights: str | None = None,
         scales: str = "",
@@ -128,6 +134,11 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if on_reset not in ("renew", "keep"):
             raise InvalidArgumentError(f"on_reset is {on_reset!r}: must be renew or keep")
+        if (root_dir is None) == (url is None):
+            raise InvalidArgumentError("root_dir and url: give one of them")
+        where = url or str(root_dir)
+        # A disk by either name.
+        floor = {"free_floor_bytes": free_floor_bytes} if "://" not in where or where.startswith("disk:") else {}
         self.locality = None if locality is None else Locality(locality)
         self._deadline = deadline
         self._renews = on_reset == "renew"
@@ -136,10 +147,13 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._events: list[OffloadingEvent] | None = [] if wanted else None
         self._jobs: dict[int, _Job] = {}
         self._results: list[JobResult] = []
+        self._unknown: dict[bytes, None] = {}
+        self._asked: dict[int, list[bytes]] = {}
+        self._doubted: dict[bytes, float] = {}
         self._digest_bytes = 32
         self._namespace = namespace_of(offloading_spec, self._chunk_bytes, weights=weights, scales=scales)
         self._store = Store(
-            Disk(root_dir, capacity_bytes, free_floor_bytes=free_floor_bytes),
+            backend_from_url(where, capacity_bytes, **floor),
             Arena.over(primary_kv_view, self._chunk_bytes),
             self._namespace,
             eviction=eviction,
@@ -155,7 +169,25 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:  # noqa: ARG002 - vLLM's signature
         """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs nothing."""
         presence = self._store.contains([key[:-4]], groups=_group(key))[0]
-        return LookupResult.HIT if presence in ("here", "unknown") else LookupResult.MISS
+        if presence == "unknown":
+            if self._doubted.get(key, 0.0) > time.monotonic():
+                return LookupResult.MISS
+            self._unknown[key] = None
+            return LookupResult.RETRY
+        return LookupResult.HIT if presence == "here" else LookupResult.MISS
+
+    def on_schedule_end(self, context: Any) -> None:  # noqa: ARG002 - vLLM's signature
+        """Asks a shared back end for what the lookups of this step did not know of."""
+        asked = set().union(*self._asked.values())
+        keys = [key for key in self._unknown if key not in asked]
+        self._unknown.clear()
+        if keys:
+            groups = [_group(key) for key in keys]
+            self._asked[self._store.probe([key[:-4] for key in keys], groups=groups)] = keys
+
+    def has_pending_work(self) -> bool:
+        """Whether requests wait for an answer."""
+        return bool(self._unknown or self._asked)
 
     def submit_store(self, job_metadata: Any) -> None:
         """Offers chunks. Those that are there, and those that are not admitted, cost nothing."""
@@ -198,6 +230,13 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def _take(self, ended: list[tuple[int, list[Outcome]]]) -> None:
         now = time.monotonic()
         for number, outcomes in ended:
+            asked = self._asked.pop(number, None)
+            if asked is not None:
+                # What could not be said is a miss for a while: else its request would ask for ever.
+                doubted = [key for key, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")]
+                self._doubted = {key: until for key, until in self._doubted.items() if until > now}
+                self._doubted |= dict.fromkeys(doubted, now + _DOUBTED)
+                continue
             job = self._jobs.pop(number)
             moved = [key for key, outcome in zip(job.keys, outcomes, strict=True) if outcome == "ok"]
             success = len(moved) == len(job.keys) if job.is_promotion else _FINE.issuperset(outcomes)

@@ -26,9 +26,34 @@ call does not wait for it, and bytes that are not those that were asked for are 
 True
 >>> folder.cleanup()
 
+Back ends: :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for what is written in Python, such
+as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. Those but the disk are shared: ``probe`` asks what is there.
+
 On the command line: ``kvpool store``. How it works, and what it promises: ``docs/store.md``.
 """
 
-from kvpool._core.store import Arena, Disk, Namespace, Store, StoreFolder, StoreStats
+from kvpool._core.store import (
+    Arena,
+    Custom,
+    Disk,
+    Namespace,
+    Redis,
+    SharedFolder,
+    Store,
+    StoreFolder,
+    StoreStats,
+)
+from kvpool.store.urls import backend_from_url
 
-__all__ = ["Arena", "Disk", "Namespace", "Store", "StoreFolder", "StoreStats"]
+__all__ = [
+    "Arena",
+    "Custom",
+    "Disk",
+    "Namespace",
+    "Redis",
+    "SharedFolder",
+    "Store",
+    "StoreFolder",
+    "StoreStats",
+    "backend_from_url",
+]

@@ -1,0 +1,133 @@
+"""Objects in a Mooncake Store: the memory of many machines, over RDMA or TCP.
+
+Needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` one, and a master. Payloads go between the slots of
+the arena, which is registered, and the store without a copy; those that are staged, through registered memory of the
+workers. Mooncake may forget anything at any moment, and checks nothing: headers and checksums are kvpool's.
+
+    master:  mooncake_master --port 50051 --metrics_host 127.0.0.1
+    engine:  store = MooncakeDistributedStore()
+             store.setup("127.0.0.1", "P2PHANDSHAKE", 4 << 30, 64 << 20, "tcp", "", "127.0.0.1:50051")
+             backend = Custom(Mooncake(store, arena), capacity_bytes=4 << 30)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool.errors import StoreError
+
+if TYPE_CHECKING:
+    from kvpool.store import Arena
+
+__all__ = ["Mooncake"]
+
+#: Bytes of a header.
+HEADER: Final = 112
+#: No room; no such object; another length than was asked for.
+_NO_ROOM: Final = -200
+_ABSENT: Final = -704
+_OTHER_LENGTH: Final = -600
+
+
+class Mooncake:
+    """A Mooncake Store, as :class:`kvpool.store.Custom` wants it.
+
+    Args:
+        store: A ``MooncakeDistributedStore`` that was set up.
+        arena: The slots that the store moves from and to. Its memory is registered until ``close``.
+        config: Mooncake's ``ReplicateConfig`` for what is written; its default otherwise.
+        prefix: What names begin with.
+
+    Raises:
+        StoreError: The memory cannot be registered.
+    """
+
+    def __init__(self, store: Any, arena: Arena, *, config: Any = None, prefix: str = "kvpool") -> None:
+        self._store = store
+        self._arena = arena
+        self._range = range(arena.address, arena.address + arena.stride * arena.slots)
+        self._config = () if config is None else (config,)
+        self._prefix = prefix
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._registered: list[tuple[int, Any]] = []
+        self._register(arena.address, arena.stride * arena.slots, arena)
+
+    def _register(self, address: int, length: int, owner: Any) -> None:
+        code = self._store.register_buffer(address, length)
+        if code != 0:
+            raise StoreError(f"Mooncake does not register {length:,} bytes: error {code}")
+        with self._lock:
+            self._registered.append((address, owner))
+
+    def _scratch(self, kind: str, length: int) -> int:
+        """Registered memory of this thread."""
+        buffer = getattr(self._own, kind, None)
+        if buffer is None or len(buffer) < length:
+            buffer = (ctypes.c_char * length)()
+            self._register(ctypes.addressof(buffer), length, buffer)
+            setattr(self._own, kind, buffer)
+        return ctypes.addressof(buffer)
+
+    def _is_registered(self, address: int, length: int) -> bool:
+        return address in self._range and address + length <= self._range.stop
+
+    def _name(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+    def write(self, name: str, header: bytes, address: int, length: int) -> None:
+        """Keep an object."""
+        front = self._scratch("header", HEADER)
+        ctypes.memmove(front, header, HEADER)
+        if not self._is_registered(address, length):
+            staged = self._scratch("payload", length)
+            ctypes.memmove(staged, address, length)
+            address = staged
+        (code,) = self._store.batch_put_from_multi_buffers(
+            [self._name(name)], [[front, address]], [[HEADER, length]], *self._config
+        )
+        if code == _NO_ROOM:
+            raise OSError(errno.ENOSPC, "Mooncake has no room left")
+        if code != 0:
+            raise StoreError(f"Mooncake does not put {length:,} bytes: error {code}")
+
+    def read(self, name: str, address: int, length: int) -> bytes | None:
+        """Write an object's payload to an address, and return its header."""
+        front = self._scratch("header", HEADER)
+        direct = self._is_registered(address, length)
+        into = address if direct else self._scratch("payload", length)
+        (code,) = self._store.batch_get_into_multi_buffers([self._name(name)], [[front, into]], [[HEADER, length]])
+        if code in (_ABSENT, _OTHER_LENGTH):
+            return None
+        if code < HEADER:
+            raise StoreError(f"Mooncake does not get {length:,} bytes: error {code}")
+        if not direct:
+            ctypes.memmove(address, into, min(length, code - HEADER))
+        return ctypes.string_at(front, HEADER)
+
+    def exist(self, names: list[str]) -> list[bool]:
+        """Say which objects are there."""
+        codes = self._store.batch_is_exist([self._name(name) for name in names])
+        if any(code < 0 for code in codes):
+            raise StoreError(f"Mooncake does not say what it has: error {min(codes)}")
+        return [code == 1 for code in codes]
+
+    def remove(self, names: list[str]) -> None:
+        """Remove objects."""
+        codes = self._store.batch_remove([self._name(name) for name in names], True)
+        failed = [code for code in codes if code not in (0, _ABSENT)]
+        if failed:
+            raise StoreError(f"Mooncake does not remove {len(failed)} objects: error {failed[0]}")
+
+    def close(self) -> None:
+        """Give up the registered memory. After the store that uses this is closed."""
+        with self._lock:
+            registered, self._registered = self._registered, []
+        for address, _ in registered:
+            self._store.unregister_buffer(address)
+
+    def __repr__(self) -> str:
+        return f"Mooncake({self._prefix!r})"

@@ -1,0 +1,97 @@
+"""Objects in S3, or what is like it: Google Cloud Storage, Azure, MinIO, a Ceph gateway.
+
+Needs the package ``obstore``. One object of the bucket per object, ``PREFIX/NAMESPACE/HASH-GROUP``: a header and the
+payload, in one request each way. Requests wait in the store's workers, so have many: 32 and more. What engines leave
+behind is the bucket's to expire: give it a lifecycle rule.
+
+>>> import obstore.store
+>>> from kvpool.store import Arena, Custom
+>>> from kvpool.store.s3 import S3
+>>> backend = Custom(S3(obstore.store.MemoryStore()), capacity_bytes=1 << 30)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool.errors import MissingPackageError
+
+try:
+    import obstore
+except ImportError as error:
+    raise MissingPackageError("kvpool.store.s3 needs obstore: pip install obstore") from error
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+__all__ = ["S3"]
+
+#: Bytes of a header.
+HEADER: Final = 112
+
+
+class S3:
+    """A bucket, as :class:`kvpool.store.Custom` wants it.
+
+    Args:
+        bucket: An object store of ``obstore``, or a URL: ``s3://bucket/prefix``, ``gs://``, ``az://``.
+        prefix: What names begin with, inside of the bucket.
+        options: For a URL: what ``obstore.store.from_url`` takes, ``region`` or ``endpoint`` for example. A request
+            ends after 10 seconds, and is tried again twice, unless ``client_options`` and ``retry_config`` say
+            otherwise.
+
+    Raises:
+        MissingPackageError: There is no ``obstore``.
+    """
+
+    def __init__(self, bucket: ObjectStore | str, *, prefix: str = "kvpool", **options: Any) -> None:
+        if isinstance(bucket, str):
+            options.setdefault("client_options", {"timeout": "10 seconds"})
+            options.setdefault("retry_config", {"max_retries": 2})
+            bucket = obstore.store.from_url(bucket, **options)
+        self._bucket: Any = bucket
+        self._prefix = prefix
+
+    def _path(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+    def write(self, name: str, header: bytes, address: int, length: int) -> None:
+        """Keep an object."""
+        payload = (ctypes.c_char * length).from_address(address)
+        obstore.put(self._bucket, self._path(name), b"".join((header, payload)), use_multipart=False)
+
+    def read(self, name: str, address: int, length: int) -> bytes | None:
+        """Write an object's payload to an address, and return its header."""
+        try:
+            value = memoryview(obstore.get(self._bucket, self._path(name)).bytes())
+        except FileNotFoundError:
+            return None
+        payload = bytes(value[HEADER : HEADER + length])
+        ctypes.memmove(address, payload, len(payload))
+        return bytes(value[:HEADER])
+
+    def exist(self, names: list[str]) -> list[bool]:
+        """Say which objects are there: all questions at once."""
+        return asyncio.run(self._exist(names))
+
+    async def _exist(self, names: list[str]) -> list[bool]:
+        async def exists(name: str) -> bool:
+            try:
+                await obstore.head_async(self._bucket, self._path(name))
+            except FileNotFoundError:
+                return False
+            return True
+
+        return await asyncio.gather(*map(exists, names))
+
+    def remove(self, names: list[str]) -> None:
+        """Remove objects."""
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                obstore.delete(self._bucket, self._path(name))
+
+    def __repr__(self) -> str:
+        return f"S3({self._bucket!r}, {self._prefix!r})"

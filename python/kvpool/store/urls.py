@@ -1,0 +1,104 @@
+"""Back ends by URL, for command lines and configurations of engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kvpool._core.store import Custom, Disk, Redis, SharedFolder
+from kvpool.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+__all__ = ["backend_from_url"]
+
+_SCHEMES = "a path, disk:///path, folder:///path, redis://host, redis+unix:///path, s3://bucket, gs://, az://"
+
+
+def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | SharedFolder | Redis | Custom:
+    """Return the back end that a URL names.
+
+    ======================================================  ========================================================
+    ``/path`` or ``disk:///path``                           :class:`Disk`
+    ``folder:///path``                                      :class:`SharedFolder`
+    ``redis://[[user]:password@]host[:port][/database]``    :class:`Redis`
+    ``redis+unix://[[user]:password@]/path[?database=n]``   :class:`Redis` on a Unix socket
+    ``s3://bucket/prefix``, ``gs://``, ``az://``            :class:`kvpool.store.s3.S3`; the query has its options
+    ======================================================  ========================================================
+
+    Args:
+        url: As in the table. Passwords are percent-encoded.
+        capacity_bytes: What the objects of one store may take.
+        settings: Further arguments of the class; of S3, options of its bucket.
+
+    Raises:
+        InvalidArgumentError: No such scheme, or a part that it does not have.
+        MissingPackageError: S3 without ``obstore``.
+
+    >>> backend_from_url("/mnt/nvme/kv", 1 << 40)
+    Disk("/mnt/nvme/kv", 1099511627776)
+    >>> backend_from_url("redis://:secret@cache.internal/1", 1 << 34)
+    Redis("cache.internal:6379", 17179869184)
+    """
+    if "://" not in url:
+        return Disk(url, capacity_bytes, **settings)
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "disk":
+            return Disk(_path(url, parts), capacity_bytes, **settings)
+        case "folder":
+            return SharedFolder(_path(url, parts), capacity_bytes, **settings)
+        case "redis":
+            _only(parts, query=False)
+            database = _number("the database", parts.path.removeprefix("/") or "0")
+            where = {"host": parts.hostname or "127.0.0.1", "port": _port(parts)}
+            return Redis(capacity_bytes, database=database, **where, **_login(parts), **settings)
+        case "redis+unix":
+            query = dict(parse_qsl(parts.query, keep_blank_values=True))
+            database = _number("the database", query.pop("database", "0"))
+            if query:
+                raise InvalidArgumentError(f"{_shown(parts)} has {', '.join(query)}: database can be given there")
+            socket = _path(url, parts)
+            return Redis(capacity_bytes, unix_socket=socket, database=database, **_login(parts), **settings)
+        case "s3" | "gs" | "az":
+            from kvpool.store.s3 import S3
+
+            bucket = url.partition("?")[0]
+            return Custom(S3(bucket, **dict(parse_qsl(parts.query)), **settings), capacity_bytes)
+        case scheme:
+            raise InvalidArgumentError(f"no back end is called {scheme}: {_SCHEMES}")
+
+
+def _shown(parts: SplitResult) -> str:
+    """The URL without a password."""
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+
+
+def _only(parts: SplitResult, *, query: bool) -> None:
+    if parts.fragment or (parts.query and not query):
+        raise InvalidArgumentError(f"{_shown(parts)} has a query or a fragment: neither means anything there")
+
+
+def _path(url: str, parts: SplitResult) -> str:
+    if not parts.path.startswith("/") or (parts.hostname and parts.scheme != "redis+unix"):
+        raise InvalidArgumentError(f"{url.partition('?')[0]} has no path: write {parts.scheme}:///path")
+    return unquote(parts.path)
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        return parts.port or 6379
+    except ValueError:
+        raise InvalidArgumentError(f"{_shown(parts)} has a port that is none: it must be from 1 to 65535") from None
+
+
+def _number(what: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise InvalidArgumentError(f"{what} is {text!r}: must be a number")
+    return int(text)
+
+
+def _login(parts: SplitResult) -> dict[str, str]:
+    login = {"username": parts.username, "password": parts.password}
+    return {name: unquote(text) for name, text in login.items() if text}
