@@ -98,17 +98,24 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
                 owner = getattr(getattr(called, "value", None), "id", "")
                 names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
             found += [f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT]
-    assert found == []
+    assert found == [
+        # Back ends of a store that a caller asks for: packages of theirs move the bytes. Splitting a URL opens nothing.
+        "mooncake.py: import ctypes",
+        "s3.py: import asyncio",
+        "s3.py: import ctypes",
+        "urls.py: from urllib.parse import parse_qsl, unquote, urlsplit",
+        "urls.py: from urllib.parse import SplitResult",
+    ]
 
 
-def test_no_crate_opens_a_connection_or_starts_a_program() -> None:
+def test_one_source_opens_connections_and_none_starts_a_program() -> None:
     reaches = re.compile(
         r"std::net\b|std::os::unix::net\b|process::Command|\bCommand::new\b|TcpStream|UdpSocket|UnixStream"
     )
     sources = [
         path for path in (ROOT / "rust").glob("*/src/**/*.rs") if reaches.search(path.read_text(encoding="utf-8"))
     ]
-    assert sources == []
+    assert sources == [ROOT / "rust/kvpool-store/src/redis/stream.rs"]
 
 
 #: Crates with unsafe code, and which files of them may have it.

@@ -152,7 +152,7 @@ def test_who_cannot_say_has_nothing(vllm: Vllm, tmp_path: Path) -> None:
     store = tier._store
     tier._store = types.SimpleNamespace(
         contains=store.contains,
-        probe=lambda keys, groups: 99,  # noqa: ARG005
+        probe=lambda keys, groups: 99,
         poll=lambda: [(99, ["timed_out"])],
         close=store.close,
     )

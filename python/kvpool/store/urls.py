@@ -52,8 +52,8 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
         case "redis":
             _only(parts, query=False)
             database = _number("the database", parts.path.removeprefix("/") or "0")
-            where = {"host": parts.hostname or "127.0.0.1", "port": _port(parts)}
-            return Redis(capacity_bytes, database=database, **where, **_login(parts), **settings)
+            host, port = parts.hostname or "127.0.0.1", _port(parts)
+            return Redis(capacity_bytes, host=host, port=port, database=database, **_login(parts), **settings)
         case "redis+unix":
             query = dict(parse_qsl(parts.query, keep_blank_values=True))
             database = _number("the database", query.pop("database", "0"))
@@ -99,6 +99,6 @@ def _number(what: str, text: str) -> int:
     return int(text)
 
 
-def _login(parts: SplitResult) -> dict[str, str]:
+def _login(parts: SplitResult) -> dict[str, Any]:
     login = {"username": parts.username, "password": parts.password}
     return {name: unquote(text) for name, text in login.items() if text}

@@ -85,8 +85,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         tier_type: vLLM's name for it.
         backpressure_detector: vLLM's.
         root_dir: The folder of a disk; one engine has it at a time.
-        url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. Of a shared one each step of
-            the scheduler asks once, for all chunks that nothing is known of; their requests wait for the answer.
+        url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared one is asked once
+            a step, for all chunks that nothing is known of; their requests wait for the answer.
         capacity_bytes: What it may take.
         weights: The revision of the weights. By default the commit in the Hugging Face cache, or names, sizes and
             times of the files in a folder.
