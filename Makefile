@@ -138,7 +138,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
-nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-conformance test-mutants coverage journal-check \
+nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-conformance store-servers-check test-mutants coverage journal-check \
 	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
@@ -167,6 +167,11 @@ test-slow-python: $(VENV)/.test ## The Python half: what is marked slow or longe
 journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace)
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)
 	$(BIN)/python tools/journal_check.py $(or $(TRACE),target/journal-check.jsonl)
+
+store-servers-check: $(VENV)/.test ## kvpool.store over a real Redis, S3 (moto) and Mooncake, which are stopped, killed and emptied: misses, no wrong bytes
+	test -d target/store-servers || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--target target/store-servers "moto[server]" mooncake-transfer-engine-non-cuda
+	$(BIN)/python tools/store_servers.py --packages target/store-servers
 
 test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
 	$(BIN)/python tools/test_mutants.py

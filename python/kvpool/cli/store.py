@@ -62,7 +62,8 @@ _BENCH_EXAMPLES: Final = """Examples:
 
   kvpool store bench /mnt/nvme
 
-  kvpool store bench /mnt/nvme --object-kib 256 --gib 8 --workers 8 --json"""
+  kvpool store bench /mnt/nvme --object-kib 256 --gib 8 --workers 8 --json
+  kvpool store bench redis://cache.internal --workers 8 --gib 0.5"""
 
 #: Places between two looks at Ctrl-C.
 _SLICE: Final = 256
@@ -205,10 +206,12 @@ def gc_command(
 
 @store_app.command("bench", epilog=_BENCH_EXAMPLES)
 def bench_command(
-    folder: Annotated[
-        Path,
+    place: Annotated[
+        str,
         typer.Argument(
-            metavar="FOLDER", help="Where to write: a folder in it is made, and removed.", show_default=False
+            metavar="FOLDER-OR-URL",
+            help="Where to write: a folder of a disk, in which one is made and removed; or a server, by its URL.",
+            show_default=False,
         ),
     ],
     object_kib: Annotated[
@@ -228,14 +231,14 @@ def bench_command(
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
-    """Measure what a store gets out of a disk: every byte checked, as an engine reads it.
+    """Measure what a store gets out of a disk or a server: every byte checked, as an engine reads it.
 
-    Writes objects of each size, then reads all of them in another order.
-    Where the file system can, round the page cache; where it cannot, the
-    table says so, and reads are of memory.
+    Writes objects of each size, reads all of them in another order, and removes
+    them. On a disk round the page cache where the file system can; where it
+    cannot, the table says so, and reads are of memory.
     """
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder", "give a folder on the disk that is to be measured")
+    if "://" not in place and not Path(place).is_dir():
+        raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
     sizes = object_kib or [64, 256, 1024, 4096]
     total = int(gib * 2**30)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
@@ -246,10 +249,10 @@ def bench_command(
         task = bar.add_task("bench", total=2 * total * len(sizes))
         for size in sizes:
             bar.update(task, description=f"{size} KiB")
-            measured.append(measure(folder, size << 10, total, workers, depth, lambda done: bar.advance(task, done)))
+            measured.append(measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done)))
     if as_json:
         typer.echo(
-            json.dumps({"folder": str(folder), "sizes": [dataclasses.asdict(one) for one in measured]}, indent=2)
+            json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2)
         )
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -267,7 +270,7 @@ def bench_command(
         )
     out = Console(highlight=False)
     out.print(table)
-    if not all(one.is_direct for one in measured):
+    if any(one.is_direct is False for one in measured):
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
 

@@ -5,19 +5,20 @@ Every object is checked on its way in, as an engine's is. Slots are filled once:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import shutil
 import tempfile
 import time
+import uuid
 from typing import TYPE_CHECKING, Final
 
 from kvpool.errors import StoreError
-from kvpool.store import Arena, Disk, Namespace, Store
+from kvpool.store import Arena, Custom, Disk, Namespace, Redis, SharedFolder, Store, backend_from_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Measured", "Way", "measure"]
 
@@ -47,17 +48,17 @@ class Measured:
     objects: int
     write: Way
     read: Way
-    #: Whether it went round the page cache.
-    is_direct: bool
+    #: Whether it went round the page cache; ``None`` of what is no disk.
+    is_direct: bool | None
 
 
 def measure(
-    folder: Path, object_bytes: int, total_bytes: int, workers: int, depth: int, progress: Callable[[int], None]
+    place: str, object_bytes: int, total_bytes: int, workers: int, depth: int, progress: Callable[[int], None]
 ) -> Measured:
-    """Fill a store of its own and read it.
+    """Fill a store of its own, read it and remove what it wrote.
 
     Args:
-        folder: Where to make the store; it is removed.
+        place: The folder where to make a store on a disk, or the URL of a server, as ``backend_from_url`` has them.
         object_bytes: Of an object; whole pages of 4 KiB.
         total_bytes: Of all of them.
         workers: Threads of the store.
@@ -66,6 +67,7 @@ def measure(
 
     Raises:
         StoreError: The disk has no room, or an object was not moved.
+        InvalidArgumentError: The URL names no back end.
 
     """
     objects = max(1, total_bytes // object_bytes)
@@ -81,28 +83,41 @@ def measure(
         heads=(0, 1),
         hash_algorithm="sha256",
         hash_seed=b"",
-        extra={},
+        extra={"run": str(uuid.uuid4())},  # of a server none of another run's objects, also if that was killed
     )
     capacity = objects * (object_bytes + 8192)
-    free = shutil.disk_usage(folder).free
-    if free < capacity + _FREE:
-        raise StoreError(
-            f"{folder} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
-        )
     arena = Arena(depth, object_bytes)
     noise = random.Random(1)  # noqa: S311 - bytes to write, and an order
     for slot in range(depth):
         arena.write(slot, noise.randbytes(4096) * (object_bytes // 4096))
     keys = [number.to_bytes(8, "big") for number in range(objects)]
-    with tempfile.TemporaryDirectory(prefix="kvpool-bench-", dir=folder) as inside:
-        disk = Disk(inside, capacity, free_floor_bytes=0)
-        with Store(
-            disk, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
-        ) as store:
-            write = _move(store, store.put, keys, object_bytes, depth, progress)
-            noise.shuffle(keys)
-            read = _move(store, store.get, keys, object_bytes, depth, progress)
-            return Measured(object_bytes, objects, write, read, store.is_direct)
+    with (
+        _backend(place, capacity) as backend,
+        Store(
+            backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
+        ) as store,
+    ):
+        write = _move(store, store.put, keys, object_bytes, depth, progress)
+        noise.shuffle(keys)
+        read = _move(store, store.get, keys, object_bytes, depth, progress)
+        store.remove(keys)
+        while store.stats().in_flight:
+            store.wait(_DEADLINE)
+        return Measured(object_bytes, objects, write, read, store.is_direct if isinstance(backend, Disk) else None)
+
+
+@contextlib.contextmanager
+def _backend(place: str, capacity: int) -> Iterator[Disk | SharedFolder | Redis | Custom]:
+    if "://" in place:
+        yield backend_from_url(place, capacity)
+        return
+    free = shutil.disk_usage(place).free
+    if free < capacity + _FREE:
+        raise StoreError(
+            f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
+        )
+    with tempfile.TemporaryDirectory(prefix="kvpool-bench-", dir=place) as inside:
+        yield Disk(inside, capacity, free_floor_bytes=0)
 
 
 def _move(

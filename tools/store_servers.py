@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+"""Drives kvpool.store over real servers on this machine, which are stopped, killed and emptied in between.
+
+    python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
+    python tools/store_servers.py --only redis --mib 1
+
+For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads costs misses, and
+no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that is
+handed out is compared. The table has the latencies of calls while the server was stopped.
+
+Packages of the servers are taken from --packages, where ``make store-servers-check`` puts them. Exit code 0: all held.
+1: something did not. 2: bad usage. 3: nothing failed, but a server cannot be had; with CI set that is 1. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from kvpool.store import Arena, Custom, Namespace, Redis, Store  # noqa: E402
+from tests.store_servers import binary, connects, free_port, running  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+OBJECTS: Final = 48
+SLOTS: Final = 16
+#: Seconds after which a transfer is given up, and how long a round of checks may take.
+DEADLINE: Final = 1.0
+AGES: Final = 120.0
+
+
+class ServersError(Exception):
+    """Something did not hold; the message says what."""
+
+
+class MissingError(Exception):
+    """A server cannot be had; the message says what is missing."""
+
+
+@dataclasses.dataclass
+class Server:
+    """A process, and what opens back ends on it."""
+
+    name: str
+    command: list[str]
+    answers: Callable[[], bool]
+    backend: Callable[[Arena, int], Redis | Custom]
+    folder: Path
+    prepare: Callable[[], object] = lambda: None
+    process: Any = None
+    stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
+
+    def start(self) -> None:
+        self.process = self.stack.enter_context(running(self.command, self.answers, self.folder))
+        self.prepare()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.stack.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+
+def redis(folder: Path) -> Server:
+    try:
+        program = binary("redis-server", "valkey-server")
+    except BaseException as error:  # pytest's own way to skip
+        raise MissingError(str(error)) from error
+    path = str(folder / "socket")
+    return Server(
+        "redis",
+        [program, "--port", "0", "--save", "", "--unixsocket", path],
+        lambda: connects(path),
+        lambda _, capacity: Redis(capacity, unix_socket=path, timeout=2.0),
+        folder,
+    )
+
+
+def s3(folder: Path) -> Server:
+    try:
+        import boto3
+        import moto  # noqa: F401
+        import obstore.store
+
+        from kvpool.store.s3 import S3
+    except ImportError as error:
+        raise MissingError(str(error)) from error
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def open_bucket(_: Arena, capacity: int) -> Custom:
+        bucket = obstore.store.S3Store(
+            "kvpool", endpoint=url, region="us-east-1", access_key_id="a", secret_access_key="b",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True, "timeout": "2 seconds"}, retry_config={"max_retries": 0},
+        )  # fmt: skip
+        return Custom(S3(bucket), capacity)
+
+    keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+
+    def make_bucket() -> None:
+        boto3.client("s3", endpoint_url=url, **keys).create_bucket(Bucket="kvpool")
+
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    return Server("s3", command, lambda: connects(("127.0.0.1", port)), open_bucket, folder, make_bucket)
+
+
+def mooncake(folder: Path, packages: Path | None) -> Server:
+    try:
+        from mooncake.store import MooncakeDistributedStore
+
+        from kvpool.store.mooncake import Mooncake
+    except ImportError as error:
+        raise MissingError(str(error)) from error
+    program = next((path for path in (packages or Path()).glob("bin/mooncake_master")), None)
+    if program is None:
+        raise MissingError("mooncake_master is not in --packages")
+    port, metrics = free_port(), free_port()
+
+    def connect(arena: Arena, capacity: int) -> Custom:
+        store = MooncakeDistributedStore()
+        code = store.setup("127.0.0.1", "P2PHANDSHAKE", 2 * capacity, 64 << 20, "tcp", "", f"127.0.0.1:{port}")
+        if code != 0:
+            raise ServersError(f"Mooncake is not set up: error {code}")
+        return Custom(Mooncake(store, arena), capacity)
+
+    command = [
+        str(program), "--port", str(port), "--rpc_address", "127.0.0.1", "--metrics_host", "127.0.0.1",
+        "--metrics_port", str(metrics),
+    ]  # fmt: skip
+    return Server("mooncake", command, lambda: connects(("127.0.0.1", port)), connect, folder)
+
+
+class Engine:
+    """A store, its slots, and objects whose bytes follow from their number."""
+
+    def __init__(self, server: Server, object_bytes: int) -> None:
+        self.bytes = object_bytes
+        self.arena = Arena(SLOTS, object_bytes)
+        namespace = Namespace(
+            model="check", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
+            hash_algorithm="sha256", hash_seed=b"", extra={},
+        )  # fmt: skip
+        capacity = 2 * OBJECTS * (object_bytes + 4096)
+        self.store = Store(
+            server.backend(self.arena, capacity), self.arena, namespace, admission="always", deadline=DEADLINE,
+            breaker_failures=1000, believed_for=0.0, staged=False,
+        )  # fmt: skip
+
+    def payload(self, number: int) -> bytes:
+        return random.Random(number).randbytes(4096) * (self.bytes // 4096)  # noqa: S311
+
+    def finish(self, job: int) -> list[str]:
+        end = time.monotonic() + AGES
+        while time.monotonic() < end:
+            for ended, outcomes in self.store.wait(1.0):
+                if ended == job:
+                    return list(outcomes)
+        raise ServersError(f"a job never ended: {self.store.stats().last_error}")
+
+    def settle(self) -> None:
+        end = time.monotonic() + AGES
+        while self.store.stats().in_flight:
+            self.store.wait(1.0)
+            if time.monotonic() > end:
+                raise ServersError(f"transfers never ended: {self.store.stats().last_error}")
+
+    def fill(self, numbers: Sequence[int]) -> int:
+        """Stores objects; returns how many were."""
+        kept = 0
+        for first in range(0, len(numbers), SLOTS):
+            some = numbers[first : first + SLOTS]
+            for slot, number in enumerate(some):
+                self.arena.write(slot, self.payload(number))
+            kept += self.finish(self.store.put([key(one) for one in some], list(range(len(some))))).count("ok")
+            self.settle()
+        return kept
+
+    def load(self, numbers: Sequence[int], between: Callable[[], None] = lambda: None) -> dict[int, str]:
+        """Loads objects, and compares the bytes of those that are handed out."""
+        found: dict[int, str] = {}
+        for first in range(0, len(numbers), SLOTS):
+            some = numbers[first : first + SLOTS]
+            self.settle()
+            job = self.store.get([key(one) for one in some], list(range(len(some))))
+            between()
+            for slot, (number, outcome) in enumerate(zip(some, self.finish(job), strict=True)):
+                found[number] = outcome
+                if outcome == "ok" and self.arena.read(slot) != self.payload(number):
+                    raise ServersError(f"wrong bytes of object {number}")
+        return found
+
+    def calls(self, times: int) -> list[float]:
+        """Microseconds of calls that a scheduler makes, one by one."""
+        keys = [key(number) for number in range(100)]
+        spent: list[float] = []
+        for nth in range(times):
+            call = (
+                lambda: self.store.contains(keys),
+                lambda: self.store.probe(keys),
+                lambda: self.store.poll(),
+                lambda: self.store.touch(keys),
+            )[nth % 4]
+            began = time.perf_counter()
+            call()
+            spent.append(1e6 * (time.perf_counter() - began))
+        return sorted(spent)
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(4, "big") * 8
+
+
+def expect(holds: bool, what: str) -> None:
+    if not holds:
+        raise ServersError(what)
+
+
+def check(server: Server, object_bytes: int) -> list[str]:
+    """All that is said above, of one server. Returns a row of the table."""
+    everything = list(range(OBJECTS))
+    server.start()
+    one = Engine(server, object_bytes)
+    expect(one.fill(everything) == OBJECTS, f"not all objects were stored: {one.store.stats().last_error}")
+    other = Engine(server, object_bytes)
+    there = other.finish(other.store.probe([key(number) for number in [*everything, 999]]))
+    expect(there == ["ok"] * OBJECTS + ["absent"], f"another store is told {there}")
+    random.Random(1).shuffle(everything)
+    expect(set(other.load(everything).values()) == {"ok"}, "another store does not read what is there")
+
+    spent: list[float] = []
+
+    def stop() -> None:
+        server.signal(signal.SIGSTOP)
+        spent.extend(other.calls(2000))
+
+    stopped = other.load(everything[:SLOTS], stop)
+    server.signal(signal.SIGCONT)
+    expect(set(stopped.values()) <= {"ok", "timed_out", "failed", "unavailable"}, f"stopped: {stopped}")
+    again = other.load(everything)
+    expect(set(again.values()) <= {"ok", "failed", "timed_out"}, f"going on: {again}")
+    expect(set(other.load(everything).values()) == {"ok"}, "going on, not all is read")
+
+    def kill() -> None:
+        server.kill()
+
+    killed = other.load(everything[:SLOTS], kill)
+    server.start()
+    other.settle()
+    empty = other.load(everything)
+    expect("ok" not in empty.values() or server.name == "mooncake", f"killed and empty: {empty}")
+    other.settle()
+    written, end = 0, time.monotonic() + AGES
+    while written < SLOTS and time.monotonic() < end:
+        written = other.fill(everything[:SLOTS])
+    expect(written == SLOTS, f"nothing is stored after a restart: {other.store.stats().last_error}")
+    loaded = other.load(everything[:SLOTS])
+    expect(set(loaded.values()) == {"ok"}, f"after a restart: {loaded}")
+    spent.sort()
+    for engine in (one, other):
+        engine.store.close(1.0)
+    server.kill()
+    counted = {word: list(stopped.values()).count(word) for word in dict.fromkeys(stopped.values())}
+    return [
+        server.name,
+        ", ".join(f"{count} {word}" for word, count in counted.items()),
+        f"{list(killed.values()).count('ok')} of {SLOTS} ok",
+        f"{spent[len(spent) // 2]:.1f}",
+        f"{spent[len(spent) * 99 // 100]:.1f}",
+        f"{spent[-1]:.0f}",
+    ]
+
+
+def servers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Callable[[], Server]]]:
+    makers: dict[str, Callable[[Path], Server]] = {
+        "redis": redis,
+        "s3": s3,
+        "mooncake": lambda inside: mooncake(inside, options.packages),
+    }
+    for name in options.only or list(makers):
+        inside = folder / name
+        inside.mkdir()
+        yield name, lambda name=name, inside=inside: makers[name](inside)  # type: ignore[misc]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=["redis", "s3", "mooncake"], help="a server; can be repeated")
+    parser.add_argument("--mib", type=float, default=1.0, help="MiB of an object (default: 1)")
+    parser.add_argument("--packages", type=Path, help="a folder with packages of the servers")
+    options = parser.parse_args(arguments)
+    if options.packages:
+        sys.path.append(str(options.packages))
+        paths = [str(options.packages), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    console = Console(highlight=False)
+    table = Table("server", "stopped", "killed", "p50 us", "p99 us", "max us", title="calls while the server is stopped")
+    code = 0
+    with tempfile.TemporaryDirectory(prefix="kvpool-") as folder:
+        for name, make in servers(options, Path(folder)):
+            try:
+                table.add_row(*check(make(), int(options.mib * 2**20) // 4096 * 4096))
+            except MissingError as missing:
+                console.print(f"NOT CHECKED: {name}: {missing}")
+                code = max(code, 1 if os.environ.get("CI") else 3)
+            except ServersError as error:
+                console.print(f"{name}: {error}")
+                code = 1
+    console.print(table)
+    return code
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
