@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
-	coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
+	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
 	vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot wheel wheel-free-threaded supply-chain clean
@@ -230,6 +230,9 @@ vllm-shadow-selftest: vllm-env ## The shadow calls all that the level manager re
 
 vllm-check: vllm-env ## A real vLLM engine on CPU, stock and at every level: the same tokens, hits, preemptions and events
 	$(VENV)-vllm/bin/python tools/vllm_check.py
+
+vllm-tier-check: vllm-env ## A real vLLM engine on CPU over kvpool's tier, and restarted over what it left: the same tokens, hits from disk
+	$(VENV)-vllm/bin/python tools/vllm_tier_check.py
 
 vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a readable difference, or nothing
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed

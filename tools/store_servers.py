@@ -4,8 +4,8 @@
     python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
     python tools/store_servers.py --only redis --mib 1
 
-For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads costs misses, and
-no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that is
+For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads costs misses,
+and no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that is
 handed out is compared. The table has the latencies of calls while the server was stopped.
 
 Packages of the servers are taken from --packages, where ``make store-servers-check`` puts them. Exit code 0: all held.
@@ -166,7 +166,7 @@ class Engine:
         )  # fmt: skip
 
     def payload(self, number: int) -> bytes:
-        return random.Random(number).randbytes(4096) * (self.bytes // 4096)  # noqa: S311
+        return random.Random(number).randbytes(4096) * (self.bytes // 4096)
 
     def finish(self, job: int) -> list[str]:
         end = time.monotonic() + AGES
@@ -303,7 +303,9 @@ def servers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Ca
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=["redis", "s3", "mooncake"], help="a server; can be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=["redis", "s3", "mooncake"], help="a server; can be repeated"
+    )
     parser.add_argument("--mib", type=float, default=1.0, help="MiB of an object (default: 1)")
     parser.add_argument("--packages", type=Path, help="a folder with packages of the servers")
     options = parser.parse_args(arguments)
@@ -312,7 +314,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths = [str(options.packages), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     console = Console(highlight=False)
-    table = Table("server", "stopped", "killed", "p50 us", "p99 us", "max us", title="calls while the server is stopped")
+    table = Table(
+        "server", "stopped", "killed", "p50 us", "p99 us", "max us", title="calls while the server is stopped"
+    )
     code = 0
     with tempfile.TemporaryDirectory(prefix="kvpool-") as folder:
         for name, make in servers(options, Path(folder)):

@@ -84,31 +84,37 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
+def run_child(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[str, str]:
+    """Runs an engine's process to its end, or ends it. Returns what is wrong, if anything, and what it printed."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=timeout)
+            problem = f"exited with {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            problem = f"still running after {timeout:g} s"
+        finally:
+            kill(process)
+        output.seek(0)
+        return problem, output.read().decode("utf-8", "replace")
+
+
 def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options: argparse.Namespace) -> None:
     """Runs one engine in a process of its own and reads what it did."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kvpool-check-") as scratch:
-        result, log = Path(scratch) / "record.json", Path(scratch) / "log"
+        result = Path(scratch) / "record.json"
         command = [settings["python"], "-m", "tools.vllm.check_engine", "--model", model]
         command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=child_environment(engine, settings),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                code = process.wait(timeout=options.timeout)
-                problem = f"exited with {code}" if code else ""
-            except subprocess.TimeoutExpired:
-                problem = f"still running after {options.timeout:g} s"
-            finally:
-                kill(process)
-        text = log.read_text(encoding="utf-8", errors="replace")
+        problem, text = run_child(command, child_environment(engine, settings), options.timeout)
         if options.logs:
             (options.logs / f"{model}-{engine.level}-{engine.events}.log").write_text(text, encoding="utf-8")
         try:

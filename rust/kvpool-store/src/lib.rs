@@ -11,11 +11,13 @@
 //!   goes; what is offered once is not written.
 //! * **There after a restart**, however the process ended.
 //!
+//! The last two are a disk's; of a server that others write to as well, each back end says what it has of them.
+//!
 //! ```text
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls
 //!     Directory    key -> place; the order of eviction      Admission, Breaker    what is worth a write; who is left alone
 //!     Arena        slots of host memory, and who has them   Queue, workers        move and check bytes
-//!   Backend      moves bytes, and may fail: disk; later servers and shared folders
+//!   Backend      moves bytes, and may fail: disk, a shared folder, Redis
 //! ```
 //!
 //! ```

@@ -1,0 +1,186 @@
+"""One engine of tools/vllm_tier_check.py: a real vLLM on the CPU whose KV is offloaded to kvpool's tier.
+
+    python -m tools.vllm.tier_engine --prompts 60 --blocks 40 --folder kv --model-folder model --result record.json
+
+vLLM's own worker of offloading copies with streams of a GPU, so ``CpuSpec`` puts one in its place that copies between
+tensors of the CPU. All else is vLLM's: connector, spec, manager, memory beneath, and the tier by configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tools.vllm.check_engine import (
+    BLOCK_SIZE,
+    MAX_LENGTH,
+    MODELS,
+    RUNNING,
+    make_prompts,
+    sampling,
+    write_model,
+)
+
+
+def spec_class() -> type[Any]:
+    """``TieringOffloadingSpec`` with a worker that copies on the CPU."""
+    base = importlib.import_module("vllm.v1.kv_offload.base")
+    region = importlib.import_module("vllm.v1.kv_offload.cpu.shared_offload_region").SharedOffloadRegion
+    spec = importlib.import_module("vllm.v1.kv_offload.tiering.spec").TieringOffloadingSpec
+    torch = importlib.import_module("torch")
+
+    class CpuWorker(base.OffloadingWorker):  # type: ignore[name-defined, misc]
+        """Copies blocks at once, and tells of it when it is asked."""
+
+        def __init__(self, caches: Any, memory: Any) -> None:
+            pages = [cache.page_size_bytes for cache in caches.tensors]
+            self.blocks = [
+                cache.tensor.view(torch.int8).view(-1, page) for cache, page in zip(caches.tensors, pages, strict=True)
+            ]
+            self.chunks = [memory.create_next_worker_view(page) for page in pages]
+            self.tensors_of = [sorted({ref.tensor_idx for ref in refs}) for refs in caches.group_data_refs]
+            self.memory = memory
+            self.ended: list[Any] = []
+
+        def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+            return self.copy(job_id, src_spec, dst_spec.block_ids, self.blocks, self.chunks, src_spec.block_ids)
+
+        def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+            return self.copy(job_id, dst_spec, dst_spec.block_ids, self.chunks, self.blocks, src_spec.block_ids)
+
+        def copy(self, job: int, gpu: Any, into: Any, source: Any, target: Any, of: Any) -> bool:
+            first, moved = 0, 0
+            for group, count in enumerate(gpu.group_sizes):
+                ids = slice(first, first + count)
+                for tensor in self.tensors_of[group]:
+                    target[tensor][torch.as_tensor(into[ids])] = source[tensor][torch.as_tensor(of[ids])]
+                    moved += count * source[tensor].shape[1]
+                first += count
+            assert first == len(into) == len(of), "a chunk is a block here"
+            self.ended.append(base.TransferResult(job, success=True, transfer_size=moved, transfer_time=1e-6))
+            return True
+
+        def get_finished(self) -> list[Any]:
+            ended, self.ended = self.ended, []
+            return ended
+
+        def wait(self, job_ids: set[int]) -> None:
+            """All is done already."""
+
+        def shutdown(self) -> None:
+            self.blocks.clear()
+            self.chunks.clear()
+            self.memory.cleanup()
+
+    class CpuSpec(spec):  # type: ignore[misc, valid-type]
+        def get_worker(self, kv_caches: Any) -> Any:
+            """vLLM's asks for a GPU first."""
+            memory = region(
+                engine_id=self._engine_id,
+                num_chunks=self.num_chunks,
+                rank=self.config.parallel.rank,
+                kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+                cpu_page_size=self.cpu_page_size_per_worker,
+            )
+            self._worker = CpuWorker(kv_caches, memory)
+            return self._worker
+
+    return CpuSpec
+
+
+def __getattr__(name: str) -> Any:
+    """vLLM imports the spec from here by name; this file itself imports without vLLM."""
+    if name == "CpuSpec":
+        globals()[name] = made = spec_class()
+        return made
+    raise AttributeError(name)
+
+
+def offloading(options: argparse.Namespace) -> dict[str, Any]:
+    """What a user writes into --kv-transfer-config, but for the worker."""
+    tier = {
+        "type": "KvpoolStoreTier",
+        "module_path": "kvpool.integrations.vllm.offload.tier",
+        "capacity_bytes": 1 << 30,
+        "free_floor_bytes": 0,
+        "admission": "always",
+        "on_reset": "keep",
+    }
+    tier |= {"url": options.url} if options.url else {"root_dir": str(options.folder)}
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "CpuSpec",
+            "spec_module_path": "tools.vllm.tier_engine",
+            "cpu_bytes_to_use": 1 << 26,
+            "secondary_tiers": [tier],
+        },
+    }
+
+
+def find_tier(core: Any) -> Any:
+    """kvpool's tier, where the scheduler's side of the connector has it."""
+    scheduler = core.scheduler.connector.connector_scheduler
+    (tier,) = scheduler.manager.secondary_tiers
+    return tier
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--model", choices=list(MODELS), default="full")
+    parser.add_argument("--prompts", type=int, required=True)
+    parser.add_argument("--blocks", type=int, required=True)
+    parser.add_argument("--folder", type=Path, help="of the tier's disk; without it, and without --url, none is there")
+    parser.add_argument("--url", help="a tier that is shared")
+    parser.add_argument("--model-folder", type=Path, required=True, help="where the model is, or is written")
+    parser.add_argument("--result", type=Path, required=True)
+    options = parser.parse_args(argv)
+    vllm = importlib.import_module("vllm")
+    if not (options.model_folder / "config.json").exists():
+        write_model(options.model_folder, options.model)
+    offloads = bool(options.folder or options.url)
+    llm = vllm.LLM(
+        model=str(options.model_folder),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        seed=0,
+        enforce_eager=True,
+        block_size=BLOCK_SIZE,
+        num_gpu_blocks_override=options.blocks,
+        max_model_len=MAX_LENGTH,
+        max_num_seqs=RUNNING,
+        max_num_batched_tokens=256,
+        enable_prefix_caching=True,
+        disable_log_stats=False,
+        **({"kv_transfer_config": offloading(options)} if offloads else {}),
+    )
+    core = llm.llm_engine.engine_core.engine_core
+    prompts = make_prompts(options.prompts)
+    parameters = [vllm.SamplingParams(**one) for one in sampling("n=1", len(prompts))]
+    begun = time.monotonic()
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+    found: dict[str, Any] = {
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "cached": sum(output.num_cached_tokens for output in outputs),
+        "groups": core.scheduler.kv_cache_manager.num_kv_cache_groups,
+        "seconds": time.monotonic() - begun,
+        "store": None,
+    }
+    if offloads:
+        tier = find_tier(core)
+        tier.drain_jobs()
+        stats = tier._store.stats()
+        names = ("objects", "restored", "loads", "writes", "misses", "damaged", "failed", "timed_out", "known")
+        found["store"] = {name: getattr(stats, name) for name in names}
+    options.result.write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

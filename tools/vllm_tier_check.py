@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Checks kvpool's tier in a real vLLM engine that is restarted: the same tokens, and hits from disk.
+
+    python tools/vllm_tier_check.py                 # a disk, and a folder that engines share
+    python tools/vllm_tier_check.py --model full --prompts 200
+
+Needs the environment of tools/vllm_env.py. For each model three engines run the same prompts on the CPU, each a
+process of its own: one without offloading; one that offloads to an empty folder; and, after its end, one over the
+folder that it left. Exit code 0: all made the same tokens, and the last loaded what the one before had written. 1: a
+difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools.vllm.check_compare import STOCK, Engine  # noqa: E402
+from tools.vllm.check_engine import MODELS  # noqa: E402
+from tools.vllm_check import child_environment, run_child  # noqa: E402
+from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Where the tier is.
+PLACES: Final = ("disk", "folder")
+
+
+def run(
+    name: str, model: str, place: str | None, scratch: Path, settings: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Runs one engine, and returns what it did."""
+    result = scratch / f"{name}.json"
+    command = [settings["python"], "-m", "tools.vllm.tier_engine", "--model", model]
+    command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]
+    command += ["--model-folder", str(scratch / "model")]
+    if place == "disk":
+        command += ["--folder", str(scratch / "kv")]
+    elif place:
+        command += ["--url", f"folder://{scratch / 'kv'}"]
+    problem, log = run_child(command, child_environment(Engine(STOCK, STOCK), settings), options.timeout)
+    try:
+        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        said = "\n".join(log.splitlines()[-30:])
+        raise ConformanceError(f"{model}, {name}: {problem or error}\n{said}") from error
+    return found
+
+
+def check(model: str, place: str, settings: dict[str, Any], options: argparse.Namespace, table: Table) -> list[str]:
+    """Runs the three engines. Returns what is wrong."""
+    with tempfile.TemporaryDirectory(prefix="kvpool-tier-check-") as folder:
+        scratch = Path(folder)
+        (scratch / "model").mkdir()
+        runs = {
+            "without": run("without", model, None, scratch, settings, options),
+            "cold": run("cold", model, place, scratch, settings, options),
+            "restarted": run("restarted", model, place, scratch, settings, options),
+        }
+    problems = []
+    for name, found in runs.items():
+        store = found["store"] or {}
+        same = found["tokens"] == runs["without"]["tokens"]
+        counted = [f"{store.get(field, 0):,}" for field in ("writes", "loads", "misses", "damaged")]
+        tokens, cached = sum(map(len, found["tokens"])), found["cached"]
+        seconds = f"{found['seconds']:.1f}"
+        table.add_row(model, place, name, f"{tokens:,}", "yes" if same else "no", f"{cached:,}", *counted, seconds)
+        if not same:
+            problems.append(f"{model}, {place}, {name}: other tokens than without offloading")
+        if store.get("damaged", 0) or store.get("failed", 0):
+            problems.append(f"{model}, {place}, {name}: {store}")
+    cold, warm = runs["cold"]["store"], runs["restarted"]["store"]
+    if not cold["writes"]:
+        problems.append(f"{model}, {place}: nothing was written: {cold}")
+    if not warm["loads"]:
+        problems.append(f"{model}, {place}: nothing was loaded after the restart: {warm}")
+    if runs["restarted"]["cached"] <= runs["cold"]["cached"]:
+        problems.append(f"{model}, {place}: no more hits after the restart than before")
+    return problems
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    models = [model for model in MODELS if model != "states"]
+    parser.add_argument("--model", action="append", choices=models, help="this one; can be repeated (default: all)")
+    parser.add_argument("--place", action="append", choices=PLACES, help="of the tier; can be repeated (default: all)")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
+    parser.add_argument("--prompts", type=int, default=80, help="how many prompts (default: 80)")
+    parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one engine (default: 900)")
+    options = parser.parse_args(argv)
+    if options.prompts < 1 or options.blocks < 16 or options.timeout <= 0:
+        parser.error("--prompts is at least 1, --blocks at least 16, --timeout above zero")
+    console = Console(stderr=True)
+    heads = ("model", "tier", "engine", "tokens", "same", "cached", "writes", "loads", "misses", "damaged", "s")
+    table = Table(*heads, title="vLLM over kvpool's tier, and restarted over what it left")
+    begun = time.monotonic()
+    problems: list[str] = []
+    try:
+        settings = read_settings(options.venv.absolute())
+        for model in dict.fromkeys(options.model or models):
+            for place in dict.fromkeys(options.place or PLACES):
+                problems += check(model, place, settings, options, table)
+    except ConformanceError as error:
+        console.print(f"vllm_tier_check: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("vllm_tier_check: stopped")
+        return 130
+    out = Console()
+    (out if out.is_terminal else Console(width=160)).print(table)
+    for problem in problems:
+        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{time.monotonic() - begun:.0f} s", markup=False, highlight=False)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
