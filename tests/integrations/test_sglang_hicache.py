@@ -316,7 +316,7 @@ def test_what_fails_otherwise_is_a_miss_and_a_line_in_the_log(
     assert backend.batch_set_v2(transfer) == {PoolName.KV: [False]}
     del pool.get_data_page
     assert backend.batch_set_v1([key(1)], indices(pool, 0)) == [True], "its slot came back"
-    pool.set_from_flat_data_page = fail  # type: ignore[method-assign]
+    pool.get_data_page = fail  # type: ignore[method-assign]
     assert backend.batch_get_v1([key(1)], indices(pool, 1)) == [False]
     assert "planted" in caplog.text
     assert len(backend._pools["kv"].pages._left) == backend._pools["kv"].pages.arena.slots
@@ -405,8 +405,12 @@ def test_a_pool_that_comes_late_has_the_room_that_is_named(
     backend = attach(storage, tmp_path, pool, shares={"mamba": 0.25})
     backend.register_mem_host_pool_v2(states, PoolName.MAMBA)
     backend.register_mem_host_pool_v2(window, PoolName.SWA)
+    odd = MhaPool()
+    del odd.kv_buffer
+    backend.register_mem_host_pool_v2(odd, PoolName.INDEXER)
     assert set(backend.stats()) == {"kv", "mamba"}
     assert "host pool swa came late" in caplog.text
+    assert "the store of host pool indexer failed" in caplog.text
     for name, one, there in ((PoolName.MAMBA, states, True), (PoolName.SWA, window, False)):
         transfer = [PoolTransfer(name, indices(one, 0), [key(1)])]
         assert backend.batch_set_v2(transfer) == {name: [there]}

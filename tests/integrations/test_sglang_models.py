@@ -1,7 +1,7 @@
 """Random histories of the storage back end against a dictionary: never another page's bytes.
 
 Sets, loads, queries, clearings, restarts, other weights and damaged files; a page that is found has the bytes that were
-stored last under its key, by these weights, or it is not found.
+stored last under its key, by these weights, or it is not found (mooncake#850: a place had another owner meanwhile).
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +16,7 @@ from kvpool.integrations.sglang.namespace import is_replicated, namespace_of, ra
 from kvpool.integrations.sglang.pages import pages_of
 from kvpool.integrations.sglang.pools import Engine
 from kvpool.integrations.sglang.settings import Settings
+from kvpool.integrations.sglang.shelf import digest_of
 from kvpool.store import Disk
 from tests.integrations import hicache_stand_ins
 from tests.integrations.hicache_stand_ins import (
@@ -29,7 +34,6 @@ from tests.integrations.hicache_stand_ins import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -101,6 +105,24 @@ def test_ranks_share_what_is_replicated_and_nothing_else() -> None:
     assert digest(StatePool(), name="mamba", tp_rank=0, **mla) != digest(StatePool(), name="mamba", tp_rank=1, **mla)
     assert is_replicated(Config(is_mla_model=True), MlaPool(), "kv")
     assert not is_replicated(Config(), MlaPool(), "kv")
+
+
+def test_keys_and_namespaces_are_the_same_in_every_process() -> None:
+    """lmcache#2136: digests depended on the seed of Python's hashes, and nothing was found after a restart."""
+    script = (
+        "from tests.integrations.test_sglang_namespace import digest\n"
+        "from kvpool.integrations.sglang.shelf import digest_of\n"
+        "print(digest().hex(), digest_of('ab' * 32).hex(), digest_of('ab').hex())"
+    )
+    root = Path(__file__).resolve().parents[2]
+    seen = set()
+    for seed in ("1", "2"):
+        kept = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=root, env=kept, capture_output=True, text=True, check=True
+        )
+        seen.add(done.stdout.strip())
+    assert seen == {f"{digest().hex()} {'ab' * 32} {digest_of('ab').hex()}"}
 
 
 def test_every_rank_has_a_folder_of_its_own() -> None:

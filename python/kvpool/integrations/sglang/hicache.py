@@ -87,18 +87,14 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         self._registered[KV] = mem_pool_host
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Another host pool, or that of KV again.
-
-        Raises:
-            InvalidArgumentError: The stores are open, and pages of this pool cannot be read.
-            StoreError: Its folder cannot be used.
-        """
+        """Another host pool, or that of KV again. One that comes late and cannot be kept is a line in the log."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = _name(host_pool_name)
         self._registered[name] = host_pool
         with self._opening:
             if self._is_open and name not in self._pools:
-                self._open([name], late=True)
+                # The server runs: what cannot be kept must not end it.
+                _guarded(f"the store of host pool {name}", lambda: self._open([name], late=True), None)
 
     def on_host_pools_registered(self) -> None:
         """Opens the stores.
@@ -335,7 +331,7 @@ def _guarded(what: str, call: Callable[[], _Answer], miss: _Answer) -> _Answer:
     try:
         return call()
     except Exception:
-        _LOG.exception("kvpool: %s failed: nothing is found", what)
+        _LOG.exception("kvpool: %s failed: a miss", what)
         return miss
 
 

@@ -106,6 +106,7 @@ class Copied(Pages):
         self._mapping = mmap.mmap(-1, count * slot_bytes)
         self.arena = Arena.over(self._mapping, slot_bytes)
         self._memory = torch.frombuffer(self._mapping, dtype=torch.uint8).view(count, slot_bytes)
+        self._is_viewed = _is_view(pool.get_data_page(0, flat=False), getattr(pool, "kv_buffer", None))
         self._left = collections.deque(range(count))
         self._given = threading.Condition()
 
@@ -142,30 +143,44 @@ class Copied(Pages):
             self._left.extend(slots)
             self._given.notify_all()
 
-    def fits(self, tensor: Any) -> bool:
-        """Whether a tensor has the bytes of a page."""
-        return isinstance(tensor, self._torch.Tensor) and tensor.numel() * tensor.element_size() == self.part_bytes
-
-    def flat(self) -> Any:
-        """A tensor for a page."""
-        return self.pool.get_dummy_flat_data_page()
-
     def read(self, slot: int, first_index: int) -> None:
         """Copies a page of the pool into a slot."""
         self.copy_in(slot, self.pool.get_data_page(first_index, flat=False))
 
-    def copy_in(self, slot: int, tensor: Any) -> None:
-        """Copies a tensor into a slot."""
-        held = self._memory[slot, : self.part_bytes].view(tensor.dtype).view(tensor.shape)
-        held.copy_(tensor)
-
     def write(self, slot: int, first_index: int) -> None:
         """Copies a slot into a page of the pool."""
-        self.pool.set_from_flat_data_page(first_index, self._memory[slot, : self.part_bytes].view(self._dtype))
+        if self._is_viewed:
+            self.copy_out(slot, self.pool.get_data_page(first_index, flat=False))
+        else:
+            self.pool.set_from_flat_data_page(first_index, self._held(slot).view(self._dtype))
+
+    def copy_in(self, slot: int, tensor: Any) -> None:
+        """Copies a tensor into a slot."""
+        items = self._items(tensor)
+        self._held(slot).numpy().reshape(items.shape)[...] = items
 
     def copy_out(self, slot: int, tensor: Any) -> None:
         """Copies a slot into a tensor."""
-        tensor.copy_(self._memory[slot, : self.part_bytes].view(tensor.dtype).view(tensor.shape))
+        items = self._items(tensor)
+        items[...] = self._held(slot).numpy().reshape(items.shape)
+
+    def _held(self, slot: int) -> Any:
+        return self._memory[slot, : self.part_bytes]
+
+    def _items(self, tensor: Any) -> Any:
+        """A tensor's bytes as an array of numpy, which copies in this thread.
+
+        Torch has threads of its own for it, which wait for each other: several times slower where cores are busy.
+        """
+        return tensor.view(self._torch.uint8).numpy()
+
+
+def _is_view(page: Any, memory: Any) -> bool:
+    """Whether a page is a piece of a pool's memory, so that what is written to it is in the pool."""
+    try:
+        return bool(page.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr())
+    except AttributeError:
+        return False
 
 
 def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Empty:
