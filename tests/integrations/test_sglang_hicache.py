@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from kvpool.errors import InvalidArgumentError, StoreError, StoreInUseError
-from kvpool.integrations.sglang import pools
+from kvpool.integrations.sglang import pools, shelf
 from kvpool.integrations.sglang.pages import Copied, Empty, Lent, pages_of
-from kvpool.store import Arena, Disk, StoreFolder
+from kvpool.store import Arena, Disk, Store, StoreFolder
 from tests.integrations.hicache_stand_ins import (
     ExtraInfo,
     LogicalPool,
@@ -205,8 +205,8 @@ def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) ->
     backend = attach(storage, tmp_path, pool, interface_v1=1)
     fill(pool, 0, 1)
     assert backend.batch_set_v1([key(1)], indices(pool, 0)) == [True]
-    shelf = backend._pools["kv"].shelf
-    assert shelf._store.remove([bytes.fromhex(key(1))], groups=1) == 1
+    store = backend._pools["kv"].shelf._store
+    assert store.remove([bytes.fromhex(key(1))], groups=1) == 1
     assert backend.batch_exists([key(1)]) == 0
     assert backend.batch_get_v1([key(1)], indices(pool, 2)) == [False]
     assert backend.batch_set_v1([key(1)], indices(pool, 0)) == [True]
@@ -286,6 +286,22 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
     hasty.close()  # until nothing is on its way
     for page, there in enumerate(found):
         assert content(pool, page + 8) == (stored[page] if there else mine[page])
+
+
+@pytest.mark.parametrize("lend", [0, 1])
+def test_transfers_of_memory_that_sglang_reuses_are_staged(
+    storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
+) -> None:
+    """LMCache#4517: kvpool's own slots are its to keep from use; SGLang's are not. And what is offered is written."""
+    opened: list[dict[str, Any]] = []
+
+    def store_of(*arguments: Any, **named: Any) -> Store:
+        opened.append(named)
+        return Store(*arguments, **named)
+
+    monkeypatch.setattr(shelf, "Store", store_of)
+    attach(storage, tmp_path, MhaPool(), interface_v1=lend).close()
+    assert [(one["staged"], one["admission"]) for one in opened] == [(bool(lend), "always")]
 
 
 def test_a_back_end_that_fails_is_one_that_misses(storage: Any, tmp_path: Path) -> None:
