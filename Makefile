@@ -44,8 +44,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
-	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-drift vllm-offload-conformance \
-	vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
+	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
+	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot wheel wheel-free-threaded supply-chain clean
 
 help: ## Show this list
@@ -138,7 +138,8 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
-nightly: engine-check lineage-report vllm-offload-conformance vllm-shadow-conformance store-servers-check test-mutants coverage journal-check \
+nightly: engine-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
+	vllm-tier-check test-mutants coverage journal-check \
 	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
@@ -251,6 +252,10 @@ vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseco
 
 vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in GB/s (FOLDER=on-the-disk)
 	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
+
+# With CI set, an SGLang that cannot be had is a failure.
+sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
+	$(BIN)/python tools/sglang_hicache_check.py
 
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kvpool.errors import InvalidArgumentError, StoreInUseError
-from kvpool.integrations.vllm.offload.namespace import namespace_of, weights_of
+from kvpool.integrations.vllm.offload.namespace import namespace_of
+from kvpool.integrations.weights import weights_of
 from kvpool.store import StoreFolder
 from tests.integrations.offload_stand_ins import Context, LookupResult, TransferJob, Vllm, loaded
 

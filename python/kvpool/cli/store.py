@@ -251,9 +251,7 @@ def bench_command(
             bar.update(task, description=f"{size} KiB")
             measured.append(measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done)))
     if as_json:
-        typer.echo(
-            json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2)
-        )
+        typer.echo(json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms"):

@@ -93,9 +93,7 @@ def measure(
     keys = [number.to_bytes(8, "big") for number in range(objects)]
     with (
         _backend(place, capacity) as backend,
-        Store(
-            backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
-        ) as store,
+        Store(backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE) as store,
     ):
         write = _move(store, store.put, keys, object_bytes, depth, progress)
         noise.shuffle(keys)

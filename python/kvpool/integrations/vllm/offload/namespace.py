@@ -6,17 +6,14 @@ shared out, and on vLLM itself; each of them that differs is a cold start. Knows
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import importlib.metadata
 import os
-from pathlib import Path
 from typing import Any
 
-from kvpool.errors import InvalidArgumentError
+from kvpool.integrations.weights import weights_of
 from kvpool.store import Namespace
 
-__all__ = ["namespace_of", "weights_of"]
+__all__ = ["namespace_of"]
 
 
 def namespace_of(spec: Any, chunk_bytes: int, *, weights: str | None, scales: str) -> Namespace:
@@ -57,31 +54,4 @@ def namespace_of(spec: Any, chunk_bytes: int, *, weights: str | None, scales: st
         hash_algorithm="vllm",  # digests of another algorithm are other keys
         hash_seed=os.environ.get("PYTHONHASHSEED", "").encode(),
         extra={name: str(value) for name, value in facts.items()},
-    )
-
-
-def weights_of(model: str) -> str:
-    """The revision of a model's weights.
-
-    Of a folder: names, sizes and times of its files. Of a name: the commit in the Hugging Face cache.
-
-    Raises:
-        InvalidArgumentError: It is neither.
-    """
-    folder = Path(model)
-    if folder.is_dir():
-        facts = sorted(
-            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()
-        )
-        return f"files {hashlib.sha256(repr(facts).encode()).hexdigest()}"
-    try:
-        # vLLM brings it.
-        found = importlib.import_module("huggingface_hub").try_to_load_from_cache(model, "config.json")
-    except (ImportError, ValueError):
-        found = None
-    if isinstance(found, str):
-        return f"commit {Path(found).parent.name}"
-    raise InvalidArgumentError(
-        f"weights is not given, and cannot be found out for {model!r}: say which revision is served, and change it "
-        'whenever they change: "weights": "2026-11-24"'
     )

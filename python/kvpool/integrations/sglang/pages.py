@@ -1,0 +1,248 @@
+"""How the pages of a host pool of SGLang lie in memory, and how they get into slots of a store and out of them.
+
+``Lent`` pages are slots themselves: the pool's memory is the store's arena. A page is one part, or two where keys and
+values lie apart. ``Copied`` pages are made of many pieces, and go through slots that this module has, at the price of a
+copy of its own. ``Empty`` pages have no bytes: SGLang has pools that only count.
+
+Which it is, the pool's own addresses say, not the name of its layout. Knows no class of SGLang. Copies run in the
+thread that calls; torch is imported when there is a pool.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import mmap
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool.errors import InvalidArgumentError, SlotBusyError
+from kvpool.store import Arena
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Copied", "Empty", "Lent", "Pages", "pages_of"]
+
+#: Slots of pages that are copied: as many as two of SGLang's batches have pages, if memory allows.
+_SLOTS: Final = 256
+_ALIGNMENT: Final = 4096
+
+
+class Pages:
+    """What all kinds have in common.
+
+    Args:
+        pool: SGLang's host pool.
+        shape: Items per dimension of a page.
+        parts: Objects per page.
+        part_bytes: Bytes of each.
+    """
+
+    def __init__(self, pool: Any, shape: Sequence[int], parts: int, part_bytes: int) -> None:
+        self.pool = pool
+        self.page_size = int(getattr(pool, "page_size", None) or 1)
+        self.shape = [int(length) for length in shape]
+        self.parts = parts
+        self.part_bytes = part_bytes
+        self._first_indices = range(0, int(pool.size), self.page_size)
+
+    @property
+    def strides(self) -> list[int]:
+        """Items from one to the next, per dimension, of a page as it is stored: its parts follow each other."""
+        steps = itertools.accumulate(reversed(self.shape[1:]), lambda step, length: step * length, initial=1)
+        return list(reversed(list(steps)))[: len(self.shape)]
+
+    def first_indices(self, host_indices: Any, pages: int) -> list[int] | None:
+        """Where each page begins, in tokens; None if these are not the indices of so many whole pages."""
+        if host_indices is None or int(host_indices.numel()) != pages * self.page_size:
+            return None
+        first = [int(index) for index in host_indices[:: self.page_size].tolist()]
+        return first if all(index in self._first_indices for index in first) else None
+
+
+class Empty(Pages):
+    """Pages of a pool that keeps no bytes: other pools keep them under its indices."""
+
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool, [0], 0, 0)
+
+
+class Lent(Pages):
+    """Pages whose memory is the arena.
+
+    Args:
+        bases: The slot of each part of the pool's first page.
+    """
+
+    def __init__(self, pool: Any, shape: Sequence[int], part_bytes: int, bases: Sequence[int], arena: Arena) -> None:
+        super().__init__(pool, shape, len(bases), part_bytes)
+        self.arena = arena
+        self._bases = list(bases)
+
+    def slots(self, first_indices: Sequence[int]) -> list[int]:
+        """The slots of these pages: all parts of the first one, then those of the next."""
+        return [base + index // self.page_size for index in first_indices for base in self._bases]
+
+
+class Copied(Pages):
+    """Pages that are copied into slots and out of them.
+
+    Args:
+        pool: SGLang's host pool.
+        shape: As above.
+        page: A flat page of the pool.
+        staging_bytes: What the slots may take; one slot if a page is larger.
+    """
+
+    def __init__(self, pool: Any, shape: Sequence[int], page: Any, staging_bytes: int) -> None:
+        import torch
+
+        self._torch, self._dtype = torch, page.dtype
+        super().__init__(pool, shape, 1, int(page.numel()) * int(page.element_size()))
+        slot_bytes = -(-self.part_bytes // _ALIGNMENT) * _ALIGNMENT
+        count = max(1, min(_SLOTS, staging_bytes // slot_bytes))
+        # A mapping begins at a page of memory, and takes none before it is used.
+        self._mapping = mmap.mmap(-1, count * slot_bytes)
+        self.arena = Arena.over(self._mapping, slot_bytes)
+        self._memory = torch.frombuffer(self._mapping, dtype=torch.uint8).view(count, slot_bytes)
+        self._is_viewed = _is_view(pool.get_data_page(0, flat=False), getattr(pool, "kv_buffer", None))
+        self._left = collections.deque(range(count))
+        self._given = threading.Condition()
+
+    def take(self, pages: int, timeout: float) -> list[int]:
+        """Some slots, at least one; none if all that there are stay busy.
+
+        Waits while other calls have all of them. A slot that a back end still has, after its deadline, is passed over.
+
+        Args:
+            pages: How many at most.
+            timeout: Seconds to wait at most.
+        """
+        with self._given:
+            self._given.wait_for(lambda: self._left, timeout)
+            taken: list[int] = []
+            for _ in range(len(self._left)):
+                slot = self._left.popleft()
+                if len(taken) < pages and self._is_free(slot):
+                    taken.append(slot)
+                else:
+                    self._left.append(slot)
+            return taken
+
+    def _is_free(self, slot: int) -> bool:
+        try:
+            self.arena.write(slot, b"")
+        except SlotBusyError:
+            return False
+        return True
+
+    def give(self, slots: Sequence[int]) -> None:
+        """Gives slots back."""
+        with self._given:
+            self._left.extend(slots)
+            self._given.notify_all()
+
+    def read(self, slot: int, first_index: int) -> None:
+        """Copies a page of the pool into a slot."""
+        self.copy_in(slot, self.pool.get_data_page(first_index, flat=False))
+
+    def write(self, slot: int, first_index: int) -> None:
+        """Copies a slot into a page of the pool."""
+        if self._is_viewed:
+            self.copy_out(slot, self.pool.get_data_page(first_index, flat=False))
+        else:
+            self.pool.set_from_flat_data_page(first_index, self._held(slot).view(self._dtype))
+
+    def copy_in(self, slot: int, tensor: Any) -> None:
+        """Copies a tensor into a slot."""
+        items = self._items(tensor)
+        self._held(slot).numpy().reshape(items.shape)[...] = items
+
+    def copy_out(self, slot: int, tensor: Any) -> None:
+        """Copies a slot into a tensor."""
+        items = self._items(tensor)
+        items[...] = self._held(slot).numpy().reshape(items.shape)
+
+    def _held(self, slot: int) -> Any:
+        return self._memory[slot, : self.part_bytes]
+
+    def _items(self, tensor: Any) -> Any:
+        """A tensor's bytes as an array of numpy, which copies in this thread.
+
+        Torch has threads of its own for it, which wait for each other: several times slower where cores are busy.
+        """
+        return tensor.view(self._torch.uint8).numpy()
+
+
+def _is_view(page: Any, memory: Any) -> bool:
+    """Whether a page is a piece of a pool's memory, so that what is written to it is in the pool."""
+    try:
+        return bool(page.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr())
+    except AttributeError:
+        return False
+
+
+def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Empty:
+    """How the pages of a host pool lie.
+
+    Args:
+        pool: SGLang's host pool.
+        lend: Whether they may be lent, if they can be.
+        staging_bytes: What the slots of pages that are copied may take.
+
+    Raises:
+        InvalidArgumentError: Pages of this pool can be neither lent nor copied.
+    """
+    try:
+        flat = pool.get_dummy_flat_data_page()
+        shape = list(pool.get_data_page(0, flat=False).shape)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"pages of {type(pool).__name__} cannot be read in the layout {getattr(pool, 'layout', None)!r}: {error}; "
+            "kvpool takes what the file back end takes: --hicache-mem-layout page_first, page_first_direct, "
+            "layer_first or page_head"
+        ) from error
+    if flat.numel() == 0:
+        return Empty(pool)
+    lent = _lent(pool, shape, int(flat.numel()) * int(flat.element_size())) if lend else None
+    return Copied(pool, shape, flat, staging_bytes) if lent is None else lent
+
+
+def _lent(pool: Any, shape: Sequence[int], page_bytes: int) -> Lent | None:
+    """The pages as slots of the pool's own memory, if every page is one or two whole slots of it."""
+    import torch
+
+    memory = getattr(pool, "kv_buffer", None)
+    if getattr(pool, "shared_allocation_domain", None) is not None:
+        return None  # its pages move
+    if not isinstance(memory, torch.Tensor) or memory.device.type != "cpu" or not memory.is_contiguous():
+        return None
+    size, page_size, first = int(pool.size), int(getattr(pool, "page_size", None) or 1), memory.data_ptr()
+    tried = {index: _addresses(pool, index, page_size) for index in (0, page_size, size - page_size) if index < size}
+    parts = tried[0]
+    total = memory.numel() * memory.element_size()
+    if parts is None or not 1 <= len(parts) <= 2 or len({length for _, length in parts}) != 1:
+        return None
+    part_bytes = parts[0][1]
+    if part_bytes * len(parts) != page_bytes or total % part_bytes or any((at - first) % part_bytes for at, _ in parts):
+        return None
+    bases = [(at - first) // part_bytes for at, _ in parts]
+    if any(not 0 <= base + size // page_size - 1 < total // part_bytes for base in bases):
+        return None
+    for index, found in tried.items():
+        if found != [(at + index // page_size * part_bytes, part_bytes) for at, _ in parts]:
+            return None
+    arena = Arena.over(memory.view(torch.uint8).numpy().data, part_bytes)
+    return Lent(pool, shape, part_bytes, bases, arena)
+
+
+def _addresses(pool: Any, index: int, page_size: int) -> list[tuple[int, int]] | None:
+    """Where the parts of a page lie, and their bytes; None if the pool does not say."""
+    import torch
+
+    try:
+        addresses, lengths = pool.get_page_buffer_meta(torch.arange(index, index + page_size))
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return None
+    return [(int(at), int(length)) for at, length in zip(addresses, lengths, strict=True)]

@@ -1,0 +1,181 @@
+"""Random histories of the storage back end against a dictionary: never another page's bytes.
+
+Sets, loads, queries, clearings, restarts, other weights and damaged files; a page that is found has the bytes that were
+stored last under its key, by these weights, or it is not found (mooncake#850: a place had another owner meanwhile).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kvpool.store import StoreFolder
+from tests.integrations.hicache_stand_ins import (
+    ExtraInfo,
+    MhaPool,
+    PoolName,
+    PoolTransfer,
+    StatePool,
+    attach,
+    content,
+    fill,
+    indices,
+    key,
+    loaded,
+)
+from tests.shares import SHARES, run_share
+
+KEYS = 12
+PAGES = 8
+#: More than any history clears.
+GENERATIONS = 1000
+NUMBERS = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=4, unique=True)
+
+
+class Histories(RuleBasedStateMachine):
+    """Two host pools, of pages that are lent or copied, with more room than is used, or with hardly any."""
+
+    storage: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="kvpool-sglang-"))
+        #: By weights and pool: what was stored last under each key, and whether it must be found.
+        self.stored: dict[tuple[str, str], dict[int, tuple[bytes, bool]]] = {}
+        #: Each pair of weights and times that they were cleared has other bytes.
+        self.generation = 0
+        self.backend: Any = None
+
+    @initialize(
+        layout=st.sampled_from(["page_first", "page_first_direct", "page_head", "layer_first"]),
+        lend=st.booleans(),
+        roomy=st.booleans(),
+    )
+    def begin(self, layout: str, lend: bool, roomy: bool) -> None:
+        self.layout, self.lend, self.roomy = layout, lend, roomy
+        self.open("1")
+
+    def open(self, weights: str) -> None:
+        self.weights, self.cleared = weights, False
+        self.generation = GENERATIONS * int(weights)
+        self.pools: dict[str, Any] = {"kv": MhaPool(self.layout, pages=PAGES), "mamba": StatePool(PAGES)}
+        self.backend = attach(
+            self.storage,
+            self.root,
+            self.pools["kv"],
+            {PoolName.MAMBA: self.pools["mamba"]},
+            interface_v1=self.lend,
+            capacity_bytes=(4 << 20) if self.roomy else 6 * 24576,
+            weights=weights,
+            workers=2,
+        )
+
+    def here(self, pool: str) -> dict[int, tuple[bytes, bool]]:
+        return self.stored.setdefault((self.weights, pool), {})
+
+    @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS, whole=st.booleans())
+    def save(self, pool: str, numbers: list[int], whole: bool) -> None:
+        # A key is the digest of what a page is made of: under one key these weights store the same bytes.
+        seeds = [1 + number + KEYS * self.generation for number in numbers]
+        mine = [fill(self.pools[pool], page, seed) for page, seed in enumerate(seeds)]
+        at = indices(self.pools[pool], *range(len(numbers)))
+        keys = [key(number) for number in numbers]
+        if pool == "kv":
+            done = self.backend.batch_set_v1(keys, at, ExtraInfo([]) if whole else None)
+        else:
+            done = self.backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, at, keys)])[PoolName.MAMBA]
+        for number, held, stored in zip(numbers, mine, done, strict=True):
+            # Where there is hardly any room, what was cleared may still be in the way.
+            assert stored or not self.roomy
+            self.here(pool)[number] = (held, self.roomy)
+
+    @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS)
+    def load(self, pool: str, numbers: list[int]) -> None:
+        one = self.pools[pool]
+        at = indices(one, *range(len(numbers)))
+        keys = [key(number) for number in numbers]
+        if pool == "kv":
+            found = self.backend.batch_get_v1(keys, at)
+        else:
+            found = self.backend.batch_get_v2([PoolTransfer(PoolName.MAMBA, at, keys)])[PoolName.MAMBA]
+        for page, number in enumerate(numbers):
+            held, certain = self.here(pool).get(number, (None, False))
+            if found[page]:
+                assert content(one, page) == held, "another page's bytes"
+            else:
+                assert not certain, "lost"
+
+    @rule(numbers=NUMBERS)
+    def query(self, numbers: list[int]) -> None:
+        hits = self.backend.batch_exists([key(number) for number in numbers])
+        known = [self.here("kv").get(number) for number in numbers]
+        assert all(known[:hits]), "never stored"
+        assert hits == len(numbers) or not (known[hits] or (b"", False))[1], "lost"
+
+    @rule()
+    def clear(self) -> None:
+        assert self.backend.clear()
+        for pool in self.pools:
+            self.here(pool).clear()
+        self.cleared = True
+        self.generation += 1
+
+    @rule(weights=st.sampled_from(["1", "2"]))
+    def another_run(self, weights: str) -> None:
+        self.restart(weights)
+
+    def restart(self, weights: str) -> None:
+        self.backend.close()
+        if self.cleared:
+            for pool in self.pools:
+                self.here(pool).clear()  # stored for no process that starts with these weights
+        self.open(weights)
+
+    @rule(pool=st.sampled_from(["kv", "mamba"]), flips=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=3))
+    def damage(self, pool: str, flips: list[int]) -> None:
+        """Bits of a file flip between two runs."""
+        self.backend.close()
+        slabs = list(self.root.rglob(f"{pool}/*.slab"))
+        assert len(slabs) == 1
+        used = StoreFolder(slabs[0].parent)
+        places = [place for place, *_ in used.objects(0, used.places)]
+        with slabs[0].open("r+b") as file:
+            for flip in flips:
+                if places:
+                    at = places[flip % len(places)] * used.object_bytes + flip % used.object_bytes
+                    file.seek(at)
+                    byte = file.read(1)[0]
+                    file.seek(at)
+                    file.write(bytes([byte ^ 1 << (flip % 8)]))
+        for (_, name), kept in self.stored.items():
+            if name == pool:
+                kept.update({number: (held, False) for number, (held, _) in kept.items()})
+        self.restart(self.weights)
+
+    @invariant()
+    def nothing_is_left_on_its_way(self) -> None:
+        if self.backend is not None:
+            for stats in self.backend.stats().values():
+                assert stats.bytes <= stats.capacity_bytes
+
+    def teardown(self) -> None:
+        if self.backend is not None:
+            self.backend.close()
+        shutil.rmtree(self.root)
+
+
+@pytest.mark.longer
+@pytest.mark.parametrize("share", range(SHARES))
+def test_random_histories(share: int) -> None:
+    with contextlib.ExitStack() as stack:
+        storage = stack.enter_context(loaded())
+        machine = type("LoadedHistories", (Histories,), {"storage": staticmethod(storage)})
+        run_share(machine, share, settings().max_examples // 4)
