@@ -5,8 +5,8 @@
     python tools/store_servers.py --only redis --mib 1
 
 For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads costs misses,
-and no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that is
-handed out is compared. The table has the latencies of calls while the server was stopped.
+and no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that
+is handed out is compared. The table has the latencies of calls while the server was stopped.
 
 Packages of the servers are taken from --packages, where ``make store-servers-check`` puts them. Exit code 0: all held.
 1: something did not. 2: bad usage. 3: nothing failed, but a server cannot be had; with CI set that is 1. 130: Ctrl-C.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import os
 import random
 import signal
@@ -34,6 +35,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from kvpool.store import Arena, Custom, Namespace, Redis, Store  # noqa: E402
+from kvpool.store.mooncake import Mooncake  # noqa: E402
 from tests.store_servers import binary, connects, free_port, running  # noqa: E402
 
 if TYPE_CHECKING:
@@ -96,23 +98,20 @@ def redis(folder: Path) -> Server:
 
 def s3(folder: Path) -> Server:
     try:
-        import boto3
-        import moto  # noqa: F401
-        import obstore.store
-
-        from kvpool.store.s3 import S3
+        boto3, _, obstore = map(importlib.import_module, ("boto3", "moto", "obstore.store"))
+        storage = importlib.import_module("kvpool.store.s3").S3
     except ImportError as error:
         raise MissingError(str(error)) from error
     port = free_port()
     url = f"http://127.0.0.1:{port}"
 
     def open_bucket(_: Arena, capacity: int) -> Custom:
-        bucket = obstore.store.S3Store(
+        bucket = obstore.S3Store(
             "kvpool", endpoint=url, region="us-east-1", access_key_id="a", secret_access_key="b",
             virtual_hosted_style_request=False,
             client_options={"allow_http": True, "timeout": "2 seconds"}, retry_config={"max_retries": 0},
         )  # fmt: skip
-        return Custom(S3(bucket), capacity)
+        return Custom(storage(bucket), capacity)
 
     keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
 
@@ -125,9 +124,7 @@ def s3(folder: Path) -> Server:
 
 def mooncake(folder: Path, packages: Path | None) -> Server:
     try:
-        from mooncake.store import MooncakeDistributedStore
-
-        from kvpool.store.mooncake import Mooncake
+        distributed = importlib.import_module("mooncake.store").MooncakeDistributedStore
     except ImportError as error:
         raise MissingError(str(error)) from error
     program = next((path for path in (packages or Path()).glob("bin/mooncake_master")), None)
@@ -136,7 +133,7 @@ def mooncake(folder: Path, packages: Path | None) -> Server:
     port, metrics = free_port(), free_port()
 
     def connect(arena: Arena, capacity: int) -> Custom:
-        store = MooncakeDistributedStore()
+        store = distributed()
         code = store.setup("127.0.0.1", "P2PHANDSHAKE", 2 * capacity, 64 << 20, "tcp", "", f"127.0.0.1:{port}")
         if code != 0:
             raise ServersError(f"Mooncake is not set up: error {code}")
