@@ -147,20 +147,24 @@ impl Pool {
         let mut digests = digests.into_iter();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
         let (mut hashes, mut found) = ([BlockHash::from_bytes([0; 32]); LOOKUP], Vec::with_capacity(LOOKUP));
+        let are_whole = self.digest_len == 32;
         loop {
             // Up to one that the core cannot know.
             let (mut asked, mut other) = (0, None);
             while asked < LOOKUP
-                && other.is_none()
                 && let Some(digest) = digests.next()
             {
-                match padded(digest).filter(|_| digest.len() == self.digest_len) {
-                    Some(hash) => {
-                        hashes[asked] = hash;
-                        asked += 1;
-                    }
-                    None => other = Some(digest),
-                }
+                hashes[asked] = match digest.first_chunk() {
+                    Some(whole) if are_whole && digest.len() == 32 => BlockHash::from_bytes(*whole),
+                    _ => match padded(digest).filter(|_| digest.len() == self.digest_len) {
+                        Some(hash) => hash,
+                        None => {
+                            other = Some(digest);
+                            break;
+                        }
+                    },
+                };
+                asked += 1;
             }
             let known = found.len();
             if let Some(group) = core_group {
