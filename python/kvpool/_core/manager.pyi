@@ -929,6 +929,17 @@ class CacheManager:
         """
     @overload
     def block_ids(self, request_id: RequestId, *, out: _Array, group: int = 0) -> int: ...
+    def cursor(self, request_id: RequestId) -> HashCursor:
+        """Returns a copy of a request's tokens and their hashes, prompt and appended ones.
+
+        What its full blocks are known by. If its epoch is before the manager's, they are known by nothing any more.
+        O(tokens). Raises UnknownRequestError, ArgumentTypeError.
+
+        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
+        >>> _ = manager.admit("a", range(10))
+        >>> manager.cursor("a").digests() == manager.prepare(range(10)).digests()
+        True
+        """
     def request(self, request_id: RequestId) -> RequestInfo:
         """Returns state and token counts of a request.
 

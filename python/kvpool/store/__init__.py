@@ -26,6 +26,8 @@ call does not wait for it, and bytes that are not those that were asked for are 
 True
 >>> folder.cleanup()
 
+:class:`PrefixStore` puts a store beneath a scheduler's own ``CacheManager``.
+
 Back ends: :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for what is written in Python, such
 as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. Those but the disk are shared: ``probe`` asks what is there.
 
@@ -43,6 +45,7 @@ from kvpool._core.store import (
     StoreFolder,
     StoreStats,
 )
+from kvpool.store.prefixes import Prefetch, PrefixStore
 from kvpool.store.urls import backend_from_url
 
 __all__ = [
@@ -50,6 +53,8 @@ __all__ = [
     "Custom",
     "Disk",
     "Namespace",
+    "Prefetch",
+    "PrefixStore",
     "Redis",
     "SharedFolder",
     "Store",

@@ -46,6 +46,8 @@ struct Entry {
     depth: u32,
     /// Transfers on their way.
     pins: u32,
+    /// The first task that was sent once it was held.
+    held_from: u64,
     /// Of what is written: by its place in the list of namespaces.
     namespace: u32,
     /// What the back end may have here, and of which namespace.
@@ -58,6 +60,8 @@ pub(crate) struct Found {
     pub(crate) place: Place,
     pub(crate) len: u32,
     pub(crate) held: bool,
+    /// The first task that was sent once it was held: what a back end was asked before does not count.
+    pub(crate) held_from: u64,
 }
 
 /// A place for a new object.
@@ -122,7 +126,8 @@ impl Directory {
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<Found> {
         let &place = self.by_key.get(key)?;
         let entry = &self.entries[place as usize];
-        Some(Found { place, len: entry.len, held: entry.state == State::Held })
+        let (held, held_from) = (entry.state == State::Held, entry.held_from);
+        Some(Found { place, len: entry.len, held, held_from })
     }
 
     /// Objects that are held.
@@ -172,7 +177,7 @@ impl Directory {
         let entry = &mut self.entries[place as usize];
         let (state, namespace) = (State::Written, self.namespaces.len() as u32 - 1);
         let resident = std::mem::take(&mut entry.resident);
-        *entry = Entry { state, key: Some(key), len, depth, pins: 1, namespace, resident };
+        *entry = Entry { state, key: Some(key), len, depth, pins: 1, held_from: 0, namespace, resident };
         let replaces = self.residents(place);
         self.by_key.insert(key, place);
         self.order.admit(block(place), Content { key: key.hash.key(), depth });
@@ -239,8 +244,8 @@ impl Directory {
         }
     }
 
-    /// The write of `key` has ended: it is held, unless it failed or was removed meanwhile.
-    pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool) {
+    /// The write of `key` has ended: it is held, unless it failed or was removed meanwhile. `next` is the task to be sent next.
+    pub(crate) fn written(&mut self, place: Place, key: ObjectKey, success: bool, next: u64) {
         let entry = &mut self.entries[place as usize];
         if success {
             for left in entry.resident.drain(..) {
@@ -250,6 +255,7 @@ impl Directory {
         entry.resident.push((key, entry.namespace));
         if success && entry.state == State::Written {
             entry.state = State::Held;
+            entry.held_from = next;
             self.held += 1;
         } else {
             self.doom(place);

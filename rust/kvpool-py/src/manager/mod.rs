@@ -764,6 +764,12 @@ impl PyCacheManager {
         }
     }
 
+    /// Returns a copy of a request's tokens and their hashes.
+    fn cursor(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyHashCursor> {
+        let id = request_ref(request_id)?;
+        Ok(PyHashCursor::new(self.run_on(py, id, |manager| manager.cursor(id).cloned())?))
+    }
+
     /// Returns state and token counts of a request.
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;

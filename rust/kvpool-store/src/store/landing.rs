@@ -16,14 +16,14 @@ impl Store {
         let Some(flight) = self.flights.remove(&id) else { return };
         let late = flight.tell.is_none() && flight.kind != Kind::Clear;
         let end = match end {
-            End::There(answers) => return self.answered(&flight, &answers, late, now),
+            End::There(answers) => return self.answered(id, &flight, &answers, late, now),
             end => end,
         };
         let result = self.judge(&flight, end, late, now);
         match (flight.kind, flight.place) {
             (Kind::Write, Some(place)) => {
                 if let Some(key) = flight.key {
-                    self.directory.written(place, key, result.is_ok());
+                    self.directory.written(place, key, result.is_ok(), self.next_task);
                 }
             }
             (Kind::Read, Some(place)) => {
@@ -53,8 +53,9 @@ impl Store {
         self.tell(&flight, result);
     }
 
-    /// A shared back end has said what it has. An object that this store wrote and that is not there any more is lost.
-    fn answered(&mut self, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
+    /// A shared back end has said what it has. An object that this store wrote and that is not there any more is lost, unless it was
+    /// written after that was asked.
+    fn answered(&mut self, id: u64, flight: &Flight, answers: &[bool], late: bool, now: Duration) {
         if late {
             return;
         }
@@ -62,11 +63,12 @@ impl Store {
         for (&key, at) in flight.asked.iter().zip(0..) {
             let there = answers.get(at) == Some(&true) && !self.directory.is_leaving(&key);
             let found = self.directory.find(&key);
-            if let Some(lost) = found.filter(|found| found.held && !there) {
+            let lost = found.filter(|found| found.held && found.held_from <= id && !there);
+            if let Some(lost) = lost {
                 self.stats.lost += 1;
                 self.directory.doom(lost.place);
             }
-            if found.is_none_or(|found| found.held && !there) {
+            if found.is_none() || lost.is_some() {
                 self.answers.tell(key, there, now);
             }
             if let Some((job, first)) = flight.tell {

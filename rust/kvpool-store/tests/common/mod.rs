@@ -136,6 +136,8 @@ struct Inside {
     mode: Mode,
     /// Calls wait while this is so.
     stalled: bool,
+    /// Answers wait while this is so: they are those of before.
+    answers_late: bool,
     waiting: usize,
     objects: HashMap<Place, (ObjectKey, Vec<u8>, Vec<u8>)>,
     calls: u64,
@@ -178,6 +180,19 @@ impl Fake {
     pub(crate) fn stall(&self, stalled: bool) {
         self.inside.lock().unwrap().stalled = stalled;
         self.changed.notify_all();
+    }
+
+    pub(crate) fn answers_late(&self, late: bool) {
+        self.inside.lock().unwrap().answers_late = late;
+        self.changed.notify_all();
+    }
+
+    /// Loses an object. Returns how many it lost.
+    pub(crate) fn forget(&self, n: u64) -> usize {
+        let mut inside = self.inside.lock().unwrap();
+        let before = inside.objects.len();
+        inside.objects.retain(|_, (of, ..)| *of != key(n));
+        before - inside.objects.len()
     }
 
     /// Waits until calls are inside, stalled.
@@ -292,9 +307,14 @@ impl Backend for Fake {
     }
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
-        let inside = self.enter()?;
+        let mut inside = self.enter()?;
         let has = |name: &ObjectName| inside.objects.values().any(|(of, ..)| *of == name.key);
-        Ok(names.iter().map(has).collect())
+        let answers = names.iter().map(has).collect();
+        inside.waiting += 1;
+        self.changed.notify_all();
+        inside = self.changed.wait_while(inside, |inside| inside.answers_late).unwrap();
+        inside.waiting -= 1;
+        Ok(answers)
     }
 
     fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {

@@ -1,0 +1,412 @@
+"""``PrefixStore``: a manager over a store, with KV that follows from the tokens. No block ever has another's bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import kvpool
+from kvpool.errors import InvalidArgumentError, OutOfBlocksError, RequestStateError, StaleEpochError
+from kvpool.store import Arena, Custom, Disk, Prefetch, PrefixStore, Store
+from tests.test_store import namespace
+from tests.test_store_backends import Dictionary
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLOCK, BYTES = 4, 4096
+
+
+def kv(tokens: list[int], end: int, weights: int = 0) -> bytes:
+    """The KV of a block depends on all tokens up to its end, and on the weights."""
+    return hashlib.sha256(repr((tokens[:end], weights)).encode()).digest() * (BYTES // 32)
+
+
+class Engine:
+    """A scheduler with a device whose blocks have bytes."""
+
+    def __init__(self, backend: Any, *, blocks: int = 24, slots: int = 6, **settings: Any) -> None:
+        self.manager = kvpool.CacheManager(num_blocks=blocks, block_size=BLOCK)
+        self.arena = Arena(slots, BYTES)
+        how = {"admission": "always", "staged": True, "deadline": 60.0, "believed_for": 0.0, **settings}
+        self.store = Store(backend, self.arena, namespace(), **how)
+        self.device: dict[int, bytes] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.weights_of: dict[str, int] = {}
+        self.weights = 0
+        self.breaks = False
+        self.prefixes = PrefixStore(self.manager, self.store, self.arena, copy_in=self.copy_in, copy_out=self.copy_out)
+
+    def copy_in(self, pairs: list[tuple[int, int]]) -> None:
+        for slot, block in pairs:
+            self.device[block] = self.arena.read(slot)
+            if self.breaks:
+                raise RuntimeError("the copy broke off")
+
+    def copy_out(self, pairs: list[tuple[int, int]]) -> None:
+        for block, slot in pairs:
+            self.arena.write(slot, self.device[block])
+
+    def admit(self, name: str, prompt: list[int], started: Prefetch) -> int:
+        """Admits a request, and compares what it need not compute. Returns how many tokens came from the store."""
+        admission = self.prefixes.admit(name, started)
+        self.tokens[name], self.weights_of[name] = list(prompt), self.weights
+        computed = self.manager.request(name).computed_tokens
+        assert computed == admission.cached_tokens + admission.external_tokens < len(prompt)
+        self.check(name, computed)
+        return admission.external_tokens
+
+    def check(self, name: str, computed: int) -> None:
+        """Every computed block of a request has the bytes of its tokens."""
+        tokens, table = self.tokens[name], self.manager.block_ids(name)
+        for at in range(computed // BLOCK):
+            assert self.device[table[at]] == kv(tokens, BLOCK * (at + 1), self.weights_of[name]), (name, at)
+
+    def compute(self, name: str) -> None:
+        tokens, table = self.tokens[name], self.manager.block_ids(name)
+        for at in range(self.manager.request(name).computed_tokens // BLOCK, len(tokens) // BLOCK):
+            self.device[table[at]] = kv(tokens, BLOCK * (at + 1), self.weights_of[name])
+        self.manager.commit(name, len(tokens))
+
+    def run(self, name: str, prompt: list[int], *, save: bool = True) -> int:
+        """A request from its prefetch to its release."""
+        started = self.prefixes.prefetch(prompt)
+        self.prefixes.wait(60)
+        loaded = self.admit(name, prompt, started)
+        self.compute(name)
+        if save:
+            self.prefixes.save(name)
+        self.manager.release(name)
+        return loaded
+
+
+PROMPT = list(range(19))
+
+
+def test_what_the_device_forgot_is_loaded_ahead_of_admission(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, 64 * (BYTES + 4096), free_floor_bytes=0)
+    engine = Engine(disk)
+    assert engine.run("a", PROMPT) == 0
+    engine.prefixes.wait(60)
+    assert engine.run("b", PROMPT) == 0, "the device has it"
+    engine.manager.reset()
+    assert engine.run("c", [*PROMPT[:9], 77, 78, 79]) == 8
+    engine.store.close()
+    engine = Engine(disk)
+    assert engine.run("d", PROMPT) == 16, "another process"
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_the_last_token_is_computed() -> None:
+    shared = Dictionary()
+    engine = Engine(Custom(shared, 1 << 20))
+    engine.run("a", list(range(16)))
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    assert engine.run("b", list(range(16))) == 12
+    engine.manager.reset()
+    assert engine.run("c", list(range(17))) == 16
+    engine.store.close()
+
+
+def test_a_gap_between_device_and_loaded_blocks_is_not_bridged() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 20))
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.evict(2)  # the deepest: the first two blocks stay
+    started = engine.prefixes.prefetch(PROMPT)
+    engine.prefixes.wait(60)
+    assert started.tokens == 16
+    engine.manager.reset()  # and now they are gone, too
+    assert engine.admit("b", PROMPT, started) == 0
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_what_is_on_its_way_is_not_used_and_its_slots_come_back() -> None:
+    shared = Dictionary()
+    engine = Engine(Custom(shared, 1 << 20))
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    started = engine.prefixes.prefetch(PROMPT)
+    assert not started.done
+    assert started.tokens == 0
+    assert engine.admit("b", PROMPT, started) == 0
+    with pytest.raises(InvalidArgumentError, match="admitted or dropped already"):
+        engine.prefixes.admit("c", started)
+    engine.prefixes.wait(60)
+    assert engine.prefixes.free_slots == 6
+    dropped = engine.prefixes.prefetch([*PROMPT, 5, 6, 7])
+    engine.prefixes.drop(dropped)
+    engine.prefixes.wait(60)
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_a_refused_admission_keeps_what_was_loaded() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 20), blocks=8)
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    engine.manager.admit("other", range(100, 120))
+    started = engine.prefixes.prefetch(PROMPT)
+    engine.prefixes.wait(60)
+    with pytest.raises(OutOfBlocksError):
+        engine.prefixes.admit("b", started)
+    engine.manager.release("other")
+    assert engine.admit("b", PROMPT, started) == 16
+    engine.store.close()
+
+
+def test_of_a_copy_that_broke_off_nothing_is_taken() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 20))
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    started = engine.prefixes.prefetch(PROMPT)
+    engine.prefixes.wait(60)
+    engine.breaks = True
+    with pytest.raises(RuntimeError, match="broke off"):
+        engine.prefixes.admit("b", started)
+    assert engine.manager.request("b").computed_tokens == 0
+    engine.breaks = False
+    engine.prefixes.drop(started)
+    assert engine.prefixes.free_slots == 6
+    engine.manager.release("b")
+    assert engine.run("c", PROMPT) == 16, "the store has it still"
+    engine.store.close()
+
+
+def test_only_managers_with_one_group_and_blocks_that_fit() -> None:
+    arena = Arena(2, BYTES)
+    store = Store(Custom(Dictionary(), 1 << 20), arena, namespace())
+    groups = [kvpool.GroupSpec("full", 4)] * 2
+    several = kvpool.CacheManager(num_blocks=16, block_size=4, groups=groups)
+
+    def nothing(pairs: object) -> None:
+        raise AssertionError(pairs)
+
+    with pytest.raises(InvalidArgumentError, match="2 KV-cache groups"):
+        PrefixStore(several, store, arena, copy_in=nothing, copy_out=nothing)
+    one = kvpool.CacheManager(num_blocks=16, block_size=4)
+    with pytest.raises(InvalidArgumentError, match="block_bytes is 5000"):
+        PrefixStore(one, store, arena, copy_in=nothing, copy_out=nothing, block_bytes=5000)
+    store.close()
+
+
+def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
+    """They are shared: somebody reads them now."""
+    engine = Engine(Custom(Dictionary(), 1 << 20))
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    started = engine.prefixes.prefetch(PROMPT)
+    engine.prefixes.wait(60)
+    engine.admit("first", PROMPT[:9], engine.prefixes.prefetch(PROMPT[:9]))
+    engine.compute("first")
+    written: list[int] = []
+    copy_in, engine.prefixes._copy_in = engine.copy_in, lambda pairs: written.extend(block for _, block in pairs)
+    assert engine.prefixes.admit("b", started).cached_blocks == 2
+    table = engine.manager.block_ids("b")
+    assert written == table[2:4]
+    engine.prefixes._copy_in = copy_in
+    engine.store.close()
+
+
+def test_what_is_behind_a_damaged_block_is_computed() -> None:
+    shared = Dictionary()
+    engine = Engine(Custom(shared, 1 << 20))
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    (damaged,) = [name for name in shared.values if engine.manager.prepare(PROMPT).digests()[1].hex() in name]
+    shared.values[damaged] = shared.values[damaged][:-1] + b"?"
+    started = engine.prefixes.prefetch(PROMPT)
+    engine.prefixes.wait(60)
+    assert (started.tokens, engine.prefixes.free_slots) == (4, 5)
+    assert engine.admit("b", PROMPT, started) == 4
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_only_what_is_computed_is_saved() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 20))
+    engine.admit("a", PROMPT, engine.prefixes.prefetch(PROMPT))
+    assert engine.prefixes.save("a") == 0
+    engine.compute("a")
+    assert engine.prefixes.save("a") == 4
+    engine.prefixes.wait(60)
+    assert engine.prefixes.save("a") == 0, "the store has it"
+    engine.store.close()
+
+
+def test_weights_that_are_renewed_twice_are_apart() -> None:
+    """Epochs count from 0 in every process: what says whose KV it is, is the namespace."""
+    shared = Dictionary()
+    for weights in (1, 2):
+        engine = Engine(Custom(shared, 1 << 20), believed_for=5.0)
+        engine.prefixes.renew(namespace(weights=str(weights)))
+        engine.weights = weights
+        assert engine.run("a", PROMPT) == 0
+        engine.prefixes.wait(60)
+        engine.store.close()
+
+
+def test_what_another_engine_wrote_is_asked_for() -> None:
+    shared = Dictionary()
+    one, other = (Engine(Custom(shared, 1 << 20), believed_for=5.0) for _ in range(2))
+    one.run("a", PROMPT)
+    one.prefixes.wait(60)
+    started = other.prefixes.prefetch(PROMPT)
+    other.prefixes.poll()
+    other.prefixes.wait(60)
+    assert (started.done, started.tokens) == (True, 16)
+    assert other.admit("b", PROMPT, started) == 16
+    assert other.run("c", [8] * 9) == 0
+    for engine in (one, other):
+        engine.store.close()
+
+
+def test_kv_of_weights_that_were_replaced_is_never_stored() -> None:
+    """A request that goes on over new weights, and a manager whose epoch moved behind the store's back."""
+    engine = Engine(Custom(Dictionary(), 1 << 20))
+    engine.admit("old", PROMPT, engine.prefixes.prefetch(PROMPT))
+    engine.prefixes.wait(60)
+    engine.prefixes.renew(namespace(weights="new"))
+    engine.compute("old")
+    assert engine.prefixes.save("old") == 0
+    engine.weights = 1
+    assert engine.run("new", PROMPT) == 0
+    engine.manager.preempt("old")
+    with pytest.raises(RequestStateError, match="is preempted"):
+        engine.prefixes.save("old")
+    engine.manager.bump_epoch()
+    for call in (lambda: engine.prefixes.save("old"), lambda: engine.prefixes.prefetch(PROMPT)):
+        with pytest.raises(StaleEpochError, match="call renew, not bump_epoch"):
+            call()
+    engine.store.close()
+
+
+class Machine(RuleBasedStateMachine):
+    """Requests of a few related prompts over a small device, few slots and a store that is damaged and fails.
+
+    The model: what has been computed with these weights and offered may come back, and nothing else; after a save that
+    was waited for, with nothing lost, it must.
+    """
+
+    prompts = st.builds(
+        lambda trunk, branch, length: ([trunk] * 8 + [branch] * 12)[:length],
+        st.integers(1, 2), st.integers(3, 4), st.integers(1, 20),
+    )  # fmt: skip
+
+    @initialize(slots=st.integers(1, 6), blocks=st.integers(12, 24))
+    def begin(self, slots: int, blocks: int) -> None:
+        self.shared = Dictionary()
+        self.engine = Engine(Custom(self.shared, 1 << 20), blocks=blocks, slots=slots, breaker_failures=1 << 30)
+        self.slots = slots
+        self.started: list[tuple[list[int], Prefetch, int]] = []
+        self.running: list[str] = []
+        self.offered: set[tuple[int, ...]] = set()
+        self.count = 0
+
+    @rule(prompt=prompts)
+    def prefetch(self, prompt: list[int]) -> None:
+        self.started.append((prompt, self.engine.prefixes.prefetch(prompt), self.engine.weights))
+
+    @precondition(lambda self: self.started)
+    @rule(data=st.data(), drop=st.booleans())
+    def admit_or_drop(self, data: st.DataObject, drop: bool) -> None:
+        prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
+        if drop or weights != self.engine.weights:
+            # A prepared prompt is of the epoch that it was prepared in.
+            self.engine.prefixes.drop(started)
+            return
+        self.count += 1
+        name = str(self.count)
+        try:
+            loaded = self.engine.admit(name, prompt, started)
+        except OutOfBlocksError:
+            self.engine.prefixes.drop(started)
+            return
+        self.running.append(name)
+        end = self.engine.manager.request(name).computed_tokens
+        if loaded:
+            assert (weights, *prompt[:end]) in self.offered, "loaded, and never offered"
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), save=st.booleans())
+    def finish(self, data: st.DataObject, save: bool) -> None:
+        name = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        tokens, weights = self.engine.tokens[name], self.engine.weights_of[name]
+        self.engine.compute(name)
+        if save:
+            saved = self.engine.prefixes.save(name)
+            assert weights == self.engine.weights or saved == 0, "KV of weights that were replaced"
+            self.offered |= {(weights, *tokens[:end]) for end in range(BLOCK, len(tokens) + 1, BLOCK)}
+        self.engine.manager.release(name)
+
+    @rule()
+    def wait(self) -> None:
+        self.engine.prefixes.wait(60)
+
+    @rule()
+    def poll(self) -> None:
+        self.engine.prefixes.poll()
+
+    @rule(count=st.integers(1, 8))
+    def evict(self, count: int) -> None:
+        self.engine.manager.evict(count)
+
+    @rule(at=st.integers(0, 1 << 20))
+    def damage(self, at: int) -> None:
+        for name, value in list(self.shared.values.items())[:2]:
+            byte = at % len(value)
+            self.shared.values[name] = value[:byte] + bytes([value[byte] ^ 1]) + value[byte + 1 :]
+
+    @rule(fails=st.booleans())
+    def fail(self, fails: bool) -> None:
+        self.shared.error = RuntimeError("down") if fails else None
+
+    @rule()
+    def renew(self) -> None:
+        self.engine.weights += 1
+        self.engine.prefixes.renew(namespace(weights=str(self.engine.weights)))
+
+    @invariant()
+    def sound(self) -> None:
+        if hasattr(self, "engine"):
+            self.engine.manager.check_invariants()
+            for name in self.running:
+                self.engine.check(name, self.engine.manager.request(name).computed_tokens)
+            assert 0 <= self.engine.prefixes.free_slots <= self.slots
+
+    def teardown(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        self.shared.error = None
+        for _, started, _ in self.started:
+            self.engine.prefixes.drop(started)
+        self.engine.prefixes.wait(60)
+        assert self.engine.prefixes.free_slots == self.slots, "a slot is lost"
+        # With everything well what is saved comes back.
+        for name in self.running:
+            self.engine.manager.release(name)
+        self.engine.prefixes.renew(namespace(weights="last"))
+        self.engine.weights += 1
+        while self.engine.store.stats().in_flight:
+            self.engine.store.wait(60)
+        prompt = [9] * 9
+        self.engine.run("before", prompt)
+        self.engine.prefixes.wait(60)
+        self.engine.manager.reset()
+        assert self.engine.run("after", prompt) == min(2, self.slots) * BLOCK
+        self.engine.store.close()
+
+
+TestMachine = Machine.TestCase
