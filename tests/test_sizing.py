@@ -248,6 +248,12 @@ def test_a_sample_of_no_blocks_or_too_many(most: int) -> None:
         size(kvpool.traces.Trace.generate(5), sample_blocks=most)
 
 
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_speed_of_prefill_that_is_none(speed: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="prefill_tokens_per_s is"):
+        size(kvpool.traces.Trace.generate(5), prefill_tokens_per_s=speed)
+
+
 def test_the_command_says_that_it_is_a_sample(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, picture = tmp_path / "page.html", tmp_path / "page.png"
     asked = ["size", "--limit", "400", "--sample-blocks", "500", "--capacities", "1%,10%,2000", "--no-progress"]

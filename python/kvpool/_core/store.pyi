@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Literal, Protocol, Self, TypeAlias, final
+from typing import Literal, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
 from kvpool._core import EvictionPolicy
+from kvpool.store.custom import CustomBackend
 
 __all__ = [
     "Arena",
@@ -281,27 +282,6 @@ class Redis:
         time_to_live: float | None = 86400.0,
         timeout: float = 5.0,
     ) -> Self: ...
-
-class CustomBackend(Protocol):
-    """What a back end written in Python does.
-
-    Workers call it, several at once, each on a thread of its own; every call may take its time. An exception is a
-    failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be checked: the store does that.
-    Names are text of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
-    until the call returns.
-    """
-
-    def write(self, name: str, header: bytes, address: int, length: int) -> None:
-        """Keeps an object: a header, and ``length`` bytes at ``address``."""
-    def read(self, name: str, address: int, length: int) -> bytes | None:
-        """Writes at most ``length`` bytes of an object's payload to ``address``.
-
-        Returns the header, or ``None`` if there is no such object.
-        """
-    def exist(self, names: list[str]) -> list[bool]:
-        """Whether each object is there."""
-    def remove(self, names: list[str]) -> None:
-        """Removes objects, those that are there."""
 
 @final
 class Custom:

@@ -209,6 +209,8 @@ def size(
     asked = check_sizing(
         policies=policies, capacities=capacities, hints=hints, shape=shape, sample_blocks=sample_blocks, tiers=tiers
     )
+    if prefill_tokens_per_s is not None and not 0 < prefill_tokens_per_s < math.inf:
+        raise InvalidArgumentError(f"prefill_tokens_per_s is {prefill_tokens_per_s}: must be above 0, and finite")
     if shape is not None and shape.bytes_per_token == 0:
         raise InvalidArgumentError(f"shape is {shape.name}: must keep tokens, and it keeps states alone")
     bytes_per_block = None if shape is None else shape.bytes_per_token * trace.block_tokens

@@ -45,12 +45,14 @@ from kvpool._core.store import (
     StoreFolder,
     StoreStats,
 )
+from kvpool.store.custom import CustomBackend
 from kvpool.store.prefixes import Prefetch, PrefixStore
 from kvpool.store.urls import backend_from_url
 
 __all__ = [
     "Arena",
     "Custom",
+    "CustomBackend",
     "Disk",
     "Namespace",
     "Prefetch",

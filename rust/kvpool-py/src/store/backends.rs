@@ -147,7 +147,8 @@ impl PyRedis {
     #[pyo3(signature = (
         capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, protocol=2,
         max_payload=None, time_to_live=Some(86400.0), timeout=5.0
-    ))]
+    ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, \
+        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0)")]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,

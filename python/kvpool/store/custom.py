@@ -1,0 +1,32 @@
+"""What a back end that is written in Python does, for :class:`kvpool.store.Custom`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+__all__ = ["CustomBackend"]
+
+
+class CustomBackend(Protocol):
+    """What a back end written in Python does.
+
+    Workers call it, several at once, each on a thread of its own; every call may take its time. An exception is a
+    failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be checked: the store does that.
+    Names are text of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
+    until the call returns.
+    """
+
+    def write(self, name: str, header: bytes, address: int, length: int) -> None:
+        """Keeps an object: a header, and ``length`` bytes at ``address``."""
+
+    def read(self, name: str, address: int, length: int) -> bytes | None:
+        """Writes at most ``length`` bytes of an object's payload to ``address``.
+
+        Returns the header, or ``None`` if there is no such object.
+        """
+
+    def exist(self, names: list[str]) -> list[bool]:
+        """Whether each object is there."""
+
+    def remove(self, names: list[str]) -> None:
+        """Removes objects, those that are there."""
