@@ -44,8 +44,7 @@ class CacheManager:
         algorithm: One of ``hash_algorithms()``.
         verify: One of ``verify_modes()``. An algorithm that is not cryptographic needs more than ``"none"``.
         key: 32 secret bytes, for ``"blake3"`` only: keys the hash and the fingerprints.
-        seed: For vLLM's encodings what ``PYTHONHASHSEED`` is there; also seeds ``"xxh3"`` and the
-            fingerprints.
+        seed: ``PYTHONHASHSEED`` of vLLM's encodings; also seeds ``"xxh3"`` and the fingerprints.
         duplicates: ``"keep"``, or ``"drop-on-release"`` to free a released block whose content another cached block
             holds.
         eviction: The order in which cached-free blocks are evicted: one of ``eviction_policies()``, or a ``Policy`` of
@@ -129,8 +128,7 @@ class CacheManager:
     def probe(self, prompt: Tokens | HashCursor, extra: ExtraKeys | None = None) -> Probe:
         """Says what an admission of this prompt would find cached now, and changes nothing.
 
-        O(blocks matched), plus hashing if the prompt is not prepared. Counts, not ids: another request may
-        take the blocks meanwhile.
+        O(blocks matched), plus hashing if not prepared. Counts, not ids: another request may take the blocks.
 
         Raises:
             TokenError: A token is out of range.
@@ -930,16 +928,7 @@ class CacheManager:
     @overload
     def block_ids(self, request_id: RequestId, *, out: _Array, group: int = 0) -> int: ...
     def cursor(self, request_id: RequestId) -> HashCursor:
-        """Returns a copy of a request's tokens and their hashes, prompt and appended ones.
-
-        What its full blocks are known by. If its epoch is before the manager's, they are known by nothing any more.
-        O(tokens). Raises UnknownRequestError, ArgumentTypeError.
-
-        >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
-        >>> _ = manager.admit("a", range(10))
-        >>> manager.cursor("a").digests() == manager.prepare(range(10)).digests()
-        True
-        """
+        """Returns a copy of a request's tokens and their hashes. O(tokens). Raises UnknownRequestError."""
     def request(self, request_id: RequestId) -> RequestInfo:
         """Returns state and token counts of a request.
 

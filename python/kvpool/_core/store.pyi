@@ -296,6 +296,14 @@ class Custom:
 
     Raises:
         InvalidArgumentError: A number is out of range.
+
+    >>> class Forgetful:
+    ...     def write(self, name, header, address, length): ...
+    ...     def read(self, name, address, length): ...
+    ...     def exist(self, names):
+    ...         return [False] * len(names)
+    ...     def remove(self, names): ...
+    >>> backend = kvpool.store.Custom(Forgetful(), capacity_bytes=1 << 30)
     """
 
     def __new__(cls, backend: CustomBackend, capacity_bytes: int, *, max_payload: int | None = None) -> Self: ...

@@ -25,6 +25,9 @@ __all__ = ["Measured", "Way", "measure"]
 #: Seconds after which a transfer is given up.
 _DEADLINE: Final = 120.0
 
+#: Objects whose keys and times are kept.
+_MOST_OBJECTS: Final = 1 << 24
+
 #: Bytes of the disk that stay free.
 _FREE: Final = 1 << 30
 
@@ -71,6 +74,16 @@ def measure(
 
     """
     objects = max(1, total_bytes // object_bytes)
+    capacity = objects * (object_bytes + 8192)
+    # Before anything is made of that size.
+    if objects > _MOST_OBJECTS:
+        raise StoreError(f"{objects:,} objects of {object_bytes:,} bytes: at most {_MOST_OBJECTS:,}; lower --gib")
+    if "://" not in place:
+        free = shutil.disk_usage(place).free
+        if free < capacity + _FREE:
+            raise StoreError(
+                f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
+            )
     depth = min(depth, objects)
     namespace = Namespace(
         model="bench",
@@ -85,7 +98,6 @@ def measure(
         hash_seed=b"",
         extra={"run": str(uuid.uuid4())},  # of a server none of another run's objects, also if that was killed
     )
-    capacity = objects * (object_bytes + 8192)
     arena = Arena(depth, object_bytes)
     noise = random.Random(1)  # noqa: S311 - bytes to write, and an order
     for slot in range(depth):
@@ -109,11 +121,6 @@ def _backend(place: str, capacity: int) -> Iterator[Disk | SharedFolder | Redis 
     if "://" in place:
         yield backend_from_url(place, capacity)
         return
-    free = shutil.disk_usage(place).free
-    if free < capacity + _FREE:
-        raise StoreError(
-            f"{place} has {free:,} bytes free: {capacity:,} are needed, and {_FREE:,} stay free; lower --gib"
-        )
     with tempfile.TemporaryDirectory(prefix="kvpool-bench-", dir=place) as inside:
         yield Disk(inside, capacity, free_floor_bytes=0)
 

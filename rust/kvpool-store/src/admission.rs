@@ -58,9 +58,17 @@ impl Admission {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Answer {
+    until: Duration,
+    there: bool,
+    /// The first task that was sent afterwards: what was asked before says nothing against it.
+    from: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Answers {
-    last: HashMap<ObjectKey, (Duration, bool)>,
+    last: HashMap<ObjectKey, Answer>,
     /// Oldest first; one that was told again is in it twice.
     told: VecDeque<(Duration, ObjectKey)>,
     capacity: usize,
@@ -72,14 +80,15 @@ impl Answers {
         Self { last: HashMap::new(), told: VecDeque::new(), capacity, lasts }
     }
 
-    pub(crate) fn tell(&mut self, key: ObjectKey, there: bool, now: Duration) {
+    /// `next` is the task to be sent next.
+    pub(crate) fn tell(&mut self, key: ObjectKey, there: bool, now: Duration, next: u64) {
         let until = now.saturating_add(self.lasts);
-        self.last.insert(key, (until, there));
+        self.last.insert(key, Answer { until, there, from: next });
         self.told.push_back((until, key));
         while self.told.len() > self.capacity
             && let Some((until, oldest)) = self.told.pop_front()
         {
-            if self.last.get(&oldest).is_some_and(|&(last, _)| last == until) {
+            if self.last.get(&oldest).is_some_and(|last| last.until == until) {
                 self.last.remove(&oldest);
             }
         }
@@ -87,7 +96,12 @@ impl Answers {
 
     /// Whether it is there, if that was said of late.
     pub(crate) fn of(&self, key: &ObjectKey, now: Duration) -> Option<bool> {
-        self.last.get(key).filter(|&&(until, _)| now < until).map(|&(_, there)| there)
+        self.last.get(key).filter(|last| now < last.until).map(|last| last.there)
+    }
+
+    /// What was told of it after a task was sent: that counts, and not what the task finds out.
+    pub(crate) fn since(&self, key: &ObjectKey, task: u64) -> Option<bool> {
+        self.last.get(key).filter(|last| last.from > task).map(|last| last.there)
     }
 
     pub(crate) fn forget(&mut self, key: &ObjectKey) {
@@ -123,13 +137,14 @@ mod tests {
     fn answers_end_and_are_few() {
         let second = Duration::from_secs(1);
         let mut answers = Answers::new(2, second);
-        answers.tell(key(1, 0), false, Duration::ZERO);
+        answers.tell(key(1, 0), false, Duration::ZERO, 5);
+        assert_eq!([answers.since(&key(1, 0), 4), answers.since(&key(1, 0), 5)], [Some(false), None]);
         assert_eq!(answers.of(&key(1, 0), second / 2), Some(false));
         assert_eq!(answers.of(&key(1, 0), second), None);
-        answers.tell(key(1, 0), true, second);
-        answers.tell(key(2, 0), false, second);
+        answers.tell(key(1, 0), true, second, 0);
+        answers.tell(key(2, 0), false, second, 0);
         assert_eq!(answers.of(&key(1, 0), second), Some(true), "told again");
-        answers.tell(key(3, 0), false, second);
+        answers.tell(key(3, 0), false, second, 0);
         assert_eq!((answers.of(&key(1, 0), second), answers.of(&key(2, 0), second)), (None, Some(false)));
         answers.forget(&key(2, 0));
         assert_eq!(answers.of(&key(2, 0), second), None);

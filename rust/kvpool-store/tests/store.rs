@@ -140,6 +140,40 @@ fn an_answer_from_before_a_write_does_not_count() {
     assert_eq!((store.stats().lost, store.contains(&key(1), at(0))), (1, Presence::Absent));
 }
 
+/// A question and a removal are on their way together, and the answer, from before, comes last: what was removed is not found again.
+#[test]
+fn an_answer_from_before_a_removal_does_not_count() {
+    let fake = Fake::shared(1);
+    let (mut writer, arena) = open(&fake, always());
+    put(&mut writer, &arena, 1, at(0)).unwrap();
+    let (mut other, _) = open(&fake, always());
+    // By who wrote it, by who did not, and by eviction.
+    let ways: [fn(&mut Store); 2] = [
+        |store| drop(store.remove(&[key(1)], at(0)).to_string()),
+        |store| assert!(store.put(&[offer(2, 2)], at(0)).is_ok()),
+    ];
+    for (nth, way) in [0, 0, 1].into_iter().enumerate() {
+        let store = if nth == 0 { &mut other } else { &mut writer };
+        fake.answers_late(true);
+        let asked = store.probe(&[key(1)], at(0));
+        fake.until_waiting(1);
+        ways[way](store);
+        let mut done = Vec::new();
+        while fake.has(1) {
+            store.wait(at(0), Duration::from_millis(10), &mut done);
+        }
+        // The removal has been told of by now, or is before the answer.
+        store.wait(at(0), Duration::from_millis(10), &mut done);
+        fake.answers_late(false);
+        done.extend(settle(store, at(0)));
+        let answer = done.iter().find(|done| done.job == asked).unwrap();
+        assert_eq!(answer.objects, [Err(Why::Absent)], "{nth}");
+        assert_eq!(store.contains(&key(1), at(0)), Presence::Absent);
+        put(&mut writer, &arena, 1, at(0)).unwrap();
+        settle(&mut writer, at(0));
+    }
+}
+
 /// A server goes by names: what is to be removed would take a new object of the same name along. Until that has ended a new one is
 /// not written; found by a store that said it had written what was gone a moment later.
 #[test]

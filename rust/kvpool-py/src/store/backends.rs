@@ -112,7 +112,7 @@ impl PyDisk {
     }
 }
 
-/// A folder that several machines have, with a file per object.
+/// A folder that several machines have, with a file per object: NFS, or any other file system.
 #[pyclass(frozen, module = "kvpool._core.store", name = "SharedFolder")]
 pub(crate) struct PySharedFolder {
     config: FolderConfig,

@@ -44,13 +44,27 @@ impl Store {
                     Err(_) => None,
                 };
                 // What is late may be of a namespace before this one.
-                if let (Some(key), Some(there), false) = (flight.key, there, late) {
-                    self.answers.tell(key, there, now);
+                if let (Some(key), Some(there), false) = (flight.key, there, late)
+                    && self.answers.since(&key, id).is_none()
+                {
+                    self.answers.tell(key, there, now, self.next_task);
                 }
             }
             (Kind::Write | Kind::Probe, None) | (Kind::Probe, Some(_)) => {}
         }
+        if matches!(flight.kind, Kind::Write | Kind::Clear) && result.is_ok() {
+            self.removed(&flight.asked, now);
+        }
         self.tell(&flight, result);
+    }
+
+    /// A shared back end has removed objects: whoever was asked before, and answers now, does not count.
+    fn removed(&mut self, keys: &[ObjectKey], now: Duration) {
+        for &key in keys {
+            if self.backend.is_shared() && self.directory.find(&key).is_none() {
+                self.answers.tell(key, false, now, self.next_task);
+            }
+        }
     }
 
     /// A shared back end has said what it has. An object that this store wrote and that is not there any more is lost, unless it was
@@ -61,15 +75,16 @@ impl Store {
         }
         self.breaker.succeeded();
         for (&key, at) in flight.asked.iter().zip(0..) {
-            let there = answers.get(at) == Some(&true) && !self.directory.is_leaving(&key);
+            let since = self.answers.since(&key, id);
+            let there = since.unwrap_or(answers.get(at) == Some(&true)) && !self.directory.is_leaving(&key);
             let found = self.directory.find(&key);
             let lost = found.filter(|found| found.held && found.held_from <= id && !there);
             if let Some(lost) = lost {
                 self.stats.lost += 1;
                 self.directory.doom(lost.place);
             }
-            if found.is_none() || lost.is_some() {
-                self.answers.tell(key, there, now);
+            if since.is_none() && (found.is_none() || lost.is_some()) {
+                self.answers.tell(key, there, now, self.next_task);
             }
             if let Some((job, first)) = flight.tell {
                 self.settle(job, first + at, if there { Ok(()) } else { Err(Why::Absent) });

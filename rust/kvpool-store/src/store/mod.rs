@@ -48,7 +48,7 @@ enum Kind {
 struct Flight {
     kind: Kind,
     key: Option<ObjectKey>,
-    /// What is asked for: the answers go to as many objects of the job, one behind the other. What is cleared without a place.
+    /// What is asked for: the answers go to as many objects of the job, one behind the other. Of a write, or a clearing: what is removed.
     asked: Vec<ObjectKey>,
     place: Option<Place>,
     len: u32,
@@ -220,7 +220,9 @@ impl Store {
             touched.push((reserved.place, true));
             let place = reserved.place;
             let tell = Some((job, at));
-            let flight = Flight { key: Some(key), place: Some(place), len, tell, ..Flight::of(Kind::Write) };
+            let asked = reserved.replaces.iter().map(|name| name.key).collect();
+            let flight =
+                Flight { key: Some(key), asked, place: Some(place), len, tell, ..Flight::of(Kind::Write) };
             self.send(
                 flight,
                 now,
@@ -503,7 +505,8 @@ impl Store {
             && let Some((place, names)) = self.directory.next_unclear()
         {
             self.breaker.pass(now);
-            let flight = Flight { place: Some(place), ..Flight::of(Kind::Clear) };
+            let asked = names.iter().map(|name| name.key).collect();
+            let flight = Flight { asked, place: Some(place), ..Flight::of(Kind::Clear) };
             self.send(flight, now, Work::Clear { place: Some(place), names });
         }
     }
@@ -514,7 +517,7 @@ impl Store {
         let unknown = keys.iter().filter(|key| self.directory.find(key).is_none());
         let names: Vec<_> = unknown.map(|&key| ObjectName { namespace, key }).collect();
         for names in names.chunks(ASKED_AT_ONCE) {
-            names.iter().for_each(|name| self.answers.tell(name.key, false, now));
+            names.iter().for_each(|name| self.answers.tell(name.key, false, now, self.next_task));
             if self.has_room(now).is_ok() {
                 self.breaker.pass(now);
                 let asked: Vec<_> = names.iter().map(|name| name.key).collect();
