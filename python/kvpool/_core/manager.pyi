@@ -928,7 +928,7 @@ class CacheManager:
     @overload
     def block_ids(self, request_id: RequestId, *, out: _Array, group: int = 0) -> int: ...
     def cursor(self, request_id: RequestId) -> HashCursor:
-        """Returns a copy of a request's tokens and their hashes. O(tokens). Raises UnknownRequestError."""
+        """Returns a copy of a request's tokens and their hashes. O(tokens)."""
     def request(self, request_id: RequestId) -> RequestInfo:
         """Returns state and token counts of a request.
 

@@ -764,7 +764,7 @@ impl PyCacheManager {
         }
     }
 
-    /// Returns a copy of a request's tokens and their hashes. O(tokens). Raises UnknownRequestError.
+    /// Returns a copy of a request's tokens and their hashes. O(tokens).
     fn cursor(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyHashCursor> {
         let id = request_ref(request_id)?;
         Ok(PyHashCursor::new(self.run_on(py, id, |manager| manager.cursor(id).cloned())?))
