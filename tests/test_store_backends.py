@@ -274,6 +274,7 @@ def test_urls_name_back_ends(url: str, shown: str) -> None:
         ("ftp://host", "no back end is called ftp: a path, disk:///path"),
         ("rediss://host", "no back end is called rediss"),
         ("disk://host/path", "has no path: write disk:///path"),
+        ("redis+unix://:secret@host", "has no path: write redis+unix:///path"),
         ("redis://host/one", "the database is 'one': must be a number"),
         ("redis://host:0x/1", "has a port that is none"),
         ("redis://me:secret@host?a=1", "redis://host has a query"),

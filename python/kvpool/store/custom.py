@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["CustomBackend"]
+__all__ = ["HEADER_BYTES", "CustomBackend"]
+
+#: Bytes of the header of an object.
+HEADER_BYTES: Final = 112
 
 
 class CustomBackend(Protocol):

@@ -18,14 +18,13 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import StoreError
+from kvpool.store.custom import HEADER_BYTES
 
 if TYPE_CHECKING:
     from kvpool.store import Arena
 
 __all__ = ["Mooncake"]
 
-#: Bytes of a header.
-HEADER: Final = 112
 #: No room; no such object; another length than was asked for.
 _NO_ROOM: Final = -200
 _ABSENT: Final = -704
@@ -80,14 +79,14 @@ class Mooncake:
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
         """Keep an object."""
-        front = self._scratch("header", HEADER)
-        ctypes.memmove(front, header, HEADER)
+        front = self._scratch("header", HEADER_BYTES)
+        ctypes.memmove(front, header, HEADER_BYTES)
         if not self._is_registered(address, length):
             staged = self._scratch("payload", length)
             ctypes.memmove(staged, address, length)
             address = staged
         (code,) = self._store.batch_put_from_multi_buffers(
-            [self._name(name)], [[front, address]], [[HEADER, length]], *self._config
+            [self._name(name)], [[front, address]], [[HEADER_BYTES, length]], *self._config
         )
         if code == _NO_ROOM:
             raise OSError(errno.ENOSPC, "Mooncake has no room left")
@@ -96,17 +95,19 @@ class Mooncake:
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
         """Write an object's payload to an address, and return its header."""
-        front = self._scratch("header", HEADER)
+        front = self._scratch("header", HEADER_BYTES)
         direct = self._is_registered(address, length)
         into = address if direct else self._scratch("payload", length)
-        (code,) = self._store.batch_get_into_multi_buffers([self._name(name)], [[front, into]], [[HEADER, length]])
+        (code,) = self._store.batch_get_into_multi_buffers(
+            [self._name(name)], [[front, into]], [[HEADER_BYTES, length]]
+        )
         if code in (_ABSENT, _OTHER_LENGTH):
             return None
-        if code < HEADER:
+        if code < HEADER_BYTES:
             raise StoreError(f"Mooncake does not get {length:,} bytes: error {code}")
         if not direct:
-            ctypes.memmove(address, into, min(length, code - HEADER))
-        return ctypes.string_at(front, HEADER)
+            ctypes.memmove(address, into, min(length, code - HEADER_BYTES))
+        return ctypes.string_at(front, HEADER_BYTES)
 
     def exist(self, names: list[str]) -> list[bool]:
         """Say which objects are there."""

@@ -61,11 +61,12 @@ __all__ = ["Prefetch", "PrefixStore"]
 class Prefetch:
     """A prompt whose cached prefix is being completed from the store. Made by ``PrefixStore.prefetch``."""
 
-    __slots__ = ("_asked", "_digests", "_done", "_first", "_jobs", "_slots", "cursor")
+    __slots__ = ("_asked", "_block_size", "_digests", "_done", "_first", "_jobs", "_slots", "cursor")
 
-    def __init__(self, cursor: HashCursor, first: int, digests: list[bytes]) -> None:
+    def __init__(self, cursor: HashCursor, block_size: int, first: int, digests: list[bytes]) -> None:
         #: The prepared prompt.
         self.cursor = cursor
+        self._block_size = block_size
         self._first = first  # blocks that the device had
         self._digests = digests  # of the blocks behind them, as far as the store may have them
         self._slots: list[int] = []
@@ -82,10 +83,6 @@ class Prefetch:
     def tokens(self) -> int:
         """Tokens of the prompt that the device had, and those that were loaded behind them: a hit of that length."""
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
-
-    @property
-    def _block_size(self) -> int:
-        return self.cursor.chain().block_size
 
 
 class PrefixStore:
@@ -152,8 +149,9 @@ class PrefixStore:
         self._check_epoch()
         cursor = prompt if isinstance(prompt, HashCursor) else self._manager.prepare(prompt, extra)
         first = self._manager.probe(cursor).cached_blocks
-        whole = (max(len(cursor), 1) - 1) // self._manager.block_size
-        started = Prefetch(cursor, first, cursor.digests()[first:whole])
+        block_size = self._manager.block_size
+        whole = (max(len(cursor), 1) - 1) // block_size
+        started = Prefetch(cursor, block_size, first, cursor.digests()[first:whole])
         self._go_on(started)
         return started
 
@@ -302,14 +300,14 @@ class PrefixStore:
             )
 
     def _take(self, wanted: int) -> list[int]:
-        """Free slots, as many as are wanted and there; none that a load which timed out still has."""
+        """Free slots, as many as are wanted and there; none that a transfer which timed out still has."""
         taken: list[int] = []
         for _ in range(len(self._free)):
             if len(taken) == wanted:
                 break
             slot = self._free.popleft()
             try:
-                self._arena.read(slot, 1)
+                self._arena.write(slot, b"")
             except SlotBusyError:
                 self._free.append(slot)
             else:

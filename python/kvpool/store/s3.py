@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kvpool.errors import MissingPackageError
+from kvpool.store.custom import HEADER_BYTES
 
 try:
     import obstore
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["S3"]
-
-#: Bytes of a header.
-HEADER: Final = 112
 
 
 class S3:
@@ -69,9 +67,9 @@ class S3:
             value = memoryview(obstore.get(self._bucket, self._path(name)).bytes())
         except FileNotFoundError:
             return None
-        payload = bytes(value[HEADER : HEADER + length])
+        payload = bytes(value[HEADER_BYTES : HEADER_BYTES + length])
         ctypes.memmove(address, payload, len(payload))
-        return bytes(value[:HEADER])
+        return bytes(value[:HEADER_BYTES])
 
     def exist(self, names: list[str]) -> list[bool]:
         """Say which objects are there: all questions at once."""

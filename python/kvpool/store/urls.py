@@ -46,11 +46,12 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
     parts = urlsplit(url)
     match parts.scheme:
         case "disk":
-            return Disk(_path(url, parts), capacity_bytes, **settings)
+            return Disk(_path(parts), capacity_bytes, **settings)
         case "folder":
-            return SharedFolder(_path(url, parts), capacity_bytes, **settings)
+            return SharedFolder(_path(parts), capacity_bytes, **settings)
         case "redis":
-            _only(parts, query=False)
+            if parts.query or parts.fragment:
+                raise InvalidArgumentError(f"{_shown(parts)} has a query or a fragment: neither means anything there")
             database = _number("the database", parts.path.removeprefix("/") or "0")
             host, port = parts.hostname or "127.0.0.1", _port(parts)
             return Redis(capacity_bytes, host=host, port=port, database=database, **_login(parts), **settings)
@@ -59,7 +60,7 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
             database = _number("the database", query.pop("database", "0"))
             if query:
                 raise InvalidArgumentError(f"{_shown(parts)} has {', '.join(query)}: database can be given there")
-            socket = _path(url, parts)
+            socket = _path(parts)
             return Redis(capacity_bytes, unix_socket=socket, database=database, **_login(parts), **settings)
         case "s3" | "gs" | "az":
             from kvpool.store.s3 import S3
@@ -75,14 +76,9 @@ def _shown(parts: SplitResult) -> str:
     return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
 
 
-def _only(parts: SplitResult, *, query: bool) -> None:
-    if parts.fragment or (parts.query and not query):
-        raise InvalidArgumentError(f"{_shown(parts)} has a query or a fragment: neither means anything there")
-
-
-def _path(url: str, parts: SplitResult) -> str:
+def _path(parts: SplitResult) -> str:
     if not parts.path.startswith("/") or (parts.hostname and parts.scheme != "redis+unix"):
-        raise InvalidArgumentError(f"{url.partition('?')[0]} has no path: write {parts.scheme}:///path")
+        raise InvalidArgumentError(f"{_shown(parts)} has no path: write {parts.scheme}:///path")
     return unquote(parts.path)
 
 

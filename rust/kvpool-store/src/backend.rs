@@ -20,6 +20,12 @@ pub(crate) const fn pages(len: usize) -> usize {
     len.next_multiple_of(PAGE)
 }
 
+/// How many objects of at most `object_bytes` fit `capacity_bytes`: the places of a back end that is bounded so.
+#[must_use]
+pub fn places(capacity_bytes: u64, object_bytes: u64) -> Place {
+    u32::try_from(capacity_bytes / object_bytes.max(1)).unwrap_or(u32::MAX - 1)
+}
+
 /// A page of its own: a header, and zeros behind it.
 #[derive(Clone)]
 #[repr(C, align(4096))]

@@ -13,7 +13,7 @@
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 use kvpool::BlockHash;
 
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Place, pages};
+use crate::backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Place, pages, places};
 use crate::error::{BackendError, StoreError};
 use crate::header::{Header, ObjectKey, TokenRange};
 use crate::namespace::{Namespace, NamespaceDigest};
@@ -57,7 +57,7 @@ impl FolderBackend {
     /// # Errors
     /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if it cannot be made.
     pub fn open(config: FolderConfig) -> Result<Arc<Self>, StoreError> {
-        let places = config.capacity_bytes / object_bytes(&config);
+        let places = places(config.capacity_bytes, object_bytes(&config));
         let payload = u64::from(config.max_payload);
         for (field, value, sound, expected) in [
             ("max_payload", payload, payload > 0, "at least 1"),
@@ -68,7 +68,6 @@ impl FolderBackend {
             }
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
-        let places = u32::try_from(places).unwrap_or(u32::MAX - 1);
         let own = RandomState::new().hash_one(std::process::id());
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }
@@ -91,20 +90,10 @@ impl FolderBackend {
             }
             file => file?,
         };
-        let mut parts = [IoSlice::new(&object.header.0), IoSlice::new(&object.pages[..object.len as usize])];
-        let mut left = &mut parts[..];
-        while !left.is_empty() {
-            match file.write_vectored(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => IoSlice::advance_slices(&mut left, written),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    drop(fs::remove_file(&path));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(path)
+        let written = file
+            .write_all(&object.header.0)
+            .and_then(|()| file.write_all(&object.pages[..object.len as usize]));
+        written.map(|()| path.clone()).inspect_err(|_| drop(fs::remove_file(&path)))
     }
 
     /// What a namespace has: the oldest first, and what was left behind apart.
@@ -240,17 +229,11 @@ impl Backend for FolderBackend {
             file => file.map_err(&failed)?,
         };
         let payload = &mut into.pages[..into.len as usize];
-        let mut parts = [IoSliceMut::new(&mut into.header.0), IoSliceMut::new(payload)];
-        let mut left = &mut parts[..];
-        while !left.is_empty() {
-            match file.read_vectored(left) {
-                Ok(0) => break,
-                Ok(read) => IoSliceMut::advance_slices(&mut left, read),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(failed(error)),
-            }
+        match file.read_exact(&mut into.header.0).and_then(|()| file.read_exact(payload)) {
+            // A short file: what is missing, the checksums find.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+            read => read.map_err(failed),
         }
-        Ok(())
     }
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {

@@ -84,7 +84,7 @@ mod worker;
 
 pub use admission::Admit;
 pub use arena::{Arena, Reading, Writing};
-pub use backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Page, Place};
+pub use backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Page, Place, places};
 pub use breaker::BreakerConfig;
 pub use calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 pub use ends::Waiter;

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 
 use kvpool_store::{
-    Backend, BackendError, HEADER_BYTES, NamespaceDigest, Object, ObjectMut, ObjectName, Place,
+    Backend, BackendError, HEADER_BYTES, NamespaceDigest, Object, ObjectMut, ObjectName, Place, places,
 };
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -49,8 +49,7 @@ impl PyCustom {
 impl PyCustom {
     pub(super) fn of(&self, py: Python<'_>, slot_bytes: u32) -> Custom {
         let max_payload = self.max_payload.unwrap_or(slot_bytes);
-        let places = self.capacity_bytes / (HEADER_BYTES as u64 + u64::from(max_payload)).max(1);
-        let places = u32::try_from(places).unwrap_or(u32::MAX - 1);
+        let places = places(self.capacity_bytes, object_bytes(max_payload));
         Custom { backend: self.backend.clone_ref(py), places, max_payload }
     }
 }
@@ -67,8 +66,9 @@ impl fmt::Debug for Custom {
     }
 }
 
-/// What Linux calls a disk that is full, and a quota that is used up.
-const FULL: [i32; 2] = [28, 122];
+fn object_bytes(max_payload: u32) -> u64 {
+    HEADER_BYTES as u64 + u64::from(max_payload)
+}
 
 impl Custom {
     fn call<T>(
@@ -79,11 +79,10 @@ impl Custom {
         let attached = Python::try_attach(|py| {
             call(self.backend.bind(py)).map_err(|error| {
                 let errno = error.is_instance_of::<PyOSError>(py).then(|| error.value(py).getattr("errno"));
-                let full = errno.and_then(|number| number.ok()?.extract().ok());
-                if full.is_some_and(|errno| FULL.contains(&errno)) {
-                    return BackendError::Full;
-                }
-                BackendError::Io { operation, error: io::Error::other(error.to_string()) }
+                let errno = errno.and_then(|number| number.ok()?.extract().ok());
+                let kind =
+                    errno.map_or(io::ErrorKind::Other, |errno| io::Error::from_raw_os_error(errno).kind());
+                BackendError::io(operation)(io::Error::new(kind, error.to_string()))
             })
         });
         let ended = || BackendError::Io { operation, error: io::Error::other("the interpreter has ended") };
@@ -105,7 +104,7 @@ impl Backend for Custom {
     }
 
     fn object_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + u64::from(self.max_payload)
+        object_bytes(self.max_payload)
     }
 
     fn max_payload(&self) -> u32 {

@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::DiskConfig;
-use crate::backend::{PAGE, Page, Place, pages};
+use crate::backend::{PAGE, Page, Place, pages, places};
 use crate::error::BackendError;
 
 #[derive(Debug)]
@@ -152,7 +152,7 @@ fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<u32, Ba
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;
     let own = file.metadata().map_err(&asking)?.blocks() * 512;
     let room = (disk.f_bavail * disk.f_frsize + own).saturating_sub(config.free_floor);
-    let places = u32::try_from(config.capacity_bytes.min(room) / slot_bytes).unwrap_or(u32::MAX - 1);
+    let places = places(config.capacity_bytes.min(room), slot_bytes);
     if places == 0 {
         return Err(BackendError::Full);
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use self::resp::{Fault, Reply, Resp, append, command};
 pub use self::stream::Address;
 use self::stream::Stream;
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Place};
+use crate::backend::{Backend, Object, ObjectMut, ObjectName, Place, places};
 use crate::error::{BackendError, StoreError};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
@@ -98,14 +98,17 @@ const VALUE_OVERHEAD: u64 = 400;
 /// The longest value of Redis.
 const LONGEST: u32 = 512 << 20;
 
+fn object_bytes(config: &RedisConfig) -> u64 {
+    HEADER_BYTES as u64 + u64::from(config.max_payload) + VALUE_OVERHEAD
+}
+
 impl RedisBackend {
     /// Connects, and asks whether the server lets it.
     ///
     /// # Errors
     /// [`StoreError::InvalidConfig`]; [`StoreError::Backend`] if there is no server, or it refuses.
     pub fn open(config: RedisConfig) -> Result<Arc<Self>, StoreError> {
-        let object = HEADER_BYTES as u64 + u64::from(config.max_payload) + VALUE_OVERHEAD;
-        let places = config.capacity_bytes / object;
+        let places = places(config.capacity_bytes, object_bytes(&config));
         let longest = u64::from(LONGEST) - HEADER_BYTES as u64;
         let payload = u64::from(config.max_payload);
         let lives = config.time_to_live.map_or(1, |lives| lives.as_secs());
@@ -121,7 +124,6 @@ impl RedisBackend {
                 return Err(StoreError::InvalidConfig { field, value, expected });
             }
         }
-        let places = u32::try_from(places).unwrap_or(u32::MAX - 1);
         let backend = Self { config, places, idle: Mutex::default() };
         backend.call("asking the server", |server| {
             server.send(&[&command(&[b"PING"])])?;
@@ -221,7 +223,7 @@ impl Backend for RedisBackend {
     }
 
     fn object_bytes(&self) -> u64 {
-        HEADER_BYTES as u64 + u64::from(self.config.max_payload) + VALUE_OVERHEAD
+        object_bytes(&self.config)
     }
 
     fn max_payload(&self) -> u32 {
