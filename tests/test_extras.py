@@ -1,4 +1,4 @@
-"""``pip install kvpool`` brings no other package; ``kvpool[cli]`` brings what the command line, and nothing else, needs."""
+"""``pip install kvpool`` brings no other package; ``kvpool[cli]`` brings what the command line needs."""
 
 from __future__ import annotations
 
