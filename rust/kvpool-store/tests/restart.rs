@@ -123,7 +123,12 @@ fn torn_foreign_and_missing_copies_lose_nothing() {
     for round in 0..20 {
         match round % 4 {
             0 => {
-                File::options().write(true).open(&path).unwrap().set_len(numbers.below(PLACES * 128)).unwrap()
+                File::options()
+                    .write(true)
+                    .open(&path)
+                    .unwrap()
+                    .set_len(numbers.below(PLACES * 128))
+                    .unwrap();
             }
             1 => {
                 let noise: Vec<u8> = (0..PLACES * 128).map(|_| numbers.below(256) as u8).collect();
