@@ -34,7 +34,7 @@ class SkippedError(Exception):
     """A check could not be made, for the one reason that is none to fail. The message says which."""
 
 
-def call(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def call(*command: str | Path, cwd: str | Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command, in the root of the checkout unless told otherwise, and keeps what it says."""
     return subprocess.run(
         [str(word) for word in command],
