@@ -6,7 +6,8 @@ second one that says what to do next. Results go to stdout, everything else to s
 stdout that goes away early (``| head``) is no error. Text from outside is printed as
 :mod:`kvpool.cli.terminal` says.
 
-Typer and Rich are imported below this package only: ``import kvpool`` does not need them.
+Typer and Rich are imported below this package only, and installed by ``kvpool[cli]``: neither ``import kvpool`` nor the
+plug-ins need them. Without them :mod:`kvpool.__main__` says so.
 """
 
 from __future__ import annotations
