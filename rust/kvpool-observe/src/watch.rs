@@ -40,11 +40,7 @@ impl WatchConfig {
     /// Whether nothing is asked for: then nothing need watch.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        self.event_capacity == 0
-            && !self.digest
-            && self.advisor.is_none()
-            && !self.payloads
-            && !self.metrics
+        self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads && !self.metrics
     }
 }
 

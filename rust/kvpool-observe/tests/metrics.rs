@@ -325,13 +325,14 @@ fn evictions_have_causes() {
     let watch = ManagerWatchConfig { metrics: true, ..ManagerWatchConfig::default() };
     let mut manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
     manager.advance_time(0.0).unwrap();
-    let serve = |manager: &mut CacheManager, id: &'static str, first: u32, tokens: u32, options: &AdmitOptions| {
-        let prompt: Vec<u32> = (first..first + tokens).collect();
-        let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
-        manager.admit_with(id, cursor, options).unwrap();
-        manager.commit(id, tokens as usize).unwrap();
-        manager.release(id, None).unwrap();
-    };
+    let serve =
+        |manager: &mut CacheManager, id: &'static str, first: u32, tokens: u32, options: &AdmitOptions| {
+            let prompt: Vec<u32> = (first..first + tokens).collect();
+            let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+            manager.admit_with(id, cursor, options).unwrap();
+            manager.commit(id, tokens as usize).unwrap();
+            manager.release(id, None).unwrap();
+        };
     let ranges = |retention| AdmitOptions {
         ranges: vec![RetentionRange { start: 0, end: None, retention }],
         ..AdmitOptions::default()

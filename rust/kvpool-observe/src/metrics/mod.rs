@@ -251,9 +251,8 @@ impl Meter {
     pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
         const STORED: &str = "N1 (contents stored and not gone are the computed ones)";
         const COUNTED: &str = "N2 (histograms count what there was)";
-        let computed = |block: &u32| {
-            blocks.get(BlockId::new(*block)).content.is_some_and(|content| content.computed)
-        };
+        let computed =
+            |block: &u32| blocks.get(BlockId::new(*block)).content.is_some_and(|content| content.computed);
         let found = (0..blocks.len() as u32).filter(computed).count() as u64;
         ensure(self.cached() == found, STORED, || format!("{} counted, {found} found", self.cached()))?;
         let PoolMetrics { age_at_hit, reuse_gap, lifetime, idle_before_eviction: idle, .. } = &self.metrics;
