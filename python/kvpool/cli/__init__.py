@@ -1,4 +1,4 @@
-"""The command line: ``kvpool replay``, ``size``, ``trace``, ``journal``, ``store``, ``generate``, ``models``, ``hash``.
+"""The command line, ``kvpool``: a module for each command, each with its own.
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
@@ -20,6 +20,7 @@ import typer
 
 import kvpool
 from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
+from kvpool.cli.completion import COMPLETION_EXAMPLES, completion_command, proposals
 from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
 from kvpool.cli.journal import journal_app
@@ -90,6 +91,7 @@ _app.add_typer(journal_app, name="journal")
 _app.add_typer(store_app, name="store")
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
+_app.command("completion", epilog=COMPLETION_EXAMPLES)(completion_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.
 _app.command("hash", epilog=HASH_EXAMPLES, context_settings={"ignore_unknown_options": True})(hash_command)
 
@@ -117,6 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """One command, with its errors made into lines on stderr and exit codes."""
     command = typer.main.get_command(_app)
+    asked = proposals(command)
+    if asked is not None:
+        return asked
     try:
         with command.make_context("kvpool", arguments) as context:
             command.invoke(context)
