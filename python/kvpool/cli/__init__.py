@@ -1,4 +1,4 @@
-"""The command line: ``kvpool replay``, ``size``, ``trace``, ``journal``, ``store``, ``generate``, ``models``, ``hash``.
+"""The command line, ``kvpool``: a module for each command, each with its own.
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
@@ -20,6 +20,8 @@ import typer
 
 import kvpool
 from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
+from kvpool.cli.compare import COMPARE_EXAMPLES, compare_command
+from kvpool.cli.completion import COMPLETION_EXAMPLES, completion_command, proposals
 from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
 from kvpool.cli.journal import journal_app
@@ -42,7 +44,9 @@ _EXAMPLES: Final = """Examples:
 
   kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
 
-  kvpool size trace.jsonl --model llama-3.1-8b --html report.html
+  kvpool size example --model llama-3.1-8b --html report.html
+
+  kvpool compare lru adaptive --trace example
 
   kvpool generate | kvpool replay - --mode lookup --json
 
@@ -85,11 +89,13 @@ def _top(
 
 _app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
 _app.command("size", epilog=SIZE_EXAMPLES)(size_command)
+_app.command("compare", epilog=COMPARE_EXAMPLES)(compare_command)
 _app.add_typer(trace_app, name="trace")
 _app.add_typer(journal_app, name="journal")
 _app.add_typer(store_app, name="store")
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
+_app.command("completion", epilog=COMPLETION_EXAMPLES)(completion_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.
 _app.command("hash", epilog=HASH_EXAMPLES, context_settings={"ignore_unknown_options": True})(hash_command)
 
@@ -117,6 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """One command, with its errors made into lines on stderr and exit codes."""
     command = typer.main.get_command(_app)
+    asked = proposals(command)
+    if asked is not None:
+        return asked
     try:
         with command.make_context("kvpool", arguments) as context:
             command.invoke(context)
