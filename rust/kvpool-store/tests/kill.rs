@@ -23,7 +23,11 @@ fn kills() -> u64 {
 
 /// Every way to move bytes in turn: round the page cache or through it, by `io_uring` where there is one, or by threads.
 fn configured(folder: &std::path::Path, nth: u64) -> DiskConfig {
-    DiskConfig { direct: nth % 2 == 0, io_uring: nth / 2 % 2 == 0, ..config(folder, PLACES) }
+    DiskConfig {
+        direct: nth.is_multiple_of(2),
+        io_uring: (nth / 2).is_multiple_of(2),
+        ..config(folder, PLACES)
+    }
 }
 
 /// What the other process does: writes two objects for each line that it is sent, and says which are written.

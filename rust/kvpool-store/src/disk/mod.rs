@@ -6,7 +6,7 @@
 //! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
 //! | load | header and payload in one read, straight into the slot of the arena |
 //! | threads | each worker has several transfers on their way by [`io_uring`](Io), found at run time, or one |
-//! | start | a [copy](copy) of all headers is read, and the headers of places that it does not know, by several threads; what is not an intact header is free |
+//! | start | a copy of all headers is read, and the headers of places that it does not know, by several threads; what is not an intact header is free |
 //! | `kill -9` | loses what was being written, and what it replaced; no write waits for the disk's cache (`fsync`), and none has to |
 //! | power loss | whatever order the disk wrote in, checksums find what does not fit together |
 //! | two processes | the second is refused ([`StoreError::FolderInUse`]) |
