@@ -55,7 +55,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1"
 
-# The extension, installed in place with the command line's two dependencies: as the tests build its crates, so that both are built
+# The extension, installed in place with the two packages that the command line needs: as the tests build its crates, so that both are built
 # once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
 BUILD := $(if $(filter bench bench-python bench-report journal-check gpu-check,$(MAKECMDGOALS)),release,as-tested)
 MATURIN_release := --release
@@ -67,7 +67,7 @@ $(VENV)/.build-$(BUILD): $(BIN)/python
 RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
 	cuda/block_copy.fatbin
 $(VENV)/.built: $(VENV)/.build-$(BUILD) $(RUST_SOURCES)
-	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop $(MATURIN_$(BUILD)) --locked --quiet
+	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop $(MATURIN_$(BUILD)) --locked --extras cli --quiet
 	@touch $@
 
 # What the tests import. The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without
@@ -194,7 +194,7 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check --group test \
 			"torch==$$version" && \
 		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
-			$(VENV)-torch-$$version/bin/maturin develop $(MATURIN_as-tested) --locked --quiet && \
+			$(VENV)-torch-$$version/bin/maturin develop $(MATURIN_as-tested) --locked --extras cli --quiet && \
 		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py tests/test_hybrid_engine.py || exit 1; \
 	done
 

@@ -17,9 +17,11 @@ import kvpool
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
 from kvpool.cli.files import check_output
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory
 from kvpool.cli.plot import HitRatePlot, need_matplotlib
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.report import Outcome, print_report
+from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import advance, load
 from kvpool.errors import HashingError, InvalidArgumentError
 from kvpool.sizing.grouped import DEFAULT_KEEP, group_arguments, parse_keep
@@ -31,7 +33,9 @@ __all__ = ["REPLAY_EXAMPLES", "replay_command"]
 
 REPLAY_EXAMPLES: Final = """Examples:
 
-  kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
+  kvpool replay example --capacity-gib 60 --model llama-3.1-8b
+
+  kvpool replay trace.jsonl --gpu h100 --gpus 2 --weights-gib 140 --model llama-3.3-70b
 
   kvpool replay trace.jsonl --capacity-gib 300 --model qwen3-next-80b-a3b --keep 2048
 
@@ -58,6 +62,10 @@ def replay_command(
     capacity_gib: options.CapacityGib = None,
     model: options.Model = None,
     config: options.Config = None,
+    gpu: Gpu = None,
+    gpus: Gpus = None,
+    weights_gib: WeightsGib = None,
+    gpu_share: GpuShare = None,
     dtype: options.Dtype = None,
     layers: options.Layers = None,
     kv_heads: options.KvHeads = None,
@@ -76,6 +84,7 @@ def replay_command(
     prefill_tokens_per_s: options.PrefillTokensPerS = None,
     threads: options.Threads = 0,
     as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
     png: options.Png = None,
     journal: options.Journal = None,
     no_progress: options.NoProgress = False,
@@ -95,7 +104,11 @@ def replay_command(
         "prefill_tokens_per_s": prefill_tokens_per_s,
     }
     given: dict[str, Any] = {name: value for name, value in engine.items() if value is not None}
-    sizes = SizeOptions(capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim, config)
+    one_form(as_json=as_json, as_csv=as_csv)
+    memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
+    sizes = SizeOptions(
+        capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim, config, memory
+    )
     capacity = sizes.capacity(block_size)
     try:
         kept = parse_keep(keep)
@@ -112,8 +125,8 @@ def replay_command(
         check_output(png, ".png", trace)
         need_matplotlib()
     began = time.perf_counter()
-    # JSON is for scripts: they get a bar only if somebody watches.
-    progress = not no_progress and (not as_json or sys.stderr.isatty())
+    # JSON and CSV are for scripts: they get a bar only if somebody watches.
+    progress = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
     loaded, source = load(
         trace,
         limit=limit,
@@ -157,5 +170,7 @@ def replay_command(
         plot.draw(f"{source}: {mode} mode, {capacity.blocks:,} blocks of {blocks['block_size']} tokens, {eviction}")
     if as_json:
         typer.echo(json.dumps(outcome.as_json(), indent=2))
+    elif as_csv:
+        print_csv([flat(outcome.as_json())])
     else:
         print_report(outcome, Console(highlight=False))

@@ -70,6 +70,8 @@ class Outcome:
                 "bytes_per_state": shape.bytes_per_state,
             }
             extra["saved_kv_gib"] = self.capacity.gib_of(self.report["hits"]["token_hits"])
+            if self.capacity.gpu is not None:
+                extra["gpu"] = self.capacity.gpu.as_json()
         return {
             **self.report,
             "trace": {"source": self.source, **self.trace},
@@ -204,6 +206,8 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
         kib, mib = capacity.shape.bytes_per_token / 2**10, capacity.shape.bytes_per_state / 2**20
         state = f", {mib:,.4g} MiB per state" if mib else ""
         yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{state}"
+        if capacity.gpu is not None:
+            yield "", "", f"of {capacity.gpu.in_words()}"
 
 
 def _hit_rows(outcome: Outcome) -> Iterator[Row]:

@@ -62,6 +62,8 @@ def load(
         made = kvpool.traces.Trace.generate(limit or _GENERATED_REQUESTS, block_tokens=block_tokens or _GENERATED_BLOCK)
         return made, "generated"
     source = "stdin" if str(path) == "-" else str(path)
+    if source == "example" and not path.exists():
+        path = kvpool.traces.example_path()
     if source == "stdin" and sys.stdin is not None and sys.stdin.isatty():
         typer.echo("reading a trace from the terminal; Ctrl-D ends it", err=True)
     # A file gives what it has; anything else may keep a read waiting for as long as it likes.

@@ -233,8 +233,8 @@ def bench_command(
 ) -> None:
     """Measure what a store gets out of a disk or a server: every byte checked, as an engine reads it.
 
-    Writes objects of each size, reads all of them in another order, and removes
-    them. On a disk round the page cache where the file system can; where it
+    Writes objects of each size, opens the store again as after a restart, reads
+    all of them in another order, and removes them. On a disk round the page cache where the file system can; where it
     cannot, the table says so, and reads are of memory.
     """
     if "://" not in place and not Path(place).is_dir():
@@ -254,7 +254,8 @@ def bench_command(
         typer.echo(json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms"):
+    heads = ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms", "open\nms")
+    for name in heads:
         table.add_column(name, justify="right")
     for one in measured:
         table.add_row(
@@ -265,12 +266,14 @@ def bench_command(
                 for way in (one.write, one.read)
                 for text in (f"{way.gb_per_s:,.2f}", f"{way.p50_ms:,.2f}", f"{way.p99_ms:,.2f}")
             ),
+            "-" if one.open_s is None else f"{one.open_s * 1e3:,.1f}",
         )
     out = Console(highlight=False)
     out.print(table)
     if any(one.is_direct is False for one in measured):
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
+    out.print("open: the full store again, the page cache empty")
 
 
 def _open(folder: Path, *, exclusive: bool) -> StoreFolder:

@@ -50,6 +50,8 @@ struct Run {
     chained: Vec<bool>,
 }
 
+/// The tiers of a content, what is before it, and whether nothing is.
+type Held = (BTreeSet<u8>, Option<BlockHash>, bool);
 type Told = BTreeSet<(u8, u16, BlockHash)>;
 
 impl Run {
@@ -129,7 +131,7 @@ impl Run {
     }
 
     fn swap(&mut self, at: usize) {
-        let out = at % 2 == 0;
+        let out = at.is_multiple_of(2);
         let from = if out { &mut self.requests } else { &mut self.swapped };
         let Some(id) = Self::pick(from, at) else { return };
         let ids = [RequestRef::from(id)];
@@ -166,7 +168,7 @@ impl Run {
 
     /// What the pools hold and a lookup reaches, by looking at every block.
     fn reachable(&self) -> Told {
-        let mut held: BTreeMap<(u16, BlockHash), (BTreeSet<u8>, Option<BlockHash>, bool)> = BTreeMap::new();
+        let mut held: BTreeMap<(u16, BlockHash), Held> = BTreeMap::new();
         for tier in 0..self.manager.tiers().len() {
             let pool = self.manager.tiers().pool(tier).unwrap();
             for block in (1..pool.blocks().len() as u32).map(BlockId::new) {

@@ -9,6 +9,7 @@
 //! | the scrubber: a few blocks per step, checked against all that is known of them | [`Scrubber`], [`ManagerScrubber`] |
 //! | the advisor: other sizes, other policies, tenants | [`PoolWatch::advice`] |
 //! | why prompts missed the cache | [`ManagerWatch::explain`] |
+//! | metrics: ages at hits and evictions, causes, tenants | [`PoolWatch::metrics`], [`ManagerWatch::metrics`] |
 //!
 //! A pool is watched from [`PoolWatch::watched`] on, a manager from [`ManagerWatch::watched`]. Each tells one observer
 //! ([`kvpool::observe`]); this crate's is all of the above that a configuration asks for. An observer of one's own is made of the same
@@ -23,6 +24,7 @@ mod events;
 pub mod explain;
 mod feed;
 mod manager;
+pub mod metrics;
 mod payloads;
 mod scrub;
 mod tiers;
@@ -33,6 +35,7 @@ pub use events::{BlockEvent, EventBatch};
 pub use explain::{ExplainConfig, ExplainError, Explanation, GroupReach, MissReason, MissStats};
 pub use feed::{FeedBatch, FeedEvent, Learned, TokenSpan};
 pub use manager::{ManagerWatch, ManagerWatchConfig};
+pub use metrics::PoolMetrics;
 pub use payloads::{Evicted, Payload, PayloadError};
 pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};
 pub use tiers::TierWatch;

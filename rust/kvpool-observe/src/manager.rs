@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use kvpool::observe::{Admitted, ManagerObserver};
-use kvpool::{CacheManager, InvariantViolation, ManagerError, ManagerStats, RequestRef};
+use kvpool::observe::{Admitted, ManagerObserver, PoolObserver};
+use kvpool::{CacheManager, InvariantViolation, ManagerError, ManagerStats, PoolError, RequestRef};
 
 use crate::advisor::{Advice, AdvisorConfig};
 use crate::changes::ChangeLog;
@@ -16,8 +16,9 @@ use crate::digest::{self, take_in};
 use crate::events::EventBatch;
 use crate::explain::{ExplainConfig, ExplainError, Explainer, Explanation, MissStats};
 use crate::feed::{Feed, FeedBatch, Learning, held};
+use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
-use crate::watch::{Watch, WatchConfig, insert_feed};
+use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
 /// What watches a manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct ManagerWatchConfig {
     /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0
     /// for none.
     pub scrub_blocks: usize,
+    /// Whether there are metrics of every tier: see [`crate::metrics`]. 24 bytes per block of each.
+    pub metrics: bool,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
@@ -47,6 +50,8 @@ struct Requests {
     scrub_blocks: usize,
     /// What feeds are told beside what pools know.
     learning: Option<Box<Learning>>,
+    /// Whether tiers beneath the device have metrics, and so want to know the time.
+    metered: bool,
 }
 
 impl ManagerObserver for Requests {
@@ -94,8 +99,23 @@ impl ManagerObserver for Requests {
         }
     }
 
+    fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {
+        if self.metered {
+            tell_time(manager, now, 1);
+        }
+    }
+
     fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
         self.explainer.as_ref().map_or(Ok(()), |explainer| explainer.check(manager))
+    }
+}
+
+/// Tells the time to what watches the tiers from `first` on.
+fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
+    for tier in first..manager.tiers().len() {
+        if let Some((watch, _)) = manager.tier_observer_mut::<Watch>(tier) {
+            watch.time_passed(now);
+        }
     }
 }
 
@@ -168,6 +188,17 @@ pub trait ManagerWatch: Sized {
     /// Tokens that were computed, by reason; `None` without [`ManagerWatchConfig::explain`].
     fn misses(&self) -> Option<MissStats>;
 
+    /// What was counted in each tier since the manager is watched, the device first; empty without [`ManagerWatchConfig::metrics`].
+    /// O(buckets): a microsecond per tier.
+    fn metrics(&self) -> Vec<PoolMetrics>;
+
+    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing without them. A manager with
+    /// retention need not be told: [`CacheManager::advance_time`] is enough, on the same clock. O(tiers).
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
+
     /// Why a request had to compute what it did when it was admitted or resumed last: block by block, what was missed and why.
     /// Of running and waiting requests, and of the last ones that were released; a fork has its parent's. O(spans), and
     /// O([`ExplainConfig::requests`]) for a released one.
@@ -204,10 +235,10 @@ pub trait ManagerWatch: Sized {
 
 impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
-        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, more } =
+        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
         // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
-        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, more };
+        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { advisor, ..below.clone() };
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {
@@ -230,12 +261,15 @@ impl ManagerWatch for CacheManager {
                 self.observe_tier(tier, Box::new(watch))?;
             }
         }
-        if explainer.is_some() || scrub_blocks > 0 || self.observer::<Requests>().is_some() {
+        let metered = metrics && self.tiers().len() > 1;
+        let needed = explainer.is_some() || scrub_blocks > 0 || metered;
+        if needed || self.observer::<Requests>().is_some() {
             self.observe(Box::new(Requests {
                 explainer,
                 scrubber: ManagerScrubber::default(),
                 scrub_blocks,
                 learning: None,
+                metered,
             }));
         }
         Ok(())
@@ -336,6 +370,18 @@ impl ManagerWatch for CacheManager {
 
     fn misses(&self) -> Option<MissStats> {
         Some(self.observer::<Requests>()?.explainer.as_ref()?.misses())
+    }
+
+    fn metrics(&self) -> Vec<PoolMetrics> {
+        let pools = (0..self.tiers().len()).filter_map(|tier| self.tiers().pool(tier).ok());
+        pools.filter_map(PoolWatch::metrics).collect()
+    }
+
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError> {
+        let device = self.pool().observer::<Watch>();
+        device.map_or(Ok(()), |watch| watch.check_time(now))?;
+        tell_time(self, now, 0);
+        Ok(())
     }
 
     fn explain<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Explanation, ExplainError> {

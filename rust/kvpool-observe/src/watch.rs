@@ -14,6 +14,7 @@ use crate::changes::ChangeLog;
 use crate::digest::{self, StateDigest, group_key};
 use crate::events::{BlockEvent, EventBatch, EventLog};
 use crate::feed::{Feed, FeedBatch, held};
+use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
 /// What watches a pool.
@@ -29,6 +30,8 @@ pub struct WatchConfig {
     pub advisor: Option<AdvisorConfig>,
     /// Whether contents can have payloads: see [`PoolWatch::set_payloads`].
     pub payloads: bool,
+    /// Whether there are metrics: see [`crate::metrics`]. 24 bytes per block.
+    pub metrics: bool,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
@@ -38,7 +41,7 @@ impl WatchConfig {
     /// Whether nothing is asked for: then nothing need watch.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads
+        self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads && !self.metrics
     }
 }
 
@@ -50,6 +53,7 @@ pub struct Watch {
     digest: Option<StateDigest>,
     advisor: Option<Box<Advisor>>,
     payloads: Option<Payloads>,
+    meter: Option<Box<Meter>>,
     /// What explains misses wants to know of contents that come and go.
     pub(crate) changes: Option<ChangeLog>,
 }
@@ -67,6 +71,7 @@ impl Watch {
             digest: config.digest.then(|| StateDigest::new(pool.blocks(), true)).transpose()?,
             advisor: advisor.transpose()?.map(Box::new),
             payloads: config.payloads.then(Payloads::default),
+            meter: config.metrics.then(|| Meter::new(pool)).transpose()?.map(Box::new),
             changes: None,
         })
     }
@@ -105,6 +110,15 @@ impl Watch {
         self.advisor.as_ref().map(|advisor| advisor.advice())
     }
 
+    pub(crate) fn metrics(&self) -> Option<PoolMetrics> {
+        self.meter.as_ref().map(|meter| meter.metrics())
+    }
+
+    /// Says whether a time may follow.
+    pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
+        self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
+    }
+
     /// Keeps a digest from now on, if there is none; it counts no contents. O(blocks).
     pub(crate) fn keep_digest(&mut self, blocks: Blocks<'_>) -> Result<(), PoolError> {
         if self.digest.is_none() {
@@ -121,7 +135,7 @@ impl PoolObserver for Watch {
 
     fn wants_contents(&self) -> bool {
         let counted = self.digest.as_ref().is_some_and(StateDigest::counts_contents);
-        let told = self.events.is_enabled() || self.feed.is_some();
+        let told = self.events.is_enabled() || self.feed.is_some() || self.meter.is_some();
         counted || self.changes.is_some() || self.payloads.is_some() || told
     }
 
@@ -134,6 +148,9 @@ impl PoolObserver for Watch {
     fn looked_up(&mut self, lookup: &Lookup<'_>) {
         if let Some(advisor) = &mut self.advisor {
             advisor.looked_up(lookup);
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.looked_up(lookup);
         }
     }
 
@@ -150,6 +167,9 @@ impl PoolObserver for Watch {
     }
 
     fn computed(&mut self, computed: &Computed) {
+        if let Some(meter) = &mut self.meter {
+            meter.computed(computed);
+        }
         let &Computed { block, content, parent, algorithm, first, .. } = computed;
         if let Some(digest) = &mut self.digest {
             digest.note_computed(&content);
@@ -176,6 +196,9 @@ impl PoolObserver for Watch {
         if let Some(payloads) = &mut self.payloads {
             payloads.removed(block);
         }
+        if let Some(meter) = &mut self.meter {
+            meter.removed(removed);
+        }
         if !last {
             return;
         }
@@ -199,6 +222,9 @@ impl PoolObserver for Watch {
         if let Some(payloads) = &mut self.payloads {
             payloads.cleared();
         }
+        if let Some(meter) = &mut self.meter {
+            meter.cleared();
+        }
         if let Some(changes) = &self.changes {
             changes.cleared(cause);
         }
@@ -208,9 +234,17 @@ impl PoolObserver for Watch {
         self.events.push(BlockEvent::Cleared { epoch }, None);
     }
 
+    fn time_passed(&mut self, now: f64) {
+        if let Some(meter) = &mut self.meter {
+            meter.time_passed(now);
+        }
+    }
+
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let advisor = self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1));
         let resized = advisor.transpose()?;
+        // What the meter has too much of is never looked at.
+        self.meter.as_mut().map_or(Ok(()), |meter| meter.grow(num_blocks))?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
         self.feed.as_mut().map_or(Ok(()), |feed| feed.grow(num_blocks))?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, resized) {
@@ -222,6 +256,7 @@ impl PoolObserver for Watch {
     fn check(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.payloads.as_ref().map_or(Ok(()), |payloads| payloads.check(pool.blocks()))?;
+        self.meter.as_ref().map_or(Ok(()), |meter| meter.check(pool.blocks()))?;
         self.digest.as_ref().map_or(Ok(()), |digest| digest.check(pool.blocks()))
     }
 }
@@ -396,6 +431,41 @@ pub trait PoolWatch: Sized {
     /// # Ok::<(), kvpool::PoolError>(())
     /// ```
     fn advice(&self) -> Option<Advice>;
+
+    /// What was counted since the pool is watched; `None` without [`WatchConfig::metrics`]. O(buckets): a microsecond.
+    ///
+    /// ```
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// use kvpool_observe::{PoolWatch, WatchConfig};
+    /// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?
+    ///     .watched(&WatchConfig { metrics: true, ..Default::default() })?;
+    /// pool.observe_time(100.0)?;
+    /// let blocks = pool.allocate(1)?;
+    /// pool.register(&blocks, prompt.chain(), 0)?;
+    /// pool.mark_computed(&blocks)?;
+    /// pool.release(&blocks)?;
+    /// pool.observe_time(104.0)?;
+    /// let hit = pool.match_and_acquire(prompt.chain(), 1)?;
+    /// pool.release(&hit)?;
+    /// pool.observe_time(110.0)?;
+    /// pool.evict(1)?;
+    ///
+    /// let metrics = pool.metrics().unwrap();
+    /// assert_eq!((metrics.age_at_hit.count(), metrics.age_at_hit.sum()), (1, 4.0));
+    /// assert_eq!((metrics.lifetime.sum(), metrics.idle_before_eviction.sum()), (10.0, 6.0));
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    fn metrics(&self) -> Option<PoolMetrics>;
+
+    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing without them. A pool with
+    /// retention need not be told: [`BlockPool::advance_time`] is enough, on the same clock. O(1).
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 }
 
 impl PoolWatch for BlockPool {
@@ -460,5 +530,16 @@ impl PoolWatch for BlockPool {
 
     fn advice(&self) -> Option<Advice> {
         self.observer::<Watch>()?.advice()
+    }
+
+    fn metrics(&self) -> Option<PoolMetrics> {
+        self.observer::<Watch>()?.metrics()
+    }
+
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError> {
+        let Some((watch, _)) = self.observer_mut::<Watch>() else { return Ok(()) };
+        watch.check_time(now)?;
+        watch.time_passed(now);
+        Ok(())
     }
 }

@@ -17,6 +17,7 @@ mod hashing;
 mod health;
 mod journal;
 mod manager;
+mod metrics;
 mod parts;
 mod policy;
 mod pool;

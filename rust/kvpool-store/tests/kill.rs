@@ -4,9 +4,10 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
-use common::folder::{Folder, config, open};
+use common::folder::{Folder, SLOT, config, copied, open};
 use common::{LEN, always, at, finish, get, key, payload};
 use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{Admit, Presence, Put, StoreError, TokenRange, Why};
@@ -90,6 +91,13 @@ fn a_killed_writer_leaves_objects_or_nothing() {
         (0..round * 3571 % 50_000).for_each(|n| _ = std::hint::black_box(n));
         writer.kill().unwrap();
         writer.wait().unwrap();
+        // Wherever it was: the copy of the headers knows what is at a place, or nothing of it.
+        let slab = std::fs::File::open(folder.slab()).unwrap();
+        for (place, known) in (0..).zip(copied(&folder)) {
+            let mut there = [0; 112];
+            slab.read_exact_at(&mut there, place * SLOT).unwrap();
+            assert!(known.is_none_or(|known| known == there), "the copy is wrong at place {place}");
+        }
         let (mut store, arena) = open(&configured(folder.path(), round % 3 == 0), always());
         assert_eq!(store.stats().foreign, 0, "a torn header");
         // What it said is written is there, but for what was evicted since.

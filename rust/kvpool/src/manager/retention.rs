@@ -269,7 +269,9 @@ impl CacheManager {
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
         self.check_poison()?;
-        Ok(self.tiers.device_mut().advance_time(now)?)
+        let ran_out = self.tiers.device_mut().advance_time(now)?;
+        self.tell(|observer, manager| observer.time_passed(now, manager));
+        Ok(ran_out)
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.

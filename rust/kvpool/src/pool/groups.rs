@@ -140,7 +140,7 @@ impl BlockPool {
         self.counters.misses += found.asked.saturating_sub(hits) as u64;
         self.tell_changed(blocks);
         let (hits, tenant) = (tokens / self.block_size(), found.tenant);
-        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, tenant });
+        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, blocks, tenant });
         Ok(())
     }
 

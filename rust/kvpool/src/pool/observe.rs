@@ -95,6 +95,8 @@ pub struct Lookup<'a> {
     pub parent: Option<BlockHash>,
     /// How many of them were found, from the first on.
     pub hits: usize,
+    /// The blocks that were found, each held once more now: one for each hit, and with KV-cache groups those of every group.
+    pub blocks: &'a [BlockId],
     /// Who asked.
     pub tenant: Option<TenantId>,
 }
@@ -192,6 +194,9 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
 
     /// All contents are forgotten; `epoch` is the pool's now. Every block may have changed.
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {}
+
+    /// The pool was told the time: seconds, on the clock of its caller.
+    fn time_passed(&mut self, now: f64) {}
 
     /// The pool is about to grow to so many blocks, null block included.
     ///
@@ -292,6 +297,12 @@ impl BlockPool {
     pub(super) fn tell_registered(&mut self, blocks: &[BlockId], chain: Option<(&HashChain, usize)>) {
         if let Some(observer) = &mut self.observer {
             observer.registered(&NewContents { blocks, chain }, Blocks { records: &self.records });
+        }
+    }
+
+    pub(super) fn tell_time(&mut self, now: f64) {
+        if let Some(observer) = &mut self.observer {
+            observer.time_passed(now);
         }
     }
 

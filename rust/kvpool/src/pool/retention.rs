@@ -64,7 +64,9 @@ impl BlockPool {
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
-        self.retainer("keep time")?.advance_time(now)
+        let ran_out = self.retainer("keep time")?.advance_time(now)?;
+        self.tell_time(now);
+        Ok(ran_out)
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
