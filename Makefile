@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot wheel wheel-free-threaded supply-chain clean
+	size-screenshot wheel wheel-free-threaded supply-chain crates-check crates-publish workflows-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -140,7 +140,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 # failure.
 nightly: engine-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check test-mutants coverage journal-check \
-	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+	supply-chain crates-check test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
 test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
@@ -267,7 +267,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(MAKE) --no-print-directory stubs-check fatbin-check
+	$(MAKE) --no-print-directory stubs-check fatbin-check workflows-check
 	$(BIN)/python tools/make_hash_vectors.py --check
 	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/manifests.py
@@ -275,6 +275,11 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
+
+# What zizmor calls low is advice, and left out.
+workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizmor
+	$(BIN)/actionlint
+	$(BIN)/zizmor --offline --no-progress --quiet --config .github/zizmor.yml --min-severity medium .github/workflows
 
 size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
 	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
@@ -308,6 +313,13 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 
 supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
 	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
+
+crates-check: $(BIN)/python ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
+	$(BIN)/python tools/crates_check.py $(if $(BASELINE),--baseline $(BASELINE))
+
+# Dependencies first; cargo waits for each to be there. What crates.io has keeps its version for ever: only a release calls this.
+crates-publish: $(BIN)/python ## Publish the crates on crates.io, with the token of this environment
+	$(CARGO) publish --locked $(addprefix --package ,$(shell $(BIN)/python tools/crates_check.py --names))
 
 # maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
 wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t

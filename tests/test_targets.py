@@ -25,6 +25,7 @@ NO_CHECK: Final = {
     "fuzz": "test-slow runs tools/fuzz.py itself",
     "size-screenshot": "makes",
     "gpu-check": "needs a GPU",
+    "crates-publish": "publishes",
     "bench": "measures",
     "bench-rust": "measures",
     "bench-counts": "measures",
