@@ -27,7 +27,7 @@ class LongMap(dict[str, Any]):
     """A map whose header has two bytes of length."""
 
 
-def pack(value: Any) -> bytes:  # noqa: PLR0911
+def pack(value: Any) -> bytes:
     """A value as MessagePack, in the shortest form but for a LongMap's header."""
     match value:
         case None:
@@ -99,7 +99,7 @@ def signed(number: int) -> int:
 
 
 def vectors() -> dict[str, str]:
-    minimal = stored([FIRST], None, TOKENS[:3] + [4], "CPU")
+    minimal = stored([FIRST], None, [*TOKENS[:3], 4], "CPU")
     whole = stored([FIRST, SECOND], PARENT, TOKENS, "GPU", extra_keys=[None, None], **FULL)
     far = stored(
         [FIRST],
