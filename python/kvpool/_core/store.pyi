@@ -199,6 +199,8 @@ class Disk:
         free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
         direct: Whether to go round the page cache where the file system can.
         scanners: Threads that read headers at the start.
+        io_uring: Whether a worker has several transfers on their way at once where the kernel lets it; ``Store.io``
+            says whether it does.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -216,6 +218,7 @@ class Disk:
         free_floor_bytes: int = 4294967296,
         direct: bool = True,
         scanners: int = 8,
+        io_uring: bool = True,
     ) -> Self: ...
 
 @final
@@ -502,6 +505,13 @@ class Store:
     @property
     def is_direct(self) -> bool:
         """Whether transfers go round the page cache."""
+    @property
+    def io(self) -> str:
+        """How bytes move.
+
+        ``io_uring`` of a disk, or ``threads (no io_uring: WHY)`` where the kernel does not let it; ``threads`` of the
+        other back ends.
+        """
     def stats(self) -> StoreStats:
         """What it did and has.
 
@@ -645,6 +655,12 @@ class StoreFolder:
     @property
     def object_bytes(self) -> int:
         """Bytes of the disk per object."""
+    @property
+    def io(self) -> str:
+        """How a store on this machine would move bytes.
+
+        As ``Store.io``.
+        """
     def objects(
         self, first: int, count: int, *, verify: bool = False
     ) -> list[tuple[int, str | None, int, int, str | None]]:

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
 use kvpool_store::{Backend, StoreError};
@@ -56,18 +56,31 @@ impl AnyBackend<'_> {
     }
 }
 
+/// How a back end moves bytes.
+pub(super) struct How {
+    /// Round the page cache.
+    pub(super) is_direct: bool,
+    pub(super) io: String,
+}
+
+/// How a disk of this machine would.
+pub(super) fn io_found() -> String {
+    Io::found().to_string()
+}
+
 impl Opener {
-    /// Opens it, and says whether it goes round the page cache. Waits.
-    pub(super) fn open(self) -> Result<(Arc<dyn Backend>, bool), StoreError> {
+    /// Opens it, and says how it moves bytes. Waits.
+    pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
+        let threads = How { is_direct: false, io: "threads".into() };
         Ok(match self {
             Self::Disk(config) => {
                 let disk = DiskBackend::open(&config)?;
-                let is_direct = disk.is_direct();
-                (disk, is_direct)
+                let how = How { is_direct: disk.is_direct(), io: disk.io().to_string() };
+                (disk, how)
             }
-            Self::Folder(config) => (FolderBackend::open(config)?, false),
-            Self::Redis(config) => (RedisBackend::open(config)?, false),
-            Self::Custom(custom) => (Arc::new(custom), false),
+            Self::Folder(config) => (FolderBackend::open(config)?, threads),
+            Self::Redis(config) => (RedisBackend::open(config)?, threads),
+            Self::Custom(custom) => (Arc::new(custom), threads),
         })
     }
 }
@@ -86,7 +99,8 @@ pub(crate) struct PyDisk {
 #[pymethods]
 impl PyDisk {
     #[new]
-    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8))]
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8, io_uring=true))]
+    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -95,6 +109,7 @@ impl PyDisk {
         #[pyo3(from_py_with = int)] free_floor_bytes: i128,
         direct: bool,
         #[pyo3(from_py_with = int)] scanners: i128,
+        io_uring: bool,
     ) -> PyResult<Self> {
         let config = DiskConfig {
             folder,
@@ -103,6 +118,7 @@ impl PyDisk {
             free_floor: count(py, "free_floor_bytes", free_floor_bytes)? as u64,
             direct,
             scanners: count(py, "scanners", scanners)?,
+            io_uring,
         };
         Ok(Self { config, max_payload: self::max_payload(py, max_payload)? })
     }
