@@ -269,6 +269,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/mypy
 	$(MAKE) --no-print-directory stubs-check fatbin-check workflows-check
 	$(BIN)/python tools/make_hash_vectors.py --check
+	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python tools/cycles.py
 
@@ -284,8 +285,9 @@ size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.m
 	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
 	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
 
-vectors: $(VENV)/.test ## Make the published hash vectors again, from Python alone
+vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py
+	$(BIN)/python tools/make_event_vectors.py
 
 bench: bench-rust bench-python ## All benches
 
