@@ -122,6 +122,45 @@ def life() -> Picture:
     return one
 
 
+def stack() -> Picture:
+    """Where kvpool stands."""
+    one = Picture(
+        860,
+        360,
+        "Where kvpool stands",
+        "vLLM, SGLang and schedulers of your own call kvpool. It hashes prompts, finds prefixes, allocates, evicts and "
+        "plans copies, and keeps evidence. Beneath are device memory, host memory, and a store.",
+    )
+    for x, name, how in (
+        (20, "vLLM", "a plug-in, nothing patched"),
+        (230, "SGLang", "a back end of HiCache"),
+        (440, "your scheduler", "Python or Rust"),
+        (650, "older managers", "imports changed"),
+    ):
+        one.box(x, 20, 190, 56, name, how, colour="grey")
+        one.arrow((x + 95, 76), (x + 95, 112))
+    one.parts.append('<rect class="box blue" x="20" y="112" width="820" height="132" rx="8"/>')
+    one.text(430, 134, "kvpool: which block holds what, what is computed, what goes", "head", "middle")
+    for number, (name, what) in enumerate(
+        (
+            ("requests", "tables, forks, steps"),
+            ("prefix index", "hash chains, groups"),
+            ("allocator", "counts, fences"),
+            ("evictors", "orders, retention"),
+            ("evidence", "journal, explain"),
+        )
+    ):
+        one.box(34 + 161 * number, 150, 148, 74, name, what)
+    for x, name, what, colour in (
+        (20, "device memory", "block tables, copy-on-write", "blue"),
+        (300, "host memory", "swaps, offload", "green"),
+        (580, "store", "disk, Redis, S3, Mooncake", "amber"),
+    ):
+        one.arrow((x + 130, 244), (x + 130, 280))
+        one.box(x, 280, 260, 56, name, what, colour=colour)
+    return one
+
+
 def step() -> Picture:
     """Who does what in one step of an engine."""
     one = Picture(
@@ -215,7 +254,7 @@ def groups() -> Picture:
     return one
 
 
-PICTURES = {"life": life, "step": step, "tiers": tiers, "groups": groups}
+PICTURES = {"stack": stack, "life": life, "step": step, "tiers": tiers, "groups": groups}
 
 
 def main(arguments: list[str] | None = None) -> int:
