@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import json
 import urllib.request
@@ -84,6 +85,19 @@ def test_the_api_is_what_a_module_exports(module: str) -> None:
     assert names == [name for name in exports if name != "__version__"]
     page = docs_site.api_page(module, ROOT)
     assert all(f"::: {module}.{name}\n" in page for name in names)
+
+
+def test_every_page_of_the_api_has_an_example_that_runs() -> None:
+    """In the module, its stub, or what it is made of: run by the tests of stubs, models, testing and by this one."""
+    for module in docs_site.MODULES:
+        source = docs_site._source(ROOT, module)
+        if not source.exists():
+            continue
+        topic = module.rpartition(".")[2]
+        files = [source] if source.name != "__init__.py" else sorted(source.parent.glob("*.py"))
+        files += [path for path in (ROOT / "python/kvpool/_core").glob("*.pyi") if path.stem == topic]
+        assert any(">>> " in path.read_text(encoding="utf-8") for path in files), module
+    assert doctest.testmod(importlib.import_module("kvpool.errors")) == (0, 4)
 
 
 def test_public_modules_are_documented() -> None:
