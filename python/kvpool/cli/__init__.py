@@ -20,6 +20,7 @@ import typer
 
 import kvpool
 from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
+from kvpool.cli.compare import COMPARE_EXAMPLES, compare_command
 from kvpool.cli.completion import COMPLETION_EXAMPLES, completion_command, proposals
 from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
@@ -43,7 +44,9 @@ _EXAMPLES: Final = """Examples:
 
   kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
 
-  kvpool size trace.jsonl --model llama-3.1-8b --html report.html
+  kvpool size example --model llama-3.1-8b --html report.html
+
+  kvpool compare lru adaptive --trace example
 
   kvpool generate | kvpool replay - --mode lookup --json
 
@@ -86,6 +89,7 @@ def _top(
 
 _app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
 _app.command("size", epilog=SIZE_EXAMPLES)(size_command)
+_app.command("compare", epilog=COMPARE_EXAMPLES)(compare_command)
 _app.add_typer(trace_app, name="trace")
 _app.add_typer(journal_app, name="journal")
 _app.add_typer(store_app, name="store")
