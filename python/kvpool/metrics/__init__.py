@@ -47,8 +47,8 @@ _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 class Metrics:
     """What is watched, by name, and its page.
 
-    May be used by several threads. It keeps what it watches alive until that is removed. A page asks each of them once:
-    some 20 us a manager, under the manager's lock for a microsecond or two.
+    May be used by several threads. It keeps what it watches alive until that is removed. A page asks each of them once,
+    under its lock for as long as it takes to copy the counts; the text is made without it.
 
     Args:
         labels: Labels of every sample: ``{"rank": "0"}`` where each process of several has a page of its own.

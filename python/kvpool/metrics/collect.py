@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from kvpool._core.advisor import Advice
     from kvpool._core.requests import AgeHistogram, PoolMetrics
     from kvpool._core.store import StoreStats
+    from kvpool.journal import JournalView
 
-__all__ = ["SCALES", "Buckets", "Samples", "Subject", "collect"]
+__all__ = ["SCALES", "Buckets", "Samples", "Subject", "collect", "view_samples"]
 
 #: What can be watched.
 Subject = CacheManager | BlockPool | Store
@@ -101,25 +102,37 @@ def collect(subjects: Mapping[str, Subject]) -> Samples:
         elif isinstance(subject, BlockPool):
             counted = subject.metrics()
             samples.add("poisoned", (name,), float(subject.poison_reason is not None))
-            _tier(samples, (name, "device"), subject.stats(), counted)
-            if counted is not None:
-                _tenants(samples, name, counted)
+            _tiers(samples, name, [subject.stats()], [] if counted is None else [counted])
             _advice(samples, name, subject.advice())
         else:
             _manager(samples, name, subject)
     return samples
 
 
+def view_samples(name: str, view: JournalView) -> Samples:
+    """What a journal's subject says at a moment of its replay."""
+    samples = Samples()
+    _tiers(samples, name, [view.pool, view.host], view.metrics)
+    if view.stats is not None:
+        _requests(samples, name, view.stats)
+    _advice(samples, name, view.advice)
+    return samples
+
+
 def _manager(samples: Samples, name: str, manager: CacheManager) -> None:
-    stats, host, counted = manager.stats(), manager.host_stats(), manager.metrics()
+    stats = manager.stats()
     samples.add("poisoned", (name,), float(manager.poison_reason is not None))
-    pools = [stats.pool] if host is None else [stats.pool, host]
-    for index, pool in enumerate(pools):
-        _tier(samples, (name, _TIERS[index]), pool, counted[index] if counted else None)
-    if counted:
-        _tenants(samples, name, counted[0])
+    _tiers(samples, name, [stats.pool, manager.host_stats()], manager.metrics())
     _requests(samples, name, stats)
     _advice(samples, name, manager.advice())
+
+
+def _tiers(samples: Samples, name: str, pools: list[PoolStats | None], counted: list[PoolMetrics]) -> None:
+    for index, pool in enumerate(pools):
+        if pool is not None:
+            _tier(samples, (name, _TIERS[index]), pool, counted[index] if counted else None)
+    if counted:
+        _tenants(samples, name, counted[0])
 
 
 def _tier(samples: Samples, labels: tuple[str, str], stats: PoolStats, counted: PoolMetrics | None) -> None:
