@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot wheel wheel-free-threaded supply-chain clean
+	size-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain crates-check crates-publish workflows-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,6 +91,10 @@ $(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
+	@touch $@
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $@
 
 $(VENV)/.cuda: $(BIN)/python pyproject.toml
@@ -138,9 +142,9 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
-nightly: engine-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
+nightly: engine-check docs-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check test-mutants coverage journal-check \
-	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+	supply-chain crates-check test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
 test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
@@ -267,20 +271,36 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(MAKE) --no-print-directory stubs-check fatbin-check
+	$(MAKE) --no-print-directory stubs-check fatbin-check workflows-check
 	$(BIN)/python tools/make_hash_vectors.py --check
+	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python tools/cycles.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
 
+# What zizmor calls low is advice, and left out.
+workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizmor
+	$(BIN)/actionlint
+	$(BIN)/zizmor --offline --no-progress --quiet --config .github/zizmor.yml --min-severity medium .github/workflows
+
 size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
 	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
 	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
 
-vectors: $(VENV)/.test ## Make the published hash vectors again, from Python alone
+docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
+	$(BIN)/python tools/docs_site.py build
+
+docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search; pictures in target/docs/pictures
+	$(BIN)/python tools/docs_site.py browse
+
+docs-pictures: $(BIN)/python ## The drawings of the docs, from tools/docs_pictures.py
+	$(BIN)/python tools/docs_pictures.py
+
+vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py
+	$(BIN)/python tools/make_event_vectors.py
 
 bench: bench-rust bench-python ## All benches
 
@@ -306,6 +326,13 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 
 supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
 	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
+
+crates-check: $(BIN)/python ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
+	$(BIN)/python tools/crates_check.py $(if $(BASELINE),--baseline $(BASELINE))
+
+# Dependencies first; cargo waits for each to be there. What crates.io has keeps its version for ever: only a release calls this.
+crates-publish: $(BIN)/python ## Publish the crates on crates.io, with the token of this environment
+	$(CARGO) publish --locked $(addprefix --package ,$(shell $(BIN)/python tools/crates_check.py --names))
 
 # maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
 wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t
