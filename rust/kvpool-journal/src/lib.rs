@@ -17,6 +17,7 @@ mod manager;
 mod minimize;
 mod numbers;
 mod observe;
+mod observers;
 pub mod ops;
 mod pool;
 mod record;
@@ -41,7 +42,8 @@ pub use kvpool_record::{
 };
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
-pub use observe::{Observed, Observers, observe};
+pub use observe::observe;
+pub use observers::{Observed, Observers};
 pub use pool::PoolSubject;
 pub use replay::{Difference, Options, Report, replay};
 pub use show::{Line, Summary, show};

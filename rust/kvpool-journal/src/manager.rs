@@ -16,7 +16,7 @@ use crate::contents::Contents;
 use crate::error::{ReplayError, zeros};
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
-use crate::observe::{Observed, Observers};
+use crate::observers::{Observed, Observers};
 use crate::ops::manager as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::{ToValue, Value};
@@ -274,7 +274,7 @@ impl Subject for ManagerSubject {
         let recorded = watch_config(header)?;
         let watch = ManagerWatchConfig {
             advisor: observers.advisor.clone().or(recorded.advisor.clone()),
-            explain: observers.explain.clone(),
+            explain: observers.explain,
             metrics: observers.metrics,
             ..recorded
         };

@@ -4,40 +4,15 @@
 //! an explanation never says from which token inside of a block on two prompts differ; and a journal has the times that retention was told,
 //! and no others.
 
-use kvpool::{BlockPool, CacheManager};
-use kvpool_observe::{AdvisorConfig, ExplainConfig};
 use kvpool_record::{JournalReader, Subject as Kind};
-use kvpool_vllm::Pool;
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
+use crate::observers::{Observed, Observers};
 use crate::pool::PoolSubject;
 use crate::replay::{Options, Report, drive_on};
 use crate::subject::Subject;
 use crate::vllm::VllmSubject;
-
-/// What watches a replay, besides what is part of the journal.
-#[derive(Clone, Debug, Default)]
-pub struct Observers {
-    /// In the place of the journal's own advisor, if it has one.
-    pub advisor: Option<AdvisorConfig>,
-    /// Of a manager: why prompts missed.
-    pub explain: Option<ExplainConfig>,
-    /// Ages, causes of evictions, tenants.
-    pub metrics: bool,
-}
-
-/// What a journal is of, to look at.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum Observed<'a> {
-    /// A pool.
-    Pool(&'a BlockPool),
-    /// A manager.
-    Manager(&'a CacheManager),
-    /// A pool of vLLM's, which no observer watches.
-    Vllm(&'a Pool),
-}
 
 /// Replays a journal on this build, watched, and shows it to `seen` with the operations so far: after every `every` of them, 0 for none, and
 /// at the end. `progress` is as for [`crate::replay`].

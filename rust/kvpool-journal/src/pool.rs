@@ -10,7 +10,7 @@ use crate::contents::Contents;
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
-use crate::observe::{Observed, Observers};
+use crate::observers::{Observed, Observers};
 use crate::ops::pool as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::{ToValue, Value};

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;
-use crate::observe::{Observed, Observers};
+use crate::observers::{Observed, Observers};
 use crate::value::Value;
 use crate::words::Words;
 

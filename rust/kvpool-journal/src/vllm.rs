@@ -7,7 +7,7 @@ use kvpool_vllm::{Pool, Start, VllmError};
 
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable, VllmConfig};
-use crate::observe::{Observed, Observers};
+use crate::observers::{Observed, Observers};
 use crate::ops::vllm as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::ToValue;

@@ -265,7 +265,7 @@ fn observed_again(manager: &mut Journaled<CacheManager>) {
         Observers { explain: Some(ExplainConfig::default()), metrics: true, ..Observers::default() };
     let mut seen = 0;
     let mut look = |operations, observed: Observed<'_>| {
-        let Observed::Manager(again) = observed else { panic!("{observed:?}") };
+        let Observed::Manager(again) = observed else { return };
         seen += 1;
         if operations == manager.journal().unwrap().operations() {
             assert_eq!(again.metrics(), manager.metrics());
