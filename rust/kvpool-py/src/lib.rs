@@ -153,7 +153,7 @@ mod _core {
         #[pymodule_export]
         use crate::store::{
             PyArena, PyCustom, PyDisk, PyNamespace, PyRedis, PySharedFolder, PyStore, PyStoreFolder,
-            PyStoreStats,
+            PyStoreServer, PyStoreStats, check_object,
         };
     }
 
