@@ -190,8 +190,12 @@ def of_traces(
     reports: tuple[Mapping[str, Any], Mapping[str, Any]],
     stats: tuple[Mapping[str, Any], Mapping[str, Any]],
     names: tuple[str, str],
+    labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Comparison:
-    """Compare two traces: what is in them, and what caches of the same size hit."""
+    """Compare two traces: what is in them, and what caches of the same size hit.
+
+    ``labels`` says what the sizes of each report, in blocks, were asked for as.
+    """
     figures = {
         "requests": ("", "requests"),
         "span": ("s", "span_s"),
@@ -211,7 +215,7 @@ def of_traces(
     return Comparison(
         "traces",
         *names,
-        [Section("Traces", rows), *_size_sections(reports, ("block_size",))],
+        [Section("Traces", rows), *_size_sections(reports, ("block_size",), labels)],
         list(_curves(reports, names)),
     )
 
@@ -249,7 +253,9 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
 
 
 def _size_sections(
-    reports: tuple[Mapping[str, Any], Mapping[str, Any]], of_trace: tuple[str, ...] = ("source", "block_size")
+    reports: tuple[Mapping[str, Any], Mapping[str, Any]],
+    of_trace: tuple[str, ...] = ("source", "block_size"),
+    labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Iterator[Section]:
     """The figures of two sizings: of their traces, and of each policy at the sizes that both have."""
     traces, models = [report["trace"] for report in reports], [report["model"] or {} for report in reports]
@@ -266,21 +272,28 @@ def _size_sections(
     if None not in knees:
         rows.append(Row("knee of the LRU curve, blocks", "", *(knee["blocks"] for knee in knees)))
     yield Section("Ceilings", rows)
-    lines = [_by_size(report) for report in reports]
+    lines = [_by_size(report, known) for report, known in zip(reports, labels or ({}, {}), strict=True)]
     for name in lines[0]:
         if name in lines[1]:
             shared = [size for size in lines[0][name] if size in lines[1][name]]
             found = [Row(size, "%", lines[0][name][size], lines[1][name][size]) for size in shared]
             if found:
                 yield Section(f"Block hits, {name}", found)
+    together = [
+        {_gib(size["gib"]): 100 * size["token_hit_rate"] for size in (report.get("groups") or {"sizes": []})["sizes"]}
+        for report in reports
+    ]
+    found = [Row(size, "%", together[0][size], together[1][size]) for size in together[0] if size in together[1]]
+    if found:
+        yield Section("Token hits, all groups of the model together", found)
 
 
-def _by_size(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
     """Per cent of blocks that hit, by policy and size; sizes have the same name if they were asked for alike."""
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:
         named.append(("optimum", report["optimum"]["hits"]))
-    labels = [_asked(size) for size in report["capacities"]]
+    labels = [known.get(size["blocks"]) or _asked(size) for size in report["capacities"]]
     return {
         name: {label: 100 * one["block_hit_rate"] for label, one in zip(labels, hits, strict=True)}
         for name, hits in named
@@ -291,7 +304,11 @@ def _asked(size: Mapping[str, Any]) -> str:
     """A size as it was asked for: what two traces have in common."""
     if size["percent"] is not None:
         return f"{size['percent']:g} % of the different blocks"
-    return _size(size) if size["gib"] is None else f"{size['gib']:,.4g} GiB"
+    return _size(size) if size["gib"] is None else _gib(size["gib"])
+
+
+def _gib(size: float) -> str:
+    return f"{size:,.3g} GiB"
 
 
 def _size(size: Mapping[str, Any]) -> str:

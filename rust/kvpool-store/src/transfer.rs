@@ -2,7 +2,7 @@
 //!
 //! Owns: what is checked. A header is made for what is written, and compared, with the checksum of all bytes, for what is read. What is
 //! not the object that was asked for leaves a slot of zeros. How the bytes move is the back end's: one call for each transfer, or a
-//! [`Lane`] for several at once.
+//! [`Lane`](crate::Lane) for several at once.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
 use crate::queue::{Lent, Target, Work};
 
-/// An object that is being moved. Made by a store, for a [`Lane`] to move.
+/// An object that is being moved. Made by a store, for a [`Lane`](crate::Lane) to move.
 #[derive(Debug)]
 pub struct Transfer {
     id: u64,

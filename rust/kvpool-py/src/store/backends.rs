@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
-use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
+use kvpool_store::redis::{Address, RedisBackend, RedisConfig, Tls};
 use kvpool_store::{Backend, StoreError};
 use pyo3::prelude::*;
 
@@ -162,9 +162,11 @@ impl PyRedis {
     #[new]
     #[pyo3(signature = (
         capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, protocol=2,
-        max_payload=None, time_to_live=Some(86400.0), timeout=5.0
+        max_payload=None, time_to_live=Some(86400.0), timeout=5.0, tls=false, tls_ca=None, tls_certificate=None,
+        tls_server_name=None
     ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, \
-        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0)")]
+        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0, tls=False, tls_ca=None, tls_certificate=None, \
+        tls_server_name=None)")]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
@@ -179,7 +181,24 @@ impl PyRedis {
         max_payload: Option<Int>,
         time_to_live: Option<f64>,
         #[pyo3(from_py_with = float)] timeout: f64,
+        tls: bool,
+        tls_ca: Option<PathBuf>,
+        tls_certificate: Option<(PathBuf, PathBuf)>,
+        tls_server_name: Option<Text>,
     ) -> PyResult<Self> {
+        let safe = Tls {
+            authorities: tls_ca,
+            certificate: tls_certificate,
+            server_name: tls_server_name.map(|text| text.0),
+        };
+        if !tls && safe != Tls::default() {
+            let message = "tls_ca, tls_certificate and tls_server_name are for tls=True";
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+        if tls && unix_socket.is_some() {
+            let message = "tls and unix_socket are both given: a Unix socket does not leave the machine";
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
         let port = u16::try_from(port).ok().filter(|&port| port > 0).ok_or_else(|| {
             raise(py, "InvalidArgumentError", format!("port is {port}: must be from 1 to {}", u16::MAX))
         })?;
@@ -189,7 +208,10 @@ impl PyRedis {
                 return Err(raise(py, "InvalidArgumentError", message));
             }
             (None, Some(path)) => Address::Unix(path),
-            (host, None) => Address::Tcp(host.map_or_else(|| "127.0.0.1".into(), |host| host.0), port),
+            (host, None) => {
+                let host = host.map_or_else(|| "127.0.0.1".into(), |host| host.0);
+                if tls { Address::Tls(host, port, safe) } else { Address::Tcp(host, port) }
+            }
         };
         let config = RedisConfig {
             username: username.map(|text| text.0),
@@ -205,7 +227,7 @@ impl PyRedis {
 
     fn __repr__(&self) -> String {
         let at = match &self.config.address {
-            Address::Tcp(host, port) => format!("{host}:{port}"),
+            Address::Tcp(host, port) | Address::Tls(host, port, _) => format!("{host}:{port}"),
             Address::Unix(path) => path.display().to_string(),
         };
         format!("Redis({at:?}, {})", self.config.capacity_bytes)
