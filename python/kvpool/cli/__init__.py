@@ -82,9 +82,9 @@ def _top(
 ) -> None:
     """Show what KV-cache blocks of LLM inference engines are worth.
 
-    Replay a request trace to learn how many prompt tokens a prefix cache
-    would save, make up a trace, look up what a model's KV cache weighs, or
-    compute block hashes.
+    Size a cache for a request trace, replay the trace through the block
+    manager, compare two runs; look up what a model's KV cache weighs; find out
+    what went wrong from a journal; look after a store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

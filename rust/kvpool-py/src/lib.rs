@@ -10,6 +10,7 @@ mod advice;
 mod convert;
 mod enter;
 mod errors;
+mod events;
 mod explain;
 mod gather;
 mod groups;
@@ -45,6 +46,13 @@ mod _core {
     mod advisor {
         #[pymodule_export]
         use crate::advice::PyAdvisorConfig;
+    }
+
+    /// What routers are told: see kvpool.events.
+    #[pymodule]
+    mod events {
+        #[pymodule_export]
+        use crate::events::PyEventPublisher;
     }
 
     /// Why a prompt missed.
