@@ -64,6 +64,7 @@ MODULES: Final = {
     "kvpool.hashing": "Hash chains",
     "kvpool.journal": "Journals",
     "kvpool.metrics": "Metrics",
+    "kvpool.hints": "Hints of engines",
     "kvpool.events": "Events",
     "kvpool.traces": "Request traces",
     "kvpool.sizing": "Sizing",
