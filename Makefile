@@ -44,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
-	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
+	dynamo-check vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot top-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain crates-check crates-publish workflows-check clean
 
@@ -256,6 +256,12 @@ vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseco
 
 vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in GB/s (FOLDER=on-the-disk)
 	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
+
+# 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.
+dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
+	test -d target/dynamo || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--target target/dynamo "ai-dynamo-runtime==1.6.1" || rm -rf target/dynamo
+	$(BIN)/python tools/dynamo_check.py --packages target/dynamo $(if $(HISTORIES),--histories $(HISTORIES))
 
 # With CI set, an SGLang that cannot be had is a failure.
 sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
