@@ -26,6 +26,7 @@ NO_CHECK: Final = {
     "size-screenshot": "makes",
     "gpu-check": "needs a GPU",
     "crates-publish": "publishes",
+    "release": "builds for every platform; release-host is the part for one",
     "bench": "measures",
     "bench-rust": "measures",
     "bench-counts": "measures",
