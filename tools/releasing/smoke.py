@@ -1,4 +1,4 @@
-"""Runs kvpool as it was installed: a program of its own, for any Python and any machine; the standard library is enough.
+"""Runs kvpool as it was installed: a program of its own, for any Python on any machine, by the standard library.
 
     python smoke.py README.md            # the library alone
     python smoke.py README.md --cli      # with what kvpool[cli] installs

@@ -1,7 +1,7 @@
 """Builds a wheel, or the source distribution, from the sources of a release, and takes this machine out of it.
 
 Two things would tell where a wheel was built: the paths of sources in panics, which rustc is told to name otherwise,
-and the bill of materials, which cargo-cyclonedx fills with them. The latter is rewritten in the wheel, with the time of the
+and the bill of materials, which cargo-cyclonedx fills with them. That is rewritten in the wheel, with the time of the
 commit and a serial number of its content. So the same commit, tools and target give the same bytes in any folder.
 """
 
