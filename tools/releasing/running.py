@@ -114,7 +114,7 @@ def run_installed(wheel: Path, python: str) -> str:
         bare = {"PATH": SYSTEM_PATH, "HOME": name, "LANG": "C.UTF-8"}
         begun = time.monotonic()
         run(python, "-m", "venv", folder / "env", cwd=folder, environment=bare)
-        if any(shutil.which(program, path=SYSTEM_PATH) for program in ("cargo", "rustc")):
+        if any(shutil.which(program, path=SYSTEM_PATH) for program in ("rustc", "cargo")):
             raise MissingError(f"Rust is in {SYSTEM_PATH}: nothing would be shown of machines without it")
         shutil.copy(README, folder)
         shutil.copy(SMOKE, folder)

@@ -2,7 +2,7 @@
 
 A wheel for another platform is linked by zig, which has the C libraries of all of them and links against the oldest
 that the wheel's name promises; Rust's standard library for it comes with ``rustup target add``. Without zig, Debian's
-cross compiler links: against the C library of that Debian, so that such a wheel asks for a newer one, and its name says so.
+cross compiler links: against the C library of that Debian, so that such a wheel asks for a newer one; its name says so.
 
 What cannot be built here has a reason in words (:class:`MissingError`), never silence.
 """

@@ -69,6 +69,8 @@ def build_wheel(target: Target, tree: Path, out: Path, objects: Path, seconds: i
             # Stripped anyway: it would only be linked for nothing.
             "CARGO_PROFILE_RELEASE_DEBUG": "0",
             "SOURCE_DATE_EPOCH": str(seconds),
+            # Where maturin looks for a Python with ziglang.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             **variables,
         }
         done = call(*command, "--interpreter", target.python, "--out", folder, *arguments, cwd=tree, **environment)
