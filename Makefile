@@ -46,7 +46,8 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish workflows-check clean
+	size-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	workflows-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -91,6 +92,10 @@ $(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
+	@touch $@
+
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
 	@touch $@
 
 $(VENV)/.cuda: $(BIN)/python pyproject.toml
@@ -142,7 +147,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
-nightly: engine-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
+nightly: engine-check docs-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check test-mutants coverage journal-check \
 	supply-chain crates-check release-host test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
@@ -273,6 +278,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/mypy
 	$(MAKE) --no-print-directory stubs-check fatbin-check workflows-check
 	$(BIN)/python tools/make_hash_vectors.py --check
+	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python tools/cycles.py
 
@@ -288,8 +294,18 @@ size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.m
 	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
 	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
 
-vectors: $(VENV)/.test ## Make the published hash vectors again, from Python alone
+docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
+	$(BIN)/python tools/docs_site.py build
+
+docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search; pictures in target/docs/pictures
+	$(BIN)/python tools/docs_site.py browse
+
+docs-pictures: $(BIN)/python ## The drawings of the docs, from tools/docs_pictures.py
+	$(BIN)/python tools/docs_pictures.py
+
+vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py
+	$(BIN)/python tools/make_event_vectors.py
 
 bench: bench-rust bench-python ## All benches
 

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import kvpool
+from kvpool.cli import _app
 from tests.documented import Example, commands, examples, inside, matches, parse_command, run_command, run_python
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -111,3 +113,11 @@ def test_commands_that_are_not_run_are_looked_at(line: str) -> None:
 def test_commands_that_do_not_exist_are_found(line: str) -> None:
     with pytest.raises(Exception, match=r"nothing|Missing"):
         parse_command(line)
+
+
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    page = (DOCS / "command-line.md").read_text(encoding="utf-8")
+    for name, command in typer.main.get_command(_app).commands.items():  # type: ignore[attr-defined]
+        assert f"`kvpool {name}" in page, name
+        for below in getattr(command, "commands", {}):
+            assert f"`{below}`" in page or f"`kvpool {name} {below}`" in page, f"{name} {below}"

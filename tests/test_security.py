@@ -131,7 +131,7 @@ UNSAFE = {
         "memory.rs",
         "store/mod.rs",
     },
-    "kvpool-store": {"arena.rs"},
+    "kvpool-store": {"arena.rs", "disk/ring.rs"},
     "kvpool-py": {"convert.rs", "store/arena.rs", "transfer/mapping.rs", "transfer/store.rs"},
 }  # fmt: skip
 

@@ -103,6 +103,7 @@ def test_types_are_shipped(wheel: Path) -> None:
             "kvpool/_core/__init__.pyi",
             "kvpool/_core/manager.pyi",
             "kvpool/transfer/ops.py",
+            "kvpool/data/example.jsonl.gz",
         } <= set(files.namelist())
 
 

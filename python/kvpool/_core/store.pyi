@@ -199,6 +199,8 @@ class Disk:
         free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
         direct: Whether to go round the page cache where the file system can.
         scanners: Threads that read headers at the start.
+        io_uring: Whether a worker has several transfers on their way at once where the kernel lets it; ``Store.io``
+            says whether it does.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -216,6 +218,7 @@ class Disk:
         free_floor_bytes: int = 4294967296,
         direct: bool = True,
         scanners: int = 8,
+        io_uring: bool = True,
     ) -> Self: ...
 
 @final
@@ -259,9 +262,14 @@ class Redis:
         max_payload: Bytes of the largest object; a slot of the arena by default.
         time_to_live: Seconds from its write after which a value ends; ``None`` for never.
         timeout: Seconds that the server may send and take nothing.
+        tls: Whether TLS (1.2 or 1.3) is spoken; never anything else then. What cannot be read of the following is a
+            ``StoreError`` when the store is opened, and so is a server that nobody vouches for.
+        tls_ca: A PEM file of those who may vouch for the server; those of this system by default.
+        tls_certificate: PEM files of this side's certificate and key, for servers that ask for one.
+        tls_server_name: The name in the server's certificate, if it is not ``host``.
 
     Raises:
-        InvalidArgumentError: A number is out of range, or there are two addresses.
+        InvalidArgumentError: A number is out of range, there are two addresses, or TLS to a Unix socket.
 
     >>> kvpool.store.Redis(64 << 30, host="cache.internal", password="secret")
     Redis("cache.internal:6379", 68719476736)
@@ -281,6 +289,10 @@ class Redis:
         max_payload: int | None = None,
         time_to_live: float | None = 86400.0,
         timeout: float = 5.0,
+        tls: bool = False,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_certificate: tuple[str | PathLike[str], str | PathLike[str]] | None = None,
+        tls_server_name: str | None = None,
     ) -> Self: ...
 
 @final
@@ -502,6 +514,13 @@ class Store:
     @property
     def is_direct(self) -> bool:
         """Whether transfers go round the page cache."""
+    @property
+    def io(self) -> str:
+        """How bytes move.
+
+        ``io_uring`` of a disk, or ``threads (no io_uring: WHY)`` where the kernel does not let it; ``threads`` of the
+        other back ends.
+        """
     def stats(self) -> StoreStats:
         """What it did and has.
 
@@ -645,6 +664,12 @@ class StoreFolder:
     @property
     def object_bytes(self) -> int:
         """Bytes of the disk per object."""
+    @property
+    def io(self) -> str:
+        """How a store on this machine would move bytes.
+
+        As ``Store.io``.
+        """
     def objects(
         self, first: int, count: int, *, verify: bool = False
     ) -> list[tuple[int, str | None, int, int, str | None]]:

@@ -173,7 +173,7 @@ Keep = Annotated[
     ),
 ]
 Eviction = Annotated[
-    str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME", words=kvpool.sizing.POLICIES)
+    str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME", words=kvpool.policies.eviction_policies())
 ]
 
 _PANEL = "Hashing"

@@ -122,6 +122,7 @@ def show_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoProg
     total = sum(found.objects.values())
     room = opened.places * opened.object_bytes
     typer.echo(f"{shown(str(folder))}: {total:,} of {opened.places:,} places taken, {_size(room)} in all")
+    typer.echo(f"this machine moves its bytes by {opened.io}")
     if found.damaged:
         typer.echo(f"{len(found.damaged):,} places are damaged, or being written: kvpool store verify reads them all")
     for digest in sorted({*texts, *found.objects}, key=lambda digest: -found.objects[digest]):
@@ -274,6 +275,7 @@ def bench_command(
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
     out.print("open: the full store again, the page cache empty")
+    out.print(f"{workers} workers, {', '.join(sorted({one.io for one in measured}))}")
 
 
 def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
@@ -338,6 +340,7 @@ def _facts(folder: Path, opened: StoreFolder, found: _Found, texts: dict[str, Na
         "folder": str(folder),
         "places": opened.places,
         "object_bytes": opened.object_bytes,
+        "io": opened.io,
         "objects": sum(found.objects.values()),
         "damaged": len(found.damaged),
         "namespaces": namespaces,

@@ -55,6 +55,8 @@ class Measured:
     read: Way
     #: Whether it went round the page cache; ``None`` of what is no disk.
     is_direct: bool | None
+    #: How bytes moved: ``Store.io``.
+    io: str
     #: Seconds to open the filled store again, the page cache empty of what that reads; ``None`` of what is no disk.
     open_s: float | None
 
@@ -118,7 +120,7 @@ def measure(
             write = _move(store, store.put, keys, object_bytes, depth, progress)
             if folder is None:
                 read = _read_and_remove(store, keys, object_bytes, depth, progress)
-                return Measured(object_bytes, objects, write, read, None, None)
+                return Measured(object_bytes, objects, write, read, None, store.io, None)
         _forget_cached(folder)
         began = time.perf_counter()
         with opened() as store:
@@ -126,7 +128,7 @@ def measure(
             if store.stats().objects != objects:
                 raise StoreError(f"{store.stats().objects:,} of {objects:,} objects are there after a restart")
             read = _read_and_remove(store, keys, object_bytes, depth, progress)
-            return Measured(object_bytes, objects, write, read, store.is_direct, open_s)
+            return Measured(object_bytes, objects, write, read, store.is_direct, store.io, open_s)
 
 
 def _read_and_remove(

@@ -3,6 +3,7 @@
 //! | what | asked with |
 //! |---|---|
 //! | events: which contents became findable, and which are no longer | [`PoolWatch::take_events`] |
+//! | a feed: the same with tokens, for a publisher outside of the step | [`PoolWatch::take_feed`], [`ManagerWatch::take_feed`] |
 //! | payloads: what hangs on a content, handed out when it is evicted | [`PoolWatch::set_payloads`], [`PoolWatch::take_evicted`] |
 //! | a digest of the state: equal histories, equal numbers | [`PoolWatch::state_digest`] |
 //! | the scrubber: a few blocks per step, checked against all that is known of them | [`Scrubber`], [`ManagerScrubber`] |
@@ -21,6 +22,7 @@ mod changes;
 mod digest;
 mod events;
 pub mod explain;
+mod feed;
 mod manager;
 pub mod metrics;
 mod payloads;
@@ -31,6 +33,7 @@ mod watch;
 pub use advisor::{Advice, AdvisorConfig};
 pub use events::{BlockEvent, EventBatch};
 pub use explain::{ExplainConfig, ExplainError, Explanation, GroupReach, MissReason, MissStats};
+pub use feed::{FeedBatch, FeedEvent, Learned, TokenSpan};
 pub use manager::{ManagerWatch, ManagerWatchConfig};
 pub use metrics::PoolMetrics;
 pub use payloads::{Evicted, Payload, PayloadError};

@@ -15,9 +15,10 @@ use crate::changes::ChangeLog;
 use crate::digest::{self, take_in};
 use crate::events::EventBatch;
 use crate::explain::{ExplainConfig, ExplainError, Explainer, Explanation, MissStats};
+use crate::feed::{Feed, FeedBatch, Learning, held};
 use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
-use crate::watch::{PoolWatch, Watch, WatchConfig};
+use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
 /// What watches a manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +48,8 @@ struct Requests {
     scrubber: ManagerScrubber,
     /// Blocks scrubbed when a step completes.
     scrub_blocks: usize,
+    /// What feeds are told beside what pools know.
+    learning: Option<Box<Learning>>,
     /// Whether tiers beneath the device have metrics, and so want to know the time.
     metered: bool,
 }
@@ -64,7 +67,10 @@ impl ManagerObserver for Requests {
 
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
         if let Some(explainer) = &mut self.explainer {
-            explainer.published(slot, positions, manager);
+            explainer.published(slot, positions.clone(), manager);
+        }
+        if let Some(learning) = &mut self.learning {
+            learning.published(slot, positions, manager);
         }
     }
 
@@ -150,6 +156,17 @@ pub trait ManagerWatch: Sized {
 
     /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`] keeps some.
     fn take_events(&mut self) -> EventBatch;
+
+    /// Keeps a feed of every tier from now on, beside what else watches: see [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). What
+    /// requests were hashed with beside tokens is part of it, and so are the tokens of every KV-cache group.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above 2^32, and if there is no memory.
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError>;
+
+    /// Changes of a tier since the last call; empty without [`Self::keep_feed`], and of a tier that there is not. O(1), O(blocks) for
+    /// the first and after a loss.
+    fn take_feed(&mut self, tier: usize) -> FeedBatch;
 
     /// One number for the state of the manager, after any operation; `None` without [`ManagerWatchConfig::digest`]. Equal histories give
     /// equal digests, on any host. O(blocks that changed since the last call).
@@ -251,6 +268,7 @@ impl ManagerWatch for CacheManager {
                 explainer,
                 scrubber: ManagerScrubber::default(),
                 scrub_blocks,
+                learning: None,
                 metered,
             }));
         }
@@ -270,6 +288,50 @@ impl ManagerWatch for CacheManager {
 
     fn take_events(&mut self) -> EventBatch {
         self.tier_observer_mut::<Watch>(0).map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError> {
+        for tier in 0..self.tiers().len() {
+            let feed = Feed::new(capacity, self.tiers().pool(tier)?)?;
+            let take = |manager: &mut Self| {
+                manager.tier_observer_mut::<Watch>(tier).map(|(watch, _)| std::mem::take(watch))
+            };
+            let put = |manager: &mut Self, watch| {
+                if let Some((place, _)) = manager.tier_observer_mut::<Watch>(tier) {
+                    *place = watch;
+                }
+            };
+            insert_feed(self, feed, take, put, |manager, observer| manager.observe_tier(tier, observer))?;
+        }
+        if self.observer::<Requests>().is_none() {
+            self.observe(Box::new(Requests::default()));
+        }
+        if let Some(requests) = self.observer_mut::<Requests>() {
+            requests.learning = Some(Box::new(Learning::new(capacity)));
+        }
+        Ok(())
+    }
+
+    fn take_feed(&mut self, tier: usize) -> FeedBatch {
+        let learning = self.observer_mut::<Requests>().and_then(|requests| requests.learning.as_mut());
+        // What is learned is of contents of the device.
+        let learned = learning.filter(|_| tier == 0).map(|learning| learning.take());
+        if matches!(learned, Some(None))
+            && let Some(feed) = self.tier_observer_mut::<Watch>(0).and_then(|(watch, _)| watch.feed_mut())
+        {
+            feed.forget();
+        }
+        let Ok(pool) = self.tiers().pool(tier) else { return FeedBatch::default() };
+        let lost = pool.observer::<Watch>().is_some_and(Watch::is_feed_lost);
+        let (held, algorithm) = (if lost { held(pool) } else { Vec::new() }, pool.algorithm());
+        let feed = self.tier_observer_mut::<Watch>(tier).and_then(|(watch, _)| watch.feed_mut());
+        let Some(mut batch) = feed.map(|feed| feed.take(held, algorithm)) else {
+            return FeedBatch::default();
+        };
+        if let Some(Some(learned)) = learned {
+            batch.absorb(learned);
+        }
+        batch
     }
 
     fn state_digest(&mut self) -> Option<u64> {

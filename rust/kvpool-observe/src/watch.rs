@@ -13,6 +13,7 @@ use crate::advisor::{Advice, Advisor, AdvisorConfig};
 use crate::changes::ChangeLog;
 use crate::digest::{self, StateDigest, group_key};
 use crate::events::{BlockEvent, EventBatch, EventLog};
+use crate::feed::{Feed, FeedBatch, held};
 use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
@@ -45,9 +46,10 @@ impl WatchConfig {
 }
 
 /// The observers of one pool.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Watch {
     events: EventLog,
+    feed: Option<Box<Feed>>,
     digest: Option<StateDigest>,
     advisor: Option<Box<Advisor>>,
     payloads: Option<Payloads>,
@@ -65,6 +67,7 @@ impl Watch {
         let advisor = config.advisor.as_ref().map(|advisor| Advisor::new(advisor, pool.num_usable()));
         Ok(Self {
             events: EventLog::new(config.event_capacity)?,
+            feed: None,
             digest: config.digest.then(|| StateDigest::new(pool.blocks(), true)).transpose()?,
             advisor: advisor.transpose()?.map(Box::new),
             payloads: config.payloads.then(Payloads::default),
@@ -94,6 +97,15 @@ impl Watch {
         self.events.take()
     }
 
+    /// Whether what the pool holds is wanted for the next [`Self::take_feed`].
+    pub(crate) fn is_feed_lost(&self) -> bool {
+        self.feed.as_ref().is_some_and(|feed| feed.is_lost())
+    }
+
+    pub(crate) fn feed_mut(&mut self) -> Option<&mut Feed> {
+        self.feed.as_deref_mut()
+    }
+
     pub(crate) fn advice(&self) -> Option<Advice> {
         self.advisor.as_ref().map(|advisor| advisor.advice())
     }
@@ -118,16 +130,13 @@ impl Watch {
 
 impl PoolObserver for Watch {
     fn wants_parents(&self) -> bool {
-        self.events.is_enabled()
+        self.events.is_enabled() || self.feed.is_some()
     }
 
     fn wants_contents(&self) -> bool {
         let counted = self.digest.as_ref().is_some_and(StateDigest::counts_contents);
-        counted
-            || self.changes.is_some()
-            || self.payloads.is_some()
-            || self.meter.is_some()
-            || self.events.is_enabled()
+        let told = self.events.is_enabled() || self.feed.is_some() || self.meter.is_some();
+        counted || self.changes.is_some() || self.payloads.is_some() || told
     }
 
     fn changed(&mut self, blocks: &[BlockId]) {
@@ -149,6 +158,9 @@ impl PoolObserver for Watch {
         if let Some(digest) = &mut self.digest {
             digest.note_contents(new.blocks, blocks);
         }
+        if let Some(feed) = &mut self.feed {
+            feed.registered(new);
+        }
         if let (Some(advisor), Some((chain, start))) = (&mut self.advisor, new.chain) {
             advisor.registered(chain.hashes(), start, start + new.blocks.len());
         }
@@ -164,6 +176,9 @@ impl PoolObserver for Watch {
         }
         if !first {
             return;
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.computed(computed);
         }
         if let Some(changes) = &self.changes {
             changes.appeared(group_key(content.hash.key(), content.group));
@@ -186,6 +201,9 @@ impl PoolObserver for Watch {
         }
         if !last {
             return;
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.removed(removed);
         }
         if let Some(changes) = &self.changes {
             changes.departed(group_key(content.hash.key(), content.group), cause);
@@ -210,6 +228,9 @@ impl PoolObserver for Watch {
         if let Some(changes) = &self.changes {
             changes.cleared(cause);
         }
+        if let Some(feed) = &mut self.feed {
+            feed.cleared();
+        }
         self.events.push(BlockEvent::Cleared { epoch }, None);
     }
 
@@ -225,6 +246,7 @@ impl PoolObserver for Watch {
         // What the meter has too much of is never looked at.
         self.meter.as_mut().map_or(Ok(()), |meter| meter.grow(num_blocks))?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
+        self.feed.as_mut().map_or(Ok(()), |feed| feed.grow(num_blocks))?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, resized) {
             advisor.resize(resized);
         }
@@ -237,6 +259,40 @@ impl PoolObserver for Watch {
         self.meter.as_ref().map_or(Ok(()), |meter| meter.check(pool.blocks()))?;
         self.digest.as_ref().map_or(Ok(()), |digest| digest.check(pool.blocks()))
     }
+}
+
+/// Wants to know what contents hang on, and nothing else: whether there is memory for that shows before anything has changed.
+#[derive(Debug)]
+struct Parents;
+
+impl PoolObserver for Parents {
+    fn wants_parents(&self) -> bool {
+        true
+    }
+
+    fn wants_contents(&self) -> bool {
+        false
+    }
+}
+
+/// Puts a feed beside what watches a pool already: `take` gives that up, `put` gives it back if `observe` fails.
+pub(crate) fn insert_feed<O, E>(
+    owner: &mut O,
+    feed: Feed,
+    take: impl FnOnce(&mut O) -> Option<Watch>,
+    put: impl FnOnce(&mut O, Watch),
+    observe: impl Fn(&mut O, Box<dyn PoolObserver>) -> Result<(), E>,
+) -> Result<(), E> {
+    let watch = take(owner);
+    if let Err(error) = observe(owner, Box::new(Parents)) {
+        if let Some(watch) = watch {
+            put(owner, watch);
+        }
+        return Err(error);
+    }
+    let mut watch = watch.unwrap_or_default();
+    watch.feed = Some(Box::new(feed));
+    observe(owner, Box::new(watch))
 }
 
 /// What can be asked of a pool that a [`Watch`] watches.
@@ -280,6 +336,33 @@ pub trait PoolWatch: Sized {
 
     /// Events since the last call; empty unless [`WatchConfig::event_capacity`] keeps some.
     fn take_events(&mut self) -> EventBatch;
+
+    /// Keeps a feed of up to `capacity` changes from now on, beside what else watches: what a publisher of events takes, tokens
+    /// included. What is registered already is told without tokens. 4 bytes per token slot, and 33 per block. O(blocks).
+    ///
+    /// ```
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// use kvpool_observe::{FeedEvent, PoolWatch};
+    /// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    /// pool.keep_feed(1 << 20)?;
+    /// pool.take_feed(); // what was there: nothing
+    /// let blocks = pool.allocate(2)?;
+    /// pool.register_table(&blocks, prompt.chain(), 0)?;
+    /// let batch = pool.take_feed();
+    /// let Some(&FeedEvent::Stored { tokens: Some(tokens), .. }) = batch.events.last() else { panic!() };
+    /// assert_eq!(batch.tokens(tokens), [3, 4]);
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is no memory; nothing has changed then.
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError>;
+
+    /// Changes since the last call; empty without [`Self::keep_feed`]. O(1), O(blocks) for the first and after a loss.
+    fn take_feed(&mut self) -> FeedBatch;
 
     /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content leaves the block. One that is there
     /// already is replaced, and gone. O(blocks).
@@ -402,6 +485,25 @@ impl PoolWatch for BlockPool {
 
     fn take_events(&mut self) -> EventBatch {
         self.observer_mut::<Watch>().map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError> {
+        let feed = Feed::new(capacity, self)?;
+        let watch = |pool: &mut Self| pool.observer_mut::<Watch>().map(|(watch, _)| std::mem::take(watch));
+        let put = |pool: &mut Self, watch| {
+            if let Some((place, _)) = pool.observer_mut::<Watch>() {
+                *place = watch;
+            }
+        };
+        insert_feed(self, feed, watch, put, |pool, observer| pool.observe(observer).map(|_before| ()))
+    }
+
+    fn take_feed(&mut self) -> FeedBatch {
+        let lost = self.observer::<Watch>().is_some_and(Watch::is_feed_lost);
+        let held = if lost { held(self) } else { Vec::new() };
+        let algorithm = self.algorithm();
+        let feed = self.observer_mut::<Watch>().and_then(|(watch, _)| watch.feed_mut());
+        feed.map_or_else(FeedBatch::default, |feed| feed.take(held, algorithm))
     }
 
     fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError> {

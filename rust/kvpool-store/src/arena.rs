@@ -230,6 +230,15 @@ impl Writing {
     }
 }
 
+impl Writing {
+    /// As `pages`, to be looked at.
+    pub(crate) fn shared_pages(&self, len: u32) -> Option<&[u8]> {
+        let bytes = self.arena.span(len)?;
+        // SAFETY: as in `Reading::first`; the only guard of the slot is this one, and it is borrowed.
+        Some(unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), bytes) })
+    }
+}
+
 impl Deref for Writing {
     type Target = [u8];
 

@@ -11,6 +11,7 @@ use std::fmt;
 use crate::error::BackendError;
 use crate::header::ObjectKey;
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::transfer::Transfer;
 
 /// Bytes of a page: what direct I/O is aligned to.
 pub const PAGE: usize = 4096;
@@ -119,6 +120,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
         object: Object<'_>,
     ) -> Result<(), BackendError>;
 
+    /// A way for one worker to have several transfers on their way at once. Without one it has one call after the other.
+    fn lane(&self) -> Option<Box<dyn Lane + '_>> {
+        None
+    }
+
     /// Reads what is at `place`, or has the name where no place is known, into `header` and the pages of a payload of `len` bytes. It
     /// need not check anything.
     ///
@@ -140,6 +146,20 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`BackendError`]: they may be there still. The store tries again where it knows the place.
     fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError>;
+}
+
+/// Several transfers of one worker at once. It does for each what [`Backend::read`] or [`Backend::write`] does.
+///
+/// Dropping it waits for what is on its way: until then memory of transfers is not let go.
+pub trait Lane: fmt::Debug {
+    /// How many may be on their way.
+    fn room(&self) -> usize;
+
+    /// Begins one. What cannot be begun has ended at once.
+    fn start(&mut self, transfer: Transfer);
+
+    /// Waits for one to end. `None` if that cannot be had any more: the lane is of no use, and what it has stays taken.
+    fn next(&mut self) -> Option<(Transfer, Result<(), BackendError>)>;
 }
 
 /// An object's bytes.

@@ -60,7 +60,8 @@
 //! # Ok::<(), kvpool_store::StoreError>(())
 //! ```
 //!
-//! Unsafe code is in `arena` alone: slices of its memory, behind guards that exclude each other.
+//! Unsafe code is in two files: `arena`, slices of its memory behind guards that exclude each other, and `disk/ring`, which hands addresses
+//! to the kernel and keeps what is there until it has ended.
 
 #![deny(unsafe_code)]
 
@@ -80,11 +81,12 @@ mod queue;
 pub mod redis;
 mod stats;
 mod store;
+mod transfer;
 mod worker;
 
 pub use admission::Admit;
 pub use arena::{Arena, Reading, Writing};
-pub use backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Page, Place, places};
+pub use backend::{Backend, Lane, Object, ObjectMut, ObjectName, PAGE, Page, Place, places};
 pub use breaker::BreakerConfig;
 pub use calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 pub use ends::Waiter;
@@ -93,3 +95,4 @@ pub use header::{HEADER_BYTES, Header, HeaderError, Mismatch, ObjectKey, TokenRa
 pub use namespace::{FORMAT_VERSION, Layout, Namespace, NamespaceDigest, ParseDigestError, Span};
 pub use stats::Stats;
 pub use store::Store;
+pub use transfer::Transfer;

@@ -80,6 +80,8 @@ struct Waiting {
     others: VecDeque<Task>,
     /// Loads that went before the first of the others.
     passed: u32,
+    /// Workers that wait for a task.
+    idle: usize,
     closed: bool,
 }
 
@@ -127,8 +129,17 @@ impl Queue {
             if let Some(task) = waiting.next() {
                 return Some(task);
             }
+            waiting.idle += 1;
             waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting.idle -= 1;
         }
+    }
+
+    /// A task, if there are more than workers that wait for one: for a worker that has some already.
+    pub(crate) fn take_if_more(&self) -> Option<Task> {
+        let mut waiting = self.lock();
+        let more = waiting.loads.len() + waiting.others.len() > waiting.idle;
+        if more && !waiting.closed { waiting.next() } else { None }
     }
 
     /// Takes a task back that no worker has begun. O(tasks before it): those that passed their deadlines are in front.

@@ -5,7 +5,8 @@
 //! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left; it never grows |
 //! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
 //! | load | header and payload in one read, straight into the slot of the arena |
-//! | start | a [copy](copy) of all headers is read, and the headers of places that it does not know, by several threads; what is not an intact header is free |
+//! | threads | each worker has several transfers on their way by [`io_uring`](Io), found at run time, or one |
+//! | start | a copy of all headers is read, and the headers of places that it does not know, by several threads; what is not an intact header is free |
 //! | `kill -9` | loses what was being written, and what it replaced; no write waits for the disk's cache (`fsync`), and none has to |
 //! | power loss | whatever order the disk wrote in, checksums find what does not fit together |
 //! | two processes | the second is refused ([`StoreError::FolderInUse`]) |
@@ -16,8 +17,11 @@
 mod copy;
 mod inspect;
 mod lock;
+#[cfg(feature = "io-uring")]
+mod ring;
 mod slab;
 
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,6 +31,8 @@ use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
 pub use self::inspect::Inspector;
 use self::lock::Lock;
 use self::slab::{Slab, file_name};
+#[cfg(feature = "io-uring")]
+use crate::backend::Lane;
 use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page, Place};
 use crate::error::{BackendError, StoreError};
 use crate::header::HEADER_BYTES;
@@ -47,14 +53,61 @@ pub struct DiskConfig {
     pub direct: bool,
     /// Threads that read headers at the start.
     pub scanners: usize,
+    /// Whether a worker has several transfers on their way at once, by `io_uring`, where that is possible ([`DiskBackend::io`]).
+    pub io_uring: bool,
 }
 
 impl DiskConfig {
-    /// The defaults, but for what has none: 4 GiB stay free, direct I/O, 8 scanners.
+    /// The defaults, but for what has none: 4 GiB stay free, direct I/O, 8 scanners, `io_uring`.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, capacity_bytes: u64, max_payload: u32) -> Self {
         let folder = folder.into();
-        Self { folder, capacity_bytes, max_payload, free_floor: 4 << 30, direct: true, scanners: 8 }
+        Self {
+            folder,
+            capacity_bytes,
+            max_payload,
+            free_floor: 4 << 30,
+            direct: true,
+            scanners: 8,
+            io_uring: true,
+        }
+    }
+}
+
+/// How bytes move between memory and a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Io {
+    /// Each worker has several transfers on their way at once.
+    Uring,
+    /// Each worker has one.
+    Threads {
+        /// Why it is not `io_uring`.
+        why: String,
+    },
+}
+
+impl Io {
+    /// What this machine has.
+    #[must_use]
+    pub fn found() -> Self {
+        #[cfg(feature = "io-uring")]
+        let why = match ring::try_one() {
+            Ok(()) => return Self::Uring,
+            Err(error) => error.to_string(),
+        };
+        #[cfg(not(feature = "io-uring"))]
+        let why = "built without it".into();
+        Self::Threads { why }
+    }
+}
+
+/// As people read it.
+impl fmt::Display for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uring => f.write_str("io_uring"),
+            Self::Threads { why } => write!(f, "threads (no io_uring: {why})"),
+        }
     }
 }
 
@@ -66,6 +119,7 @@ pub struct DiskBackend {
     folder: PathBuf,
     max_payload: u32,
     scanners: usize,
+    io: Io,
     /// Last: released once the file is closed.
     _lock: Lock,
 }
@@ -90,14 +144,21 @@ impl DiskBackend {
         let path = config.folder.join(file_name(slab.slot_bytes(), "headers"));
         let copy = HeaderCopy::open(&path, slab.file(), slab.slot_bytes(), slab.places());
         let copy = copy.map_err(BackendError::io("opening the copy of the headers"))?;
+        let io = if config.io_uring { Io::found() } else { Io::Threads { why: "switched off".into() } };
         let DiskConfig { folder, max_payload, scanners, .. } = config.clone();
-        Ok(Arc::new(Self { slab, copy, folder, max_payload, scanners, _lock: lock }))
+        Ok(Arc::new(Self { slab, copy, folder, max_payload, scanners, io, _lock: lock }))
     }
 
     /// Whether reads and writes go round the page cache.
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.slab.is_direct()
+    }
+
+    /// How bytes move.
+    #[must_use]
+    pub const fn io(&self) -> &Io {
+        &self.io
     }
 
     /// Before a place is written. Where this fails, nothing may be written: the copy would be wrong.
@@ -218,6 +279,12 @@ impl Backend for DiskBackend {
         self.slab.write(place, object.header, object.pages)?;
         self.note(place, object.header);
         Ok(())
+    }
+
+    #[cfg(feature = "io-uring")]
+    fn lane(&self) -> Option<Box<dyn Lane + '_>> {
+        // Where it cannot be had for this worker, it has one call after the other.
+        (self.io == Io::Uring).then(|| ring::Ring::open(self).ok()).flatten().map(|ring| Box::new(ring) as _)
     }
 
     fn read(&self, place: Option<Place>, _: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {

@@ -86,7 +86,7 @@ impl Slab {
         &self.file
     }
 
-    const fn begin(&self, place: Place) -> u64 {
+    pub(super) const fn begin(&self, place: Place) -> u64 {
         place as u64 * self.slot_bytes
     }
 

@@ -267,6 +267,12 @@ impl BlockPool {
         Blocks { records: &self.records }
     }
 
+    /// The hash of what is before the content of `block` in its chain, if that is known: see [`Computed::parent`]. O(1).
+    #[must_use]
+    pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
+        self.index.parent_of(&self.records, block)
+    }
+
     /// Whether somebody wants to know of contents that come and go.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
