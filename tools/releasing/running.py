@@ -197,9 +197,12 @@ def run_emulated(wheel: Path, target: Target, folder: Path) -> str:
             "--only-binary",
             ":all:",
         )
-        # What the command line needs is Python alone, for any machine.
+        # What the command line needs, for that machine and its Python.
         extra = Path(name, "extra")
-        require(call(*pip, "--target", extra, "typer>=0.20", "rich>=14"), "pip install of what the command line needs")
+        other = ["--python-version", "3.11", "--implementation", "cp", "--target", str(extra)]
+        for glibc in ("2_17", "2_28"):
+            other += ["--platform", f"manylinux_{glibc}_{target.machine}"]
+        require(call(*pip, *other, "typer>=0.20", "rich>=14"), "pip install of what the command line needs")
         python = (qemu, "-L", root, root / "usr/bin/python3.11")
         bare = {"PATH": SYSTEM_PATH, "HOME": name, "LANG": "C.UTF-8"}
         begun = time.monotonic()
