@@ -341,7 +341,7 @@ def test_pythons_that_are_here_are_found_once_each(tmp_path: Path, monkeypatch: 
     said = {"python3.11": "3.11", "python3.14": "3.14t", "python3.13": "3.13"}
     for name, version in said.items():
         program = tmp_path / name
-        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.write_text(f"#!/bin/sh\necho {version} {program}\n")
         program.chmod(0o755)
     broken = tmp_path / "python3.12"
     broken.write_text("#!/bin/sh\nexit 127\n")

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 SMOKE: Final = Path(__file__).with_name("smoke.py")
 README: Final = ROOT / "README.md"
-#: Where programs are on every system, and Rust is not.
-SYSTEM_PATH: Final = "/usr/bin:/bin"
 #: What a package index takes to be reached, and nothing else: pip's own settings.
 _INDEX: Final = (
     "PIP_CERT",
@@ -46,10 +44,10 @@ _INDEX: Final = (
 )
 #: Pythons that a wheel for 3.11 and later is tried with.
 _VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
-#: Says a Python's version, with a t behind it if it has no GIL: as its program is named.
+#: Says a Python's version, with a t behind it if it has no GIL, as its program is named; and where it is, behind any shim.
 _WHICH: Final = (
-    "import sys, sysconfig; "
-    "print('%d.%d' % sys.version_info[:2] + 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))"
+    "import sys, sysconfig; free = bool(sysconfig.get_config_var('Py_GIL_DISABLED')); "
+    "print('%d.%d' % sys.version_info[:2] + 't' * free, sys.executable)"
 )
 _CONTAINER: Final = "python:3.13-alpine"
 _DEBIAN: Final = (
@@ -82,6 +80,11 @@ def run(*command: str | Path, cwd: Path, environment: Mapping[str, str]) -> str:
     return done.stdout
 
 
+def nothing(folder: Path) -> dict[str, str]:
+    """An environment without a program, Rust's least of all, and a home with nothing in it."""
+    return {"PATH": str(folder / "no-programs"), "HOME": str(folder), "LANG": "C.UTF-8"}
+
+
 def index_settings() -> dict[str, str]:
     """Variables that pip needs to reach its index from here."""
     return {name: os.environ[name] for name in _INDEX if name in os.environ}
@@ -90,13 +93,14 @@ def index_settings() -> dict[str, str]:
 def pythons(target: Target, more: list[str]) -> list[str]:
     """The interpreters here that a wheel is for."""
     names = [f"python{version}" for version in _VERSIONS] if target.is_abi3 else [target.python]
-    found = []
+    found: dict[str, str] = {}
     for name in [*more, *names]:
         program = shutil.which(name)
         said = subprocess.run([program, "-c", _WHICH], capture_output=True, text=True, check=False) if program else None
-        if program and said and said.returncode == 0 and f"python{said.stdout.strip()}" in names:
-            found.append((said.stdout.strip(), program))
-    return list(dict(found).values())
+        version, _, program = said.stdout.strip().partition(" ") if said and said.returncode == 0 else ("", "", "")
+        if f"python{version}" in names:
+            found.setdefault(version, program)
+    return list(found.values())
 
 
 def run_native(wheel: Path, target: Target, more: list[str]) -> list[str]:
@@ -107,15 +111,13 @@ def run_native(wheel: Path, target: Target, more: list[str]) -> list[str]:
     return [run_installed(wheel, python) for python in found]
 
 
-def run_installed(wheel: Path, python: str) -> str:
+def run_installed(wheel: Path, python: str | Path) -> str:
     """An empty folder, an empty environment: installed without an index, run, then with what the command line needs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bare = {"PATH": SYSTEM_PATH, "HOME": name, "LANG": "C.UTF-8"}
+        bare = nothing(folder)
         begun = time.monotonic()
         run(python, "-m", "venv", folder / "env", cwd=folder, environment=bare)
-        if any(shutil.which(program, path=SYSTEM_PATH) for program in ("rustc", "cargo")):
-            raise MissingError(f"Rust is in {SYSTEM_PATH}: nothing would be shown of machines without it")
         shutil.copy(README, folder)
         shutil.copy(SMOKE, folder)
         program, pip = folder / "env/bin/python", ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
@@ -142,7 +144,7 @@ def build_and_run_sdist(sdist: Path, objects: Path) -> str:
         rust.setdefault("RUSTUP_HOME", str(Path.home() / ".rustup"))
         cargo = Path(shutil.which("cargo") or "cargo").parent
         environment = {
-            "PATH": f"{cargo}:{SYSTEM_PATH}",
+            "PATH": f"{cargo}:/usr/bin:/bin",
             "HOME": name,
             "MATURIN_PEP517_ARGS": "--profile dev",
             "CARGO_PROFILE_DEV_OPT_LEVEL": "0",
@@ -153,8 +155,9 @@ def build_and_run_sdist(sdist: Path, objects: Path) -> str:
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps")
         run(*pip, "--wheel-dir", folder / "built", sdist, cwd=folder, environment=environment)
         (wheel,) = (folder / "built").glob("*.whl")
-        python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        return f"builds in an empty environment; {run_installed(wheel, shutil.which(python) or sys.executable)}"
+        # That of this virtual environment, from outside of it.
+        python = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
+        return f"builds in an empty environment; {run_installed(wheel, python)}"
 
 
 def run_in_container(wheel: Path) -> str:
@@ -204,7 +207,7 @@ def run_emulated(wheel: Path, target: Target, folder: Path) -> str:
             other += ["--platform", f"manylinux_{glibc}_{target.machine}"]
         require(call(*pip, *other, "typer>=0.20", "rich>=14"), "pip install of what the command line needs")
         python = (qemu, "-L", root, root / "usr/bin/python3.11")
-        bare = {"PATH": SYSTEM_PATH, "HOME": name, "LANG": "C.UTF-8"}
+        bare = nothing(Path(name))
         begun = time.monotonic()
         run(*python, SMOKE, README, cwd=Path(name), environment=bare | {"PYTHONPATH": str(site)})
         paths = {"PYTHONPATH": f"{site}:{extra}"}
