@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from kvpool import _core
 from tools import release
 from tools.cargo_tools import CheckFailedError
 from tools.releasing import checks, notices, report, running, targets, tree, wheel
@@ -146,6 +147,17 @@ def test_a_record_that_does_not_fit_is_found(tmp_path: Path, change: str) -> Non
             packed.writestr(one, data)
     with pytest.raises(CheckFailedError, match="kvpool/more" if change == "added" else name):
         checks.check_record(path)
+
+
+def test_symbols_that_a_c_library_has_not_are_found(tmp_path: Path) -> None:
+    """With this build's extension, and a C library that has what it asks for, or has not."""
+    extension = Path(_core.__file__ or "").read_bytes()
+    path = pack(tmp_path / NAME, content(_core=extension))
+    asked, has = checks.symbols(extension)
+    assert "malloc" in asked
+    assert "PyInit__core" in has
+    with pytest.raises(CheckFailedError, match=r"asks musl for .*malloc"):
+        checks.check_musl(path, Path(_core.__file__ or ""))
 
 
 def test_a_bill_of_materials_does_not_tell_where_or_when_it_was_made() -> None:

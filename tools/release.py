@@ -95,6 +95,9 @@ class Release:
         if target.is_abi3:
             part.checked.append(checks.check_limited_api(path))
         part.checked.append(checks.check_twine(path))
+        if target.is_musl:
+            libc = running.musl_library(target.machine, self.work / "debian")
+            part.checked.append(checks.check_musl(path, libc))
         part.checked += self.run(path, target)
 
     def run(self, path: Path, target: Target) -> list[str]:

@@ -17,6 +17,9 @@ from email.parser import Parser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
 from tools.cargo_tools import CheckFailedError, call, require
 from tools.releasing.notices import NOTICES, STD_NOTICES, Linked
 from tools.releasing.wheel import digest
@@ -138,6 +141,31 @@ def check_platform(path: Path) -> str:
     if tag not in tags:
         raise CheckFailedError(f"{path.name} promises {', '.join(tags)}; auditwheel says {tag}")
     return f"auditwheel: {tag}"
+
+
+def symbols(library: bytes) -> tuple[set[str], set[str]]:
+    """What a library asks others for, weak symbols left out, and what it has."""
+    table = ELFFile(io.BytesIO(library)).get_section_by_name(".dynsym")
+    if not isinstance(table, SymbolTableSection):
+        raise CheckFailedError("a library without a table of symbols")
+    asked, has = set(), set()
+    for symbol in table.iter_symbols():
+        if symbol["st_shndx"] != "SHN_UNDEF":
+            has.add(symbol.name)
+        elif symbol["st_info"]["bind"] == "STB_GLOBAL":
+            asked.add(symbol.name)
+    return asked, has
+
+
+def check_musl(path: Path, libc: Path) -> str:
+    """Every symbol that the extension asks for is Python's or in this C library: what its loader would say first."""
+    files = read(path)
+    asked, _ = symbols(files[only(files, r"kvpool/_core\..*so")])
+    of_python = {name for name in asked if re.match("_?Py", name)}
+    missing = sorted(asked - of_python - symbols(libc.read_bytes())[1])
+    if missing:
+        raise CheckFailedError(f"{path.name} asks musl for {', '.join(missing)}")
+    return f"musl has all {len(asked) - len(of_python)} symbols that are not Python's"
 
 
 def check_limited_api(path: Path) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from tools.releasing.targets import MissingError
 from tools.releasing.wheel import cargo_home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tools.releasing.targets import Target
 
@@ -44,7 +45,7 @@ _INDEX: Final = (
 )
 #: Pythons that a wheel for 3.11 and later is tried with.
 _VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
-#: Says a Python's version, with a t behind it if it has no GIL, as its program is named; and where it is, behind any shim.
+#: Says a Python's version as its program is named, with a t if it has no GIL; and where it is, behind any shim.
 _WHICH: Final = (
     "import sys, sysconfig; free = bool(sysconfig.get_config_var('Py_GIL_DISABLED')); "
     "print('%d.%d' % sys.version_info[:2] + 't' * free, sys.executable)"
@@ -225,24 +226,33 @@ def emulator(machine: str, folder: Path) -> tuple[Path, Path]:
     program = f"qemu-{machine}-static"
     qemu = Path(shutil.which(program) or tools / "usr/bin" / program)
     if not python.exists():
-        fetch([f"{name}:{_DEBIAN_NAMES[machine]}" for name in _DEBIAN], root)
+        fetch(_DEBIAN, machine, root)
     if not qemu.exists():
-        fetch(["qemu-user-static"], tools)
+        fetch(["qemu-user-static"], platform.machine(), tools)
     return qemu, root
 
 
-def fetch(packages: list[str], root: Path) -> None:
-    """Unpacks Debian packages into a folder. What apt knows of this machine is neither asked nor changed."""
+def musl_library(machine: str, folder: Path) -> Path:
+    """musl's C library for a machine, out of Debian's package."""
+    root = folder / f"musl-{machine}"
+    library = root / f"lib/{machine}-linux-musl/libc.so"
+    if not library.exists():
+        fetch(["musl"], machine, root)
+    return library
+
+
+def fetch(packages: Sequence[str], machine: str, root: Path) -> None:
+    """Unpacks Debian packages for a machine into a folder. What apt knows of this one is neither asked nor changed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise MissingError(f"no apt to fetch {packages[0]} with, and nothing else to run it under")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         (folder / "lists/partial").mkdir(parents=True)
         (folder / "cache/archives/partial").mkdir(parents=True)
         options = ["-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
-        for architecture in _DEBIAN_NAMES.values():
-            options += ["-o", f"APT::Architectures::={architecture}"]
-        for words in (["update"], ["download", *packages]):
+        name = _DEBIAN_NAMES[machine]
+        options += ["-o", f"APT::Architectures::={name}"]
+        for words in (["update"], ["download", *(f"{package}:{name}" for package in packages)]):
             done = call("apt-get", "--quiet", *options, *words, cwd=folder)
             if done.returncode != 0:
                 raise MissingError(f"apt-get {words[0]}: {' '.join(done.stdout.split()[-40:])}")
