@@ -243,7 +243,7 @@ def musl_library(machine: str, folder: Path) -> Path:
 
 def fetch(packages: Sequence[str], machine: str, root: Path) -> None:
     """Unpacks Debian packages for a machine into a folder. What apt knows of this one is neither asked nor changed."""
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None or machine not in _DEBIAN_NAMES:
         raise MissingError(f"no apt to fetch {packages[0]} with, and nothing else to run it under")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
