@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	size-screenshot top-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
 	workflows-check clean
 
 help: ## Show this list
@@ -293,6 +293,9 @@ workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizm
 size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
 	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
 	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
+
+top-screenshot: $(VENV)/.built ## The picture of docs/metrics.md of kvpool top
+	$(BIN)/python tools/top_picture.py docs/images/top.svg
 
 docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
 	$(BIN)/python tools/docs_site.py build

@@ -271,6 +271,16 @@ def test_nothing_is_proposed_unasked() -> None:
     assert proposals(None, {}) is None
 
 
+@pytest.mark.parametrize("asked", ["complete_bash", "complete_nothing", "nothing"])
+def test_a_variable_that_no_shell_has_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.delenv("COMP_WORDS", raising=False)
+    monkeypatch.setenv("_KVPOOL_COMPLETE", asked)
+    assert main(["models"]) == 1
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
 def test_a_script_for_each_shell(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     assert main(["completion", shell]) == 0

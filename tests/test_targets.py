@@ -24,6 +24,7 @@ NO_CHECK: Final = {
     "fuzz-corpus": "makes",
     "fuzz": "test-slow runs tools/fuzz.py itself",
     "size-screenshot": "makes",
+    "top-screenshot": "makes",
     "docs-pictures": "makes; test_docs_site.py compares",
     "gpu-check": "needs a GPU",
     "crates-publish": "publishes",

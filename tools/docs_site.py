@@ -46,7 +46,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Start": ("quickstart", "concepts", "porting"),
     "Engines": ("vllm", "vllm-offloading", "sglang", "lineage"),
     "Size and tune": ("command-line", "sizing", "traces", "eviction-study", "advisor", "retention", "groups"),
-    "Run": ("operations", "metrics", "explain", "journal", "store", "transfer", "threads"),
+    "Run": ("operations", "metrics", "events", "explain", "journal", "store", "transfer", "threads"),
     "Design": ("design", "hashing", "properties", "numbers"),
 }
 #: Documents of the root, and what they are called in the site.
@@ -397,8 +397,12 @@ def served(site: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
+    class Server(http.server.ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A browser that has seen enough hangs up."""
+
     handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -18,7 +18,9 @@ __all__ = [
     "SharedFolder",
     "Store",
     "StoreFolder",
+    "StoreServer",
     "StoreStats",
+    "check_object",
 ]
 
 #: What became of an object. Everything but ``ok`` is a miss to the request.
@@ -708,3 +710,78 @@ class StoreFolder:
             StoreError: It was not opened as ``exclusive``, or the disk fails.
             InvalidArgumentError: It is no digest.
         """
+
+@final
+class StoreServer:
+    """A Redis or Valkey server whose objects are looked at.
+
+    From outside, by people and tools, while engines use it: what comes and goes meanwhile is seen or not.
+
+    Args:
+        server: Which one; how much of it does not matter.
+
+    Raises:
+        StoreError: It cannot be reached, or refuses.
+
+    >>> try:
+    ...     kvpool.store.StoreServer(kvpool.store.Redis(1 << 30, unix_socket="/no/such/socket")).scan()
+    ... except kvpool.errors.StoreError as error:
+    ...     print(error)
+    asking the server failed: No such file or directory (os error 2)
+    """
+
+    def __new__(cls, server: Redis) -> Self: ...
+    def keys(self) -> int:
+        """How many keys its database has, those of others included.
+
+        Raises:
+            StoreError: The server fails.
+        """
+    def scan(
+        self, cursor: int = 0, *, verify: bool = False
+    ) -> tuple[int, list[tuple[str, str | None, int, int, str | None]], dict[str, Namespace | None], int]:
+        """The page of keys that begins at a cursor.
+
+        Returns the cursor of the next page, 0 behind the last; of each object its name, the digest of its namespace,
+        its group, bytes of its payload, and what is wrong with it; the namespaces whose texts are on this page, None
+        for one that is damaged; and the number of keys that somebody else has. A key may be on two pages while the
+        server's table grows or shrinks.
+
+        Args:
+            cursor: 0, or what the page before returned.
+            verify: Whether payloads are read and their checksums compared.
+
+        Raises:
+            StoreError: The server fails.
+        """
+    def remove(self, names: Sequence[str]) -> None:
+        """Removes objects.
+
+        Raises:
+            StoreError: The server fails.
+            InvalidArgumentError: One is no name of an object; then none is removed.
+        """
+    def forget(self, digest: str) -> None:
+        """Removes the text of a namespace.
+
+        Raises:
+            StoreError: The server fails.
+            InvalidArgumentError: It is no digest.
+        """
+
+def check_object(
+    name: str, front: bytes, length: int, payload: bytes | None = None
+) -> tuple[str, str | None, int, int, str | None] | None:
+    """What an object is that a back end has under a name.
+
+    Returns its name, the digest of its namespace, its group, bytes of its payload, and what is wrong with it; None if
+    the name is not one of an object.
+
+    Args:
+        name: As back ends are given it: ``NAMESPACE/HASH-GROUP``.
+        front: Its first 112 bytes: the header.
+        length: Bytes of all of it.
+        payload: What is behind the header, to be compared with its checksum.
+
+    >>> kvpool.store.check_object("notes.txt", b"", 0)
+    """

@@ -19,12 +19,12 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.comparison import Comparison, Row, kind_of, of_policies, of_replays, of_sizes, of_traces
+from kvpool.cli.comparison import Comparison, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
 from kvpool.cli.files import check_output
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import one_form, print_csv
 from kvpool.cli.running import load
-from kvpool.cli.size import Capacities, Form, FullBlocks, Jobs, Policies  # noqa: TC001 - as above
+from kvpool.cli.size import Capacities, Form, FullBlocks, Jobs, Policies, bar_of_cells
 from kvpool.cli.terminal import shown
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing import DEFAULT_CAPACITIES, POLICIES, check_sizing, size
@@ -97,6 +97,8 @@ def compare_command(
     one_form(as_json=as_json, as_csv=as_csv)
     check_output(html, ".html", trace)
     shape = SizeOptions(model=model, config=config, dtype=dtype).shape()
+    # JSON and CSV are for scripts: they get a bar only if somebody watches.
+    shown_bars = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
 
     def loaded(path: str) -> kvpool.traces.Trace:
         return load(
@@ -107,21 +109,27 @@ def compare_command(
             trace_format=trace_format,
             sort=sort,
             sessions_at_once=sessions_at_once,
-            progress=not no_progress and not (as_json or as_csv),
+            progress=shown_bars,
         )[0]
 
     def sized(one: kvpool.traces.Trace, source: str, names: list[str]) -> SizingReport:
-        return size(
-            one,
-            policies=cast("list[EvictionPolicy]", names),
-            capacities=asked,
-            form=form,
-            blocks="full" if full_blocks else "all",
-            hints=(),
-            shape=shape,
-            jobs=jobs,
-            source=source,
-        )
+        with (
+            bar_of_cells("size", "simulations", shown=shown_bars) as progress,
+            bar_of_cells("groups", "requests", shown=shown_bars) as group_progress,
+        ):
+            return size(
+                one,
+                policies=cast("list[EvictionPolicy]", names),
+                capacities=asked,
+                form=form,
+                blocks="full" if full_blocks else "all",
+                hints=(),
+                shape=shape,
+                jobs=jobs,
+                source=source,
+                progress=progress,
+                group_progress=group_progress,
+            )
 
     reports = None if trace is not None else _reports(a, b)
     if reports is not None:
@@ -138,13 +146,24 @@ def compare_command(
             check_output(html, ".html", Path(path))
         traces = loaded(a), loaded(b)
         stats = json.loads(traces[0].stats_json()), json.loads(traces[1].stats_json())
-        found = of_traces((sized(traces[0], a, names), sized(traces[1], b, names)), stats, (a, b))
+        pair = sized(traces[0], a, names), sized(traces[1], b, names)
+        found = of_traces(pair, stats, (a, b), (_labels(pair[0], asked), _labels(pair[1], asked)))
     _tell(found, html, as_json=as_json, as_csv=as_csv)
 
 
 def _any_given(*values: object) -> bool:
     """Whether any of these options was given."""
     return any(value is not None for value in values)
+
+
+def _labels(report: SizingReport, asked: list[Size]) -> dict[int, str]:
+    """What each size of a report was asked for as: of two traces, the same words may mean other blocks."""
+    trace, model = report["trace"], report["model"]
+    weight = None if model is None else model["bytes_per_token"] * trace["block_size"]
+    return {
+        one.blocks(unique_blocks=trace["unique_blocks"], bytes_per_block=weight): f"{one.amount:g} {one.unit}"
+        for one in asked
+    }
 
 
 def _asked(names: list[str], capacities: str, shape: KvShape | None) -> list[Size]:
@@ -198,7 +217,7 @@ def _report(name: str) -> dict[str, Any] | None:
 def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str, str]) -> Comparison:
     try:
         return (of_replays if kind_of(reports[0]) == "replay" else of_sizes)(reports, names)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise UsageError(
             f"{names[0]} and {names[1]}: a report has another form than this version prints: "
             f"{type(error).__name__}: {error}"
@@ -230,28 +249,3 @@ def print_comparison(found: Comparison, console: Console) -> None:
         for row in section.rows:
             table.add_row(*(Text(shown(cell)) for cell in cells(row)))
         console.print(table)
-
-
-def cells(row: Row) -> tuple[str, str, str, str]:
-    """Write a row: name, A, B, and the difference with its sign."""
-    if row.unit == "text":
-        return row.name, str(row.a), str(row.b), ""
-    name = row.name if row.unit in ("", "%") else f"{row.name}, {row.unit}"
-    if row.difference is None:
-        return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
-    if row.unit == "%":
-        return name, _number(row.a, "%"), _number(row.b, "%"), f"{row.difference:+.2f} points"
-    ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
-    return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
-
-
-def _number(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    if unit == "%":
-        return f"{value:.2f} %"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+,.0f}" if value == int(value) else f"{value:+,.2f}"

@@ -2,7 +2,8 @@
 
 Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of ``kvpool size
 --json``, or of the figures of two traces. Rates are per cent and differ in points; all else differs in its unit. What
-only one of the two has is left out, and settings are told only where they differ.
+only one of the two has is left out, and settings are told only where they differ. Also owns how a figure is written,
+which the table and the page share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Comparison", "Curve", "Row", "Section", "kind_of", "of_policies", "of_replays", "of_sizes", "of_traces"]
+__all__ = [
+    "Comparison",
+    "Curve",
+    "Row",
+    "Section",
+    "cells",
+    "kind_of",
+    "of_policies",
+    "of_replays",
+    "of_sizes",
+    "of_traces",
+]
 
 #: Beyond any figure of a report.
 _LARGEST: Final = 1e18
@@ -115,6 +127,31 @@ def _row(row: Row) -> dict[str, Any]:
     return {**dataclasses.asdict(row), "difference": row.difference, "ratio": row.ratio}
 
 
+def cells(row: Row) -> tuple[str, str, str, str]:
+    """Write a row: name, A, B, and the difference with its sign."""
+    if row.unit == "text":
+        return row.name, str(row.a), str(row.b), ""
+    name = row.name if row.unit in ("", "%") else f"{row.name}, {row.unit}"
+    if row.difference is None:
+        return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
+    if row.unit == "%":
+        return name, _number(row.a, "%"), _number(row.b, "%"), f"{row.difference:+.2f} points"
+    ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
+    return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit == "%":
+        return f"{value:.2f} %"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+,.0f}" if value == int(value) else f"{value:+,.2f}"
+
+
 def kind_of(report: object) -> str | None:
     """What a JSON value is a report of: ``replay``, ``size``, or of nothing known."""
     if not isinstance(report, dict):
@@ -190,8 +227,12 @@ def of_traces(
     reports: tuple[Mapping[str, Any], Mapping[str, Any]],
     stats: tuple[Mapping[str, Any], Mapping[str, Any]],
     names: tuple[str, str],
+    labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Comparison:
-    """Compare two traces: what is in them, and what caches of the same size hit."""
+    """Compare two traces: what is in them, and what caches of the same size hit.
+
+    ``labels`` says what the sizes of each report, in blocks, were asked for as.
+    """
     figures = {
         "requests": ("", "requests"),
         "span": ("s", "span_s"),
@@ -211,7 +252,7 @@ def of_traces(
     return Comparison(
         "traces",
         *names,
-        [Section("Traces", rows), *_size_sections(reports, ("block_size",))],
+        [Section("Traces", rows), *_size_sections(reports, ("block_size",), labels)],
         list(_curves(reports, names)),
     )
 
@@ -249,7 +290,9 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
 
 
 def _size_sections(
-    reports: tuple[Mapping[str, Any], Mapping[str, Any]], of_trace: tuple[str, ...] = ("source", "block_size")
+    reports: tuple[Mapping[str, Any], Mapping[str, Any]],
+    of_trace: tuple[str, ...] = ("source", "block_size"),
+    labels: tuple[Mapping[int, str], Mapping[int, str]] | None = None,
 ) -> Iterator[Section]:
     """The figures of two sizings: of their traces, and of each policy at the sizes that both have."""
     traces, models = [report["trace"] for report in reports], [report["model"] or {} for report in reports]
@@ -266,21 +309,28 @@ def _size_sections(
     if None not in knees:
         rows.append(Row("knee of the LRU curve, blocks", "", *(knee["blocks"] for knee in knees)))
     yield Section("Ceilings", rows)
-    lines = [_by_size(report) for report in reports]
+    lines = [_by_size(report, known) for report, known in zip(reports, labels or ({}, {}), strict=True)]
     for name in lines[0]:
         if name in lines[1]:
             shared = [size for size in lines[0][name] if size in lines[1][name]]
             found = [Row(size, "%", lines[0][name][size], lines[1][name][size]) for size in shared]
             if found:
                 yield Section(f"Block hits, {name}", found)
+    together = [
+        {_gib(size["gib"]): 100 * size["token_hit_rate"] for size in (report.get("groups") or {"sizes": []})["sizes"]}
+        for report in reports
+    ]
+    found = [Row(size, "%", together[0][size], together[1][size]) for size in together[0] if size in together[1]]
+    if found:
+        yield Section("Token hits, all groups of the model together", found)
 
 
-def _by_size(report: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
     """Per cent of blocks that hit, by policy and size; sizes have the same name if they were asked for alike."""
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:
         named.append(("optimum", report["optimum"]["hits"]))
-    labels = [_asked(size) for size in report["capacities"]]
+    labels = [known.get(size["blocks"]) or _asked(size) for size in report["capacities"]]
     return {
         name: {label: 100 * one["block_hit_rate"] for label, one in zip(labels, hits, strict=True)}
         for name, hits in named
@@ -291,7 +341,11 @@ def _asked(size: Mapping[str, Any]) -> str:
     """A size as it was asked for: what two traces have in common."""
     if size["percent"] is not None:
         return f"{size['percent']:g} % of the different blocks"
-    return _size(size) if size["gib"] is None else f"{size['gib']:,.4g} GiB"
+    return _size(size) if size["gib"] is None else _gib(size["gib"])
+
+
+def _gib(size: float) -> str:
+    return f"{size:,.3g} GiB"
 
 
 def _size(size: Mapping[str, Any]) -> str:

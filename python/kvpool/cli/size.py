@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kvpool._core import EvictionPolicy
     from kvpool.sizing.report import SizingReport
 
-__all__ = ["SIZE_EXAMPLES", "size_command"]
+__all__ = ["SIZE_EXAMPLES", "bar_of_cells", "size_command"]
 
 _POLICIES: Final = ",".join(DEFAULT_POLICIES)
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
@@ -237,7 +237,10 @@ def size_command(
         progress=shown,
     )
     bars = shown and sample_blocks is None
-    with _bar("size", "simulations", shown=bars) as progress, _bar("groups", "requests", shown=bars) as group_progress:
+    with (
+        bar_of_cells("size", "simulations", shown=bars) as progress,
+        bar_of_cells("groups", "requests", shown=bars) as group_progress,
+    ):
         try:
             report = size(
                 loaded,
@@ -315,7 +318,7 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _bar(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
+def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
     """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all is done."""
     columns = (
         TextColumn(name),

@@ -11,7 +11,9 @@ from kvpool.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-__all__ = ["backend_from_url"]
+    from kvpool.store.s3 import S3
+
+__all__ = ["backend_from_url", "path_of", "s3_from_url", "scheme_of", "without_password"]
 
 _SCHEMES = (
     "a path, disk:///path, folder:///path, redis://host, rediss://host, redis+unix:///path, s3://bucket, gs://, az://"
@@ -71,12 +73,21 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
             socket = _path(parts)
             return Redis(capacity_bytes, unix_socket=socket, database=database, **_login(parts), **settings)
         case "s3" | "gs" | "az":
-            from kvpool.store.s3 import S3
-
-            bucket = url.partition("?")[0]
-            return Custom(S3(bucket, **dict(parse_qsl(parts.query)), **settings), capacity_bytes)
+            return Custom(s3_from_url(url, **settings), capacity_bytes)
         case scheme:
             raise InvalidArgumentError(f"no back end is called {scheme}: {_SCHEMES}")
+
+
+def s3_from_url(url: str, **settings: Any) -> S3:
+    """Return the bucket that a URL names.
+
+    Raises:
+        MissingPackageError: There is no ``obstore``.
+    """
+    from kvpool.store.s3 import S3
+
+    bucket, _, query = url.partition("?")
+    return S3(bucket, **dict(parse_qsl(query)), **settings)
 
 
 def _tls(parts: SplitResult) -> dict[str, Any]:
@@ -91,6 +102,36 @@ def _tls(parts: SplitResult) -> dict[str, Any]:
     if query:
         raise InvalidArgumentError(f"{_shown(parts)} has {', '.join(query)}: ca, cert, key and name can be given there")
     return tls
+
+
+def scheme_of(url: str) -> str:
+    """Return what kind of back end a URL names; a path is a disk.
+
+    >>> scheme_of("/mnt/nvme/kv"), scheme_of("redis://host")
+    ('disk', 'redis')
+    """
+    return urlsplit(url).scheme if "://" in url else "disk"
+
+
+def path_of(url: str) -> str:
+    """Return the path that a URL names, or that it is.
+
+    >>> path_of("folder:///mnt/kv%20cache"), path_of("/mnt/100%")
+    ('/mnt/kv cache', '/mnt/100%')
+    """
+    return _path(urlsplit(url)) if "://" in url else url
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown.
+
+    >>> without_password("redis://me:secret@host:6379/1?ca=/pem")
+    'redis://host:6379/1'
+    """
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _shown(parts: SplitResult) -> str:

@@ -7,6 +7,9 @@
 //! what the store says a new object replaces. Others may write to a server, too: then it is asked for what this store does not know of.
 
 use std::fmt;
+use std::str::FromStr;
+
+use kvpool::BlockHash;
 
 use crate::error::BackendError;
 use crate::header::ObjectKey;
@@ -64,6 +67,27 @@ impl fmt::Display for ObjectName {
         write!(f, "{}/", self.namespace)?;
         self.key.hash.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         write!(f, "-{}", self.key.group)
+    }
+}
+
+/// Text that is no name of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no name of an object: it is NAMESPACE/HASH-GROUP")]
+pub struct ParseNameError;
+
+/// What its text says; exactly that text, so an object has one name.
+impl FromStr for ObjectName {
+    type Err = ParseNameError;
+
+    fn from_str(text: &str) -> Result<Self, ParseNameError> {
+        let (namespace, rest) = text.split_once('/').ok_or(ParseNameError)?;
+        let (hash, group) = rest.split_once('-').ok_or(ParseNameError)?;
+        // The digest of a namespace is written as a block's hash is: 32 bytes.
+        let digest = |text: &str| text.parse::<NamespaceDigest>().map_err(|_| ParseNameError);
+        let hash = BlockHash::from_bytes(*digest(hash)?.as_bytes());
+        let key = ObjectKey { hash, group: group.parse().map_err(|_| ParseNameError)? };
+        let name = Self { namespace: digest(namespace)?, key };
+        if name.to_string() == text { Ok(name) } else { Err(ParseNameError) }
     }
 }
 

@@ -26,6 +26,7 @@
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::backend::ObjectName;
 use crate::namespace::{FORMAT_VERSION, NamespaceDigest};
 
 /// Bytes of an encoded header.
@@ -225,6 +226,17 @@ impl Header {
             return Err(Mismatch::Length { found: self.len, wanted: len });
         }
         Ok(())
+    }
+
+    /// What the first bytes of an object say that is called `name` and has `bytes` in all, header included.
+    ///
+    /// # Errors
+    /// [`Mismatch`]: no engine would take it.
+    pub fn seen(front: &[u8], name: &ObjectName, bytes: u64) -> Result<Self, Mismatch> {
+        let header = Self::decode(front)?;
+        header.expect(name.namespace, name.key, header.len)?;
+        let found = u32::try_from(bytes.saturating_sub(HEADER_BYTES as u64)).unwrap_or(u32::MAX);
+        if found == header.len { Ok(header) } else { Err(Mismatch::Length { found, wanted: header.len }) }
     }
 
     /// Whether a payload is the one that this header was written for.

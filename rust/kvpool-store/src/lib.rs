@@ -86,7 +86,7 @@ mod worker;
 
 pub use admission::Admit;
 pub use arena::{Arena, Reading, Writing};
-pub use backend::{Backend, Lane, Object, ObjectMut, ObjectName, PAGE, Page, Place, places};
+pub use backend::{Backend, Lane, Object, ObjectMut, ObjectName, PAGE, Page, ParseNameError, Place, places};
 pub use breaker::BreakerConfig;
 pub use calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 pub use ends::Waiter;

@@ -153,7 +153,7 @@ impl PySharedFolder {
 /// A Redis or Valkey server, and how much of it.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Redis")]
 pub(crate) struct PyRedis {
-    config: RedisConfig,
+    pub(super) config: RedisConfig,
     max_payload: Option<u32>,
 }
 

@@ -5,6 +5,7 @@ mod backends;
 mod custom;
 mod folder;
 mod namespace;
+mod server;
 mod stats;
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -24,6 +25,7 @@ pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
 pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
+pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
 use crate::convert::{Int, count, float, int};
 use crate::enter::{Locked, enter};

@@ -13,6 +13,7 @@
 //! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later, or any Valkey. Of a cluster it
 //! takes a proxy, or a node that has all keys: redirections are errors.
 
+mod inspect;
 mod resp;
 mod stream;
 #[cfg(feature = "tls")]
@@ -23,6 +24,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use self::inspect::{Inspector, Scanned, Seen};
 use self::resp::{Fault, Reply, Resp, append, command};
 pub use self::stream::Address;
 use self::stream::{Place as Where, Stream};
