@@ -149,7 +149,7 @@ def test_a_record_that_does_not_fit_is_found(tmp_path: Path, change: str) -> Non
         checks.check_record(path)
 
 
-def test_symbols_that_a_c_library_has_not_are_found(tmp_path: Path) -> None:
+def test_symbols_that_a_c_library_has_not_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With this build's extension, and a C library that has what it asks for, or has not."""
     extension = Path(_core.__file__ or "").read_bytes()
     path = pack(tmp_path / NAME, content(_core=extension))
@@ -158,6 +158,10 @@ def test_symbols_that_a_c_library_has_not_are_found(tmp_path: Path) -> None:
     assert "PyInit__core" in has
     with pytest.raises(CheckFailedError, match=r"asks musl for .*malloc"):
         checks.check_musl(path, Path(_core.__file__ or ""))
+    assert checks.check_copies(path)
+    monkeypatch.setattr(checks, "symbols", lambda _: (asked - {"memcpy"}, has | {"memcpy"}))
+    with pytest.raises(CheckFailedError, match="has a memcpy of its own"):
+        checks.check_copies(path)
 
 
 def test_a_bill_of_materials_does_not_tell_where_or_when_it_was_made() -> None:

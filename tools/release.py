@@ -92,6 +92,7 @@ class Release:
         part.checked.append(checks.check_metadata(path))
         part.checked.append(checks.check_notices(path, notices.linked([target.triple], self.tree)))
         part.checked.append(checks.check_platform(path))
+        part.checked.append(checks.check_copies(path))
         if target.is_abi3:
             part.checked.append(checks.check_limited_api(path))
         part.checked.append(checks.check_twine(path))

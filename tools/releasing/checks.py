@@ -157,6 +157,15 @@ def symbols(library: bytes) -> tuple[set[str], set[str]]:
     return asked, has
 
 
+def check_copies(path: Path) -> str:
+    """Memory is copied by the system's functions: those that a linker may bring along are many times slower."""
+    files = read(path)
+    asked, _ = symbols(files[only(files, r"kvpool/_core\..*so")])
+    if own := {"memcpy", "memmove", "memset", "memcmp"} - asked:
+        raise CheckFailedError(f"{path.name} has a {', '.join(sorted(own))} of its own")
+    return "copies by the system's memcpy"
+
+
 def check_musl(path: Path, libc: Path) -> str:
     """Every symbol that the extension asks for is Python's or in this C library: what its loader would say first."""
     files = read(path)
