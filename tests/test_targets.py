@@ -28,6 +28,7 @@ NO_CHECK: Final = {
     "docs-pictures": "makes; test_docs_site.py compares",
     "gpu-check": "needs a GPU",
     "crates-publish": "publishes",
+    "release": "builds for every platform; release-host is the part for one",
     "bench": "measures",
     "bench-rust": "measures",
     "bench-counts": "measures",
