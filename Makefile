@@ -266,7 +266,7 @@ vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in G
 dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
 	test -d target/dynamo || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 		--target target/dynamo "ai-dynamo-runtime==1.6.1" || rm -rf target/dynamo
-	$(BIN)/python tools/dynamo_check.py --packages target/dynamo $(if $(HISTORIES),--histories $(HISTORIES))
+	$(BIN)/python tools/dynamo_check.py --packages target/dynamo $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
 
 # With CI set, an SGLang that cannot be had is a failure.
 sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)

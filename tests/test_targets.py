@@ -223,7 +223,12 @@ CHECKED = "make vllm-drift vllm-shadow-selftest vllm-check vllm-conformance"
 def test_ci_checks_everything_where_it_can(ci: Path) -> None:
     code, called, said = run_ci(ci)
     assert (code, said) == (0, "")
-    assert called == ["make lint", "make test test-threads test-soak dynamo-check", "python3 tools/vllm_env.py", CHECKED]
+    assert called == [
+        "make lint",
+        "make test test-threads test-soak dynamo-check",
+        "python3 tools/vllm_env.py",
+        CHECKED,
+    ]
 
 
 @pytest.mark.parametrize("env_code", ["3", "124"])

@@ -51,7 +51,14 @@ def makefile() -> Makefile:
 
 def test_every_target_that_a_workflow_makes_is_there(makefile: Makefile) -> None:
     named = {(workflow, name, target) for workflow, name, job in jobs() for target in made(job)}
-    assert {target for _, _, target in named} >= {"lint", "test", "test-threads", "test-soak", "dynamo-check", "crates-check"}
+    assert {target for _, _, target in named} >= {
+        "lint",
+        "test",
+        "test-threads",
+        "test-soak",
+        "dynamo-check",
+        "crates-check",
+    }
     unknown = {one for one in named if one[2] not in makefile.phony}
     assert not unknown
 

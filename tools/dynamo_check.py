@@ -99,19 +99,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.histories < 0:
         parser.error("--histories must not be negative")
     packages = options.packages.absolute()
-    if options.inside or options.any_interface:
-        from tools.dynamo import scenarios
-
-        if options.inside:
-            raise_loopback()
-        return scenarios.run(packages, options.histories, options.seed)
+    if options.inside:
+        raise_loopback()
     try:
         require(packages)
-        command = [*apart(), sys.executable, str(Path(__file__).resolve()), "--inside", "--packages", str(packages)]
+        command = [] if options.inside or options.any_interface else apart()
     except UnavailableError as error:
         print(f"dynamo_check: {error}", file=sys.stderr)
         print("dynamo_check: NOT CHECKED: what Dynamo's indexer makes of KV events", file=sys.stderr)
         return 1 if os.environ.get("CI") else 0
+    if not command:
+        from tools.dynamo import scenarios
+
+        return scenarios.run(packages, options.histories, options.seed)
+    command += [sys.executable, str(Path(__file__).resolve()), "--inside", "--packages", str(packages)]
     command += ["--histories", str(options.histories), "--seed", str(options.seed)]
     return subprocess.run(command, check=False).returncode
 
