@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,29 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
         assert f"`kvpool {name}" in page, name
         for below in getattr(command, "commands", {}):
             assert f"`{below}`" in page or f"`kvpool {name} {below}`" in page, f"{name} {below}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are called in links, as the site and forges have it."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted(DOCS.parent.glob("*.md"))], ids=lambda page: page.stem)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\(([^()\s#:]*)(?:#([^()\s]*))?\)", text):
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_alert_has_a_line_in_the_runbook() -> None:
+    rules = (DOCS / "metrics" / "kvpool.rules.yml").read_text(encoding="utf-8")
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(alerts) > 5
+    for alert in alerts:
+        assert f"`{alert}`" in page, alert

@@ -64,6 +64,7 @@ MODULES: Final = {
     "kvpool.hashing": "Hash chains",
     "kvpool.journal": "Journals",
     "kvpool.metrics": "Metrics",
+    "kvpool.hints": "Hints of engines",
     "kvpool.events": "Events",
     "kvpool.traces": "Request traces",
     "kvpool.sizing": "Sizing",
@@ -91,7 +92,10 @@ def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     docs.mkdir(parents=True)
     pages = {path.stem for path in (root / "docs").glob("*.md")}
-    shutil.copytree(root / "docs" / "images", docs / "images")
+    for asset in (path for path in (root / "docs").rglob("*") if path.is_file() and path.suffix != ".md"):
+        copy = docs / asset.relative_to(root / "docs")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(asset, copy)
     for name in sorted(pages):
         text = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
         (docs / f"{name}.md").write_text(linked(text, root / "docs", pages, root), encoding="utf-8")
@@ -151,7 +155,7 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
             raise SiteError(f"{folder.name}: {match[0]}: there is no {path.relative_to(root)}")
         name = path.relative_to(root).as_posix()
         where = f"#{anchor}" if anchor else ""
-        if name.startswith("docs/images/"):
+        if name.startswith("docs/") and path.is_file() and path.suffix != ".md":
             return f"{match['bang']}[{match['words']}]({name.removeprefix('docs/')})"
         if name.startswith("docs/") and path.stem in pages:
             return f"[{_titled(match['words'], path, root)}]({path.stem}.md{where})"
@@ -397,8 +401,12 @@ def served(site: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
+    class Server(http.server.ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A browser that has seen enough hangs up."""
+
     handler = functools.partial(Quiet, directory=str(site))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

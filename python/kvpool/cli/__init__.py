@@ -30,6 +30,7 @@ from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
 from kvpool.cli.size import SIZE_EXAMPLES, size_command
 from kvpool.cli.store import store_app
 from kvpool.cli.terminal import prepared, shown
+from kvpool.cli.top import TOP_EXAMPLES, top_command
 from kvpool.cli.trace import trace_app
 from kvpool.errors import KvpoolError
 
@@ -53,6 +54,8 @@ _EXAMPLES: Final = """Examples:
   kvpool journal replay run.kvj     a run of yours again, bit by bit
 
   kvpool store show /mnt/nvme/kv    whose KV lies on a disk
+
+  kvpool top http://127.0.0.1:9400/metrics     a pool at work
 
 Each command has its own: kvpool replay --help"""
 
@@ -79,9 +82,9 @@ def _top(
 ) -> None:
     """Show what KV-cache blocks of LLM inference engines are worth.
 
-    Replay a request trace to learn how many prompt tokens a prefix cache
-    would save, make up a trace, look up what a model's KV cache weighs, or
-    compute block hashes.
+    Size a cache for a request trace, replay the trace through the block
+    manager, compare two runs; look up what a model's KV cache weighs; find out
+    what went wrong from a journal; look after a store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -93,6 +96,7 @@ _app.command("compare", epilog=COMPARE_EXAMPLES)(compare_command)
 _app.add_typer(trace_app, name="trace")
 _app.add_typer(journal_app, name="journal")
 _app.add_typer(store_app, name="store")
+_app.command("top", epilog=TOP_EXAMPLES)(top_command)
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
 _app.command("completion", epilog=COMPLETION_EXAMPLES)(completion_command)

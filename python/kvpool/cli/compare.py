@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.comparison import Comparison, Row, kind_of, of_policies, of_replays, of_sizes, of_traces
+from kvpool.cli.comparison import Comparison, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
 from kvpool.cli.files import check_output
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import one_form, print_csv
@@ -249,28 +249,3 @@ def print_comparison(found: Comparison, console: Console) -> None:
         for row in section.rows:
             table.add_row(*(Text(shown(cell)) for cell in cells(row)))
         console.print(table)
-
-
-def cells(row: Row) -> tuple[str, str, str, str]:
-    """Write a row: name, A, B, and the difference with its sign."""
-    if row.unit == "text":
-        return row.name, str(row.a), str(row.b), ""
-    name = row.name if row.unit in ("", "%") else f"{row.name}, {row.unit}"
-    if row.difference is None:
-        return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
-    if row.unit == "%":
-        return name, _number(row.a, "%"), _number(row.b, "%"), f"{row.difference:+.2f} points"
-    ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
-    return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
-
-
-def _number(value: float | None, unit: str) -> str:
-    if value is None:
-        return "-"
-    if unit == "%":
-        return f"{value:.2f} %"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+,.0f}" if value == int(value) else f"{value:+,.2f}"

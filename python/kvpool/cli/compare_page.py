@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 import kvpool
-from kvpool.cli.compare import cells
+from kvpool.cli.comparison import cells
 from kvpool.cli.sizing_html.figures import Figure, Series, Table, linear_axis, log_axis
 from kvpool.cli.sizing_html.svg import draw
 from kvpool.cli.terminal import shown

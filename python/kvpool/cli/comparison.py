@@ -2,7 +2,8 @@
 
 Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of ``kvpool size
 --json``, or of the figures of two traces. Rates are per cent and differ in points; all else differs in its unit. What
-only one of the two has is left out, and settings are told only where they differ.
+only one of the two has is left out, and settings are told only where they differ. Also owns how a figure is written,
+which the table and the page share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Comparison", "Curve", "Row", "Section", "kind_of", "of_policies", "of_replays", "of_sizes", "of_traces"]
+__all__ = [
+    "Comparison",
+    "Curve",
+    "Row",
+    "Section",
+    "cells",
+    "kind_of",
+    "of_policies",
+    "of_replays",
+    "of_sizes",
+    "of_traces",
+]
 
 #: Beyond any figure of a report.
 _LARGEST: Final = 1e18
@@ -113,6 +125,31 @@ def _check_number(value: object) -> None:
 
 def _row(row: Row) -> dict[str, Any]:
     return {**dataclasses.asdict(row), "difference": row.difference, "ratio": row.ratio}
+
+
+def cells(row: Row) -> tuple[str, str, str, str]:
+    """Write a row: name, A, B, and the difference with its sign."""
+    if row.unit == "text":
+        return row.name, str(row.a), str(row.b), ""
+    name = row.name if row.unit in ("", "%") else f"{row.name}, {row.unit}"
+    if row.difference is None:
+        return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
+    if row.unit == "%":
+        return name, _number(row.a, "%"), _number(row.b, "%"), f"{row.difference:+.2f} points"
+    ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
+    return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
+
+
+def _number(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if unit == "%":
+        return f"{value:.2f} %"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+,.0f}" if value == int(value) else f"{value:+,.2f}"
 
 
 def kind_of(report: object) -> str | None:

@@ -49,4 +49,8 @@ def proposals(command: Any, environment: MutableMapping[str, str] = os.environ) 
     if not instruction:
         return None
     vars(shells)["completion_init"]()
-    return int(shells.shell_complete(command, {}, "kvpool", _VARIABLE, instruction))
+    try:
+        return int(shells.shell_complete(command, {}, "kvpool", _VARIABLE, instruction))
+    except (KeyError, ValueError):
+        # Set by hand, without the words that a shell sets beside it: there is nothing to complete.
+        return 1

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from kvpool._core import ExportLanguage
 
-__all__ = ["journal_app"]
+__all__ = ["REPLAYS", "MaxGib", "journal_app", "readable"]
 
 _APP_EXAMPLES: Final = """Examples:
 
@@ -98,7 +98,7 @@ _Output = Annotated[
     typer.Option("--output", "-o", help="File to write; one that exists is kept, and refused.", metavar="FILE"),
 ]
 
-_MaxGib = Annotated[
+MaxGib = Annotated[
     float,
     typer.Option(
         help="Memory that it may take, estimated from the size of the journal; of more, nothing is done.",
@@ -108,7 +108,7 @@ _MaxGib = Annotated[
 
 #: Memory that a command takes, as a multiple of the journal: its bytes, the contents that a replay holds, and the
 #: operations as data. Measured on journals of a replayed trace, and rounded up.
-_REPLAYS: Final = 8
+REPLAYS: Final = 8
 _EXPORTS: Final = 10
 _SHRINKS: Final = 30
 
@@ -136,7 +136,7 @@ def show_command(
         typer.Option("--from", help="First operation to list.", metavar="N", min=0, show_default="the last ones"),
     ] = None,
     count: Annotated[int, typer.Option(help="Operations to list.", metavar="N", min=0)] = 10,
-    max_gib: _MaxGib = 8.0,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
 ) -> None:
     """Show what a journal is of, and its operations in words.
@@ -145,7 +145,7 @@ def show_command(
     Blocks are shown as the first eight bytes of their digests, and requests
     by the slot that the manager had given them.
     """
-    with _readable(file, max_gib) as source:
+    with readable(file, max_gib) as source:
         info = kvpool.journal.read_journal(source, start=start, count=count)
     if as_json:
         facts = {name: getattr(info, name) for name in _FACTS}
@@ -168,7 +168,7 @@ def replay_command(
             help="Operations between two recounts of all invariants; 0: at the end alone.", metavar="N", min=0
         ),
     ] = 0,
-    max_gib: _MaxGib = 8.0,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -177,7 +177,7 @@ def replay_command(
     Exit code 0: bit-exact. 1: this build differs, or an invariant is broken;
     told is the first operation. 2: the journal cannot be replayed.
     """
-    with _readable(file, max_gib, _REPLAYS) as source:
+    with readable(file, max_gib, REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
         with _bar("replay", total, shown=not no_progress and not as_json) as progress:
             began = time.perf_counter()
@@ -198,7 +198,7 @@ def bisect_command(
         Path | None,
         typer.Argument(metavar="[OTHER]", help="Journal to compare with, of the same settings.", show_default=False),
     ] = None,
-    max_gib: _MaxGib = 8.0,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -211,7 +211,7 @@ def bisect_command(
     if other is not None:
         _compare(file, other, max_gib, as_json=as_json)
         return
-    with _readable(file, max_gib, _REPLAYS) as source:
+    with readable(file, max_gib, REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
         with _bar("bisect", total, shown=not no_progress and not as_json) as progress:
             report = kvpool.journal.bisect_journal(source, progress=progress)
@@ -225,7 +225,7 @@ def bisect_command(
 
 def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
     """Compare two journals, and end."""
-    with _readable(file, max_gib, 2) as first, _readable(other, max_gib, 2) as second:
+    with readable(file, max_gib, 2) as first, readable(other, max_gib, 2) as second:
         infos = [kvpool.journal.read_journal(source) for source in (first, second)]
         found = kvpool.journal.compare_journals(first, second)
     operations = [info.operations for info in infos]
@@ -258,7 +258,7 @@ def shrink_command(
         ),
     ] = None,
     output: _Output = None,
-    max_gib: _MaxGib = 8.0,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -269,7 +269,7 @@ def shrink_command(
     wrong on this build.
     """
     _check_new(output)
-    with _readable(file, max_gib, _SHRINKS) as source:
+    with readable(file, max_gib, _SHRINKS) as source:
         goal = operation
         if goal is None:
             difference = kvpool.journal.bisect_journal(source).difference
@@ -309,7 +309,7 @@ def export_command(
         int, typer.Option(help="Operations of the longest test; of more, nothing is written.", metavar="N", min=1)
     ] = 10_000,
     output: _Output = None,
-    max_gib: _MaxGib = 8.0,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
 ) -> None:
     """Write a journal as a test that makes the same calls.
@@ -324,7 +324,7 @@ def export_command(
     _check_new(output)
     language: ExportLanguage = "rust" if rust else "python"
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(_readable(file, max_gib, _EXPORTS))
+        source = stack.enter_context(readable(file, max_gib, _EXPORTS))
         _say_size(source, language, limit, output)
         writers: list[Callable[[str], object]] = []
         if output is not None:
@@ -363,7 +363,7 @@ def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Pat
 
 
 @contextlib.contextmanager
-def _readable(file: Path, max_gib: float, times: int = 1) -> Iterator[_Source]:
+def readable(file: Path, max_gib: float, times: int = 1) -> Iterator[_Source]:
     """Give what the library reads; make what is wrong with it bad usage, with the name of the file in front.
 
     A journal whose size, so many times, is beyond ``max_gib`` is refused before it is read.

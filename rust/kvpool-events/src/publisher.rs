@@ -16,7 +16,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use kvpool::HashAlgorithm;
+use kvpool::groups::GroupKind;
+use kvpool::{CacheManager, HashAlgorithm};
 use kvpool_observe::{FeedBatch, FeedEvent};
 use thiserror::Error;
 
@@ -134,6 +135,8 @@ enum State {
 struct Sink {
     config: SinkConfig,
     state: State,
+    /// Whether nothing is to be made for it.
+    held: bool,
     next: u64,
     /// When it was last sent something.
     sent_at: f64,
@@ -180,6 +183,45 @@ pub struct Publisher {
     sinks: Vec<Sink>,
 }
 
+/// The words of vLLM for what a KV-cache group is.
+fn kind_of(kind: GroupKind) -> (&'static str, Option<usize>) {
+    match kind {
+        GroupKind::Full => ("full_attention", None),
+        GroupKind::Sliding { window } => ("sliding_window", Some(window)),
+        GroupKind::Chunked { .. } => ("chunked_local_attention", None),
+        GroupKind::State => ("mamba", None),
+        GroupKind::Cross => ("cross_attention", None),
+        _ => ("other", None),
+    }
+}
+
+impl Group {
+    /// The group of a pool that has one, of full attention.
+    #[must_use]
+    pub fn full(block_tokens: usize) -> Self {
+        Self::of(0, GroupKind::Full, block_tokens)
+    }
+
+    fn of(index: u16, kind: GroupKind, block_tokens: usize) -> Self {
+        let (chained, (kind, window)) = (kind.is_full(), kind_of(kind));
+        let window = window.map(|window| u32::try_from(window).unwrap_or(u32::MAX));
+        let name = GroupName { index: Some(index), kind: Some(kind.into()), window };
+        Self { name, block_tokens, chained }
+    }
+
+    /// The groups of a manager.
+    #[must_use]
+    pub fn all_of(manager: &CacheManager) -> Vec<Self> {
+        match manager.groups() {
+            None => vec![Self::full(manager.pool().block_size())],
+            Some(groups) => {
+                let specs = (0..=u16::MAX).zip(groups.specs());
+                specs.map(|(index, spec)| Self::of(index, spec.kind, spec.block_tokens)).collect()
+            }
+        }
+    }
+}
+
 impl Publisher {
     /// Of pools with these groups, by number, for a data-parallel rank, with numbers from `base` on.
     ///
@@ -205,6 +247,7 @@ impl Publisher {
         self.sinks.push(Sink {
             config,
             state: State::Fresh,
+            held: false,
             next: self.base,
             sent_at: f64::NEG_INFINITY,
             kept: VecDeque::new(),
@@ -297,6 +340,16 @@ impl Publisher {
         Ok(())
     }
 
+    /// Whether a sink has no room: then nothing is made for it, and what changes meanwhile is lost for it.
+    ///
+    /// # Errors
+    /// [`PublisherError::UnknownSink`].
+    pub fn hold(&mut self, sink: usize, held: bool) -> Result<(), PublisherError> {
+        let sinks = self.sinks.len();
+        self.sinks.get_mut(sink).ok_or(PublisherError::UnknownSink { sink, sinks })?.held = held;
+        Ok(())
+    }
+
     /// The batches of what changed since the last flush, in the order of the sinks and of their numbers. A sink that was sent nothing
     /// for `heartbeat` seconds gets an empty one. `now` is the time in seconds, and no batch is older than an earlier one.
     pub fn flush(&mut self, now: f64, heartbeat: f64) -> Vec<Batch> {
@@ -304,7 +357,13 @@ impl Publisher {
         let mut batches = Vec::new();
         let mut shared: Vec<Shared> = Vec::new();
         for at in 0..self.sinks.len() {
-            let Some(Sink { config, state, sent_at, .. }) = self.sinks.get(at) else { break };
+            let Some(Sink { config, state, sent_at, held, .. }) = self.sinks.get(at) else { break };
+            if *held {
+                if !changes.is_empty() {
+                    self.lost(at).ok();
+                }
+                continue;
+            }
             let (form, anew) = (config.form, *state != State::Following);
             let payloads = match shared.iter().find(|of| (of.form, of.anew) == (form, anew)) {
                 Some(of) => of.payloads.clone(),

@@ -70,6 +70,28 @@ fn a_lost_batch_is_a_number_that_nobody_gets_and_everything_anew() {
 }
 
 #[test]
+fn a_sink_without_room_is_told_everything_once_it_has_some() {
+    let mut publisher = publisher();
+    let sink = publisher.add(SinkConfig::default());
+    let first = publisher.flush(1.0, 5.0);
+    publisher.hold(sink, true).unwrap();
+    assert!(publisher.flush(9.0, 5.0).is_empty()); // not even a heartbeat
+    publisher.hold(sink, false).unwrap();
+    // Nothing changed meanwhile, so nothing was lost.
+    assert_eq!(publisher.flush(9.0, 5.0)[0].number, first[0].number + 1);
+    publisher.hold(sink, true).unwrap();
+    for at in 1..4 {
+        publisher.stored(0, 0, Digest::of_number(at), None, Some(&[at as u32, 0]));
+        assert!(publisher.flush(10.0, 5.0).is_empty());
+    }
+    publisher.hold(sink, false).unwrap();
+    let anew = publisher.flush(11.0, 5.0);
+    assert_eq!((anew.len(), anew[0].number), (1, first[0].number + 3));
+    assert!(has(&anew[0].payload, "AllBlocksCleared") && has(&anew[0].payload, "BlockStored"));
+    assert!(publisher.hold(1, true).is_err());
+}
+
+#[test]
 fn an_empty_batch_is_sent_where_nothing_was_for_a_while() {
     let mut publisher = publisher();
     publisher.add(SinkConfig::default());

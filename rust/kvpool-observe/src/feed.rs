@@ -97,6 +97,12 @@ impl FeedBatch {
         self.tokens.get(span.start..span.start + span.len as usize).unwrap_or_default()
     }
 
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.learned.is_empty()
+    }
+
     /// Takes in what was learned beside.
     pub(crate) fn absorb(&mut self, other: Self) {
         let offset = self.tokens.len();

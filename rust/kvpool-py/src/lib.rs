@@ -10,6 +10,7 @@ mod advice;
 mod convert;
 mod enter;
 mod errors;
+mod events;
 mod explain;
 mod gather;
 mod groups;
@@ -47,6 +48,13 @@ mod _core {
         use crate::advice::PyAdvisorConfig;
     }
 
+    /// What routers are told: see kvpool.events.
+    #[pymodule]
+    mod events {
+        #[pymodule_export]
+        use crate::events::PyEventPublisher;
+    }
+
     /// Why a prompt missed.
     #[pymodule]
     mod explain {
@@ -75,8 +83,9 @@ mod _core {
     mod journal {
         #[pymodule_export]
         use crate::journal::{
-            PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyShrunkJournal,
-            bisect_journal, compare_journals, export_journal, read_journal, replay_journal, shrink_journal,
+            PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyJournalView,
+            PyShrunkJournal, bisect_journal, compare_journals, export_journal, observe_journal, read_journal,
+            replay_journal, shrink_journal,
         };
     }
 
