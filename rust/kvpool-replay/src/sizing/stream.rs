@@ -20,7 +20,7 @@
 
 use kvpool::{
     BlockId, MAX_BLOCKS,
-    evictor::{Content, Policy},
+    evictor::{Content, Policy, Release},
 };
 
 use super::error::SizingError;
@@ -95,7 +95,10 @@ pub fn stream<P: Policy + ?Sized>(
         let request = references.request(index);
         let hit = request.iter().take_while(|&&content| resident.block_of[content as usize] != 0).count();
         hits.push(hit as u32);
-        policy.begin_release();
+        policy.set_time(references.times_ms()[index] / 1000.0);
+        let parent = hit.checked_sub(1).map(|last| BlockId::new(resident.block_of[request[last] as usize]));
+        let (length, known, signal) = (request.len() as u32, hit as u32, references.signal(index));
+        policy.begin_release(&Release { length, known, parent, signal, ..Release::default() });
         for (depth, &content) in request.iter().enumerate().rev() {
             let block = resident.block_of[content as usize];
             if block != 0 {

@@ -28,7 +28,7 @@
 //! trace, 9,000 on an agentic one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
 
 use super::lru::sort_deepest_first;
-use super::policy::{Content, Policy};
+use super::policy::{Content, Policy, Release, Signal};
 use super::ranks::Ranks;
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
@@ -104,6 +104,8 @@ pub struct Closed<P> {
     order: Ranks<P>,
     nodes: Vec<Node>,
     idle: usize,
+    /// Of the next release.
+    signal: Signal,
     /// A child left a parent that had none: a link, or a count, was wrong.
     torn: bool,
 }
@@ -115,7 +117,7 @@ impl<P: Policy + Clone> Closed<P> {
     /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is no memory.
     pub fn new(policy: P, num_blocks: usize, retention: Option<&RetentionConfig>) -> Result<Self, PoolError> {
         let order = Ranks::new(policy, num_blocks, retention)?;
-        let mut closed = Self { order, nodes: Vec::new(), idle: 0, torn: false };
+        let mut closed = Self { order, nodes: Vec::new(), idle: 0, signal: Signal::default(), torn: false };
         closed.grow(num_blocks)?;
         Ok(closed)
     }
@@ -247,7 +249,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
-        self.order.policy.begin_release();
+        let signal = std::mem::take(&mut self.signal);
+        self.order.policy.begin_release(&Release { blocks: candidates, signal, ..Release::default() });
         for &mut Candidate { block, depth } in candidates {
             if self.node(block).is(Node::IDLE) || self.node_mut(block).is_none() {
                 continue;
@@ -269,6 +272,19 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             self.unpark(block);
             self.order.release(block);
         }
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        self.signal = signal;
+    }
+
+    fn set_time(&mut self, now: f64) -> Result<bool, PoolError> {
+        let keeps_time = self.order.policy.keeps_time();
+        if keeps_time {
+            self.order.set_time(now)?;
+            self.order.policy.set_time(now);
+        }
+        Ok(keeps_time)
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
@@ -410,6 +426,7 @@ impl<P: Policy + Clone> Retain for Closed<P> {
 
     fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.order.set_time(now)?;
+        self.order.policy.set_time(now);
         let mut expired = 0;
         while let Some((block, retention)) = self.order.pop_expired() {
             self.apply(block, retention)?;

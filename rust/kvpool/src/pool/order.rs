@@ -197,6 +197,14 @@ impl Order {
         self.tell(|evictor| evictor.mark_accessed(block, time));
     }
 
+    /// Whether the order measures ages, which it is told the time for.
+    pub(super) fn set_time(&mut self, now: f64) -> Result<bool, PoolError> {
+        match self {
+            Self::Lru(_) => Ok(false),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.set_time(now)),
+        }
+    }
+
     pub(super) fn retention(&self) -> Option<&dyn Retain> {
         match self {
             Self::Lru(_) => None,

@@ -57,13 +57,16 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now is kept no longer.
-    /// Returns how many retentions ran out. O(log blocks) for each.
+    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now is kept no longer, and an
+    /// eviction policy that measures ages measures them on this clock. Returns how many retentions ran out. O(log blocks) for each.
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
+        if self.order.retention().is_none() && self.order.set_time(now)? {
+            return Ok(0);
+        }
         self.retainer("keep time")?.advance_time(now)
     }
 
