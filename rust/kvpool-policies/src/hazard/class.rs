@@ -72,33 +72,53 @@ impl History {
     }
 }
 
-/// What the request adds to the class of its blocks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Request(u16);
-
-impl Request {
-    /// Of `length` blocks, of which `known` were known before.
-    pub(super) fn new(length: u32, known: u32, signal: Signal) -> Self {
-        let share = match known {
-            0 | 1 => 0,
-            _ if u64::from(known) * 10 < u64::from(length) * 9 => 1,
-            _ => 2,
-        };
-        let tokens = signal.output_tokens.unwrap_or(0);
-        let output = [32, 200, 600].iter().filter(|&&least| tokens >= least).count();
-        let finish = match signal.finish {
-            Finish::Unknown | Finish::Length | Finish::Aborted => 0,
-            Finish::Stop => 1,
-            Finish::ToolCalls => 2,
-        };
-        Self(((share * OUTPUTS + output) * FINISHES + finish) as u16)
+/// How much of a prompt of `length` blocks was known before.
+pub(super) fn share(length: u32, known: u32) -> u16 {
+    match known {
+        0 | 1 => 0,
+        _ if u64::from(known) * 10 < u64::from(length) * 9 => 1,
+        _ => 2,
     }
+}
 
-    /// The class of a block of this request.
-    #[inline]
-    pub(super) fn class(self, history: History) -> u16 {
-        self.0 * HISTORIES as u16 + history.number() as u16
-    }
+/// What is said of a request, where a class would be: above all classes.
+const SAID: u16 = 1 << 15;
+/// Nothing was said.
+pub(super) const UNSAID: u16 = SAID;
+
+/// A signal, to be kept with a block in use.
+pub(super) fn say(signal: Signal) -> u16 {
+    let tokens = signal.output_tokens.unwrap_or(0);
+    let output = [32, 200, 600].iter().filter(|&&least| tokens >= least).count();
+    let finish = match signal.finish {
+        Finish::Unknown | Finish::Length | Finish::Aborted => 0,
+        Finish::Stop => 1,
+        Finish::ToolCalls => 2,
+    };
+    SAID + (output * FINISHES + finish) as u16
+}
+
+/// What was said, as its part of a class: nothing where a block has a class.
+#[inline]
+pub(super) const fn said(class: u16) -> u16 {
+    class.saturating_sub(SAID)
+}
+
+/// The class of a block.
+#[inline]
+pub(super) fn of(share: u16, said: u16, history: History) -> u16 {
+    (share * (OUTPUTS * FINISHES) as u16 + said) * HISTORIES as u16 + history.number() as u16
+}
+
+/// The class that a block taught with, or waits in: the first for one that has none yet, which only mistakes of a caller's ask for.
+#[inline]
+pub(super) const fn learned(class: u16) -> u16 {
+    if class >= SAID { 0 } else { class }
+}
+
+/// Whether it is a class, or something said.
+pub(super) const fn is_sound(class: u16) -> bool {
+    (class as usize) < CLASSES || (class >= SAID && ((class - SAID) as usize) < OUTPUTS * FINISHES)
 }
 
 #[cfg(test)]
@@ -115,13 +135,13 @@ mod tests {
                 [Finish::Unknown, Finish::Stop, Finish::ToolCalls].map(|finish| (known, tokens, finish))
             })
         {
-            let request = Request::new(10, known, Signal { finish, output_tokens: Some(tokens) });
+            let (share, said) = (share(10, known), said(say(Signal { finish, output_tokens: Some(tokens) })));
             let gaps = (0..GAPS as u8).map(|gap| FIRST_GAP + GAP_STEP * gap);
             let used = gaps.flat_map(|gap| USES.map(|uses| History { uses, gap }));
             for history in used.chain([History::NEW]) {
-                let class = request.class(history);
+                let class = of(share, said, history);
                 assert!(!std::mem::replace(&mut seen[usize::from(class)], true));
-                assert_eq!(request.class(History::of_class(class)), class);
+                assert_eq!(of(share, said, History::of_class(class)), class);
             }
         }
         assert!(seen.iter().all(|&seen| seen));

@@ -34,10 +34,10 @@ mod memory;
 mod table;
 mod tails;
 
-use class::{CLASSES, History, Request};
+use class::{CLASSES, History};
 use clock::Clock;
 use kvpool::evictor::parts::{BlockLists, ensure, try_reserve};
-use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError, Release};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError, Release, Signal};
 use memory::{EVERY, Ghost, Memory};
 use table::Table;
 use tails::Tails;
@@ -56,12 +56,12 @@ const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 struct State {
     /// Its last release, or its last use while it is held.
     stamp: u32,
-    /// At its last release.
+    /// At its last release; in use, what was said of the request that will release it.
     class: u16,
     history: History,
 }
 
-const UNKNOWN: State = State { stamp: 0, class: 0, history: History::NEW };
+const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
 
 /// By when content of the same class came back.
 #[derive(Clone, Debug)]
@@ -75,7 +75,8 @@ pub struct Hazard {
     memory: Memory,
     /// The time that the tails were ranked at.
     ranked: u32,
-    request: Request,
+    /// Of the release that goes on: how much of its prompt was known.
+    share: u16,
     /// The class in which the block released before waits, of this release.
     behind: Option<u16>,
     /// The age of victims: the mean of its logarithm, with 8 fractional bits.
@@ -101,7 +102,7 @@ impl Hazard {
             tails: Tails::new(),
             memory: Memory::default(),
             ranked: 0,
-            request: Request::default(),
+            share: 0,
             behind: None,
             victims: 0,
             found: None,
@@ -179,7 +180,7 @@ impl Hazard {
         for block in (turn % step..self.states.len()).step_by(step) {
             if self.lists.list_of(BlockId::new(block as u32)).is_some() {
                 let State { class, stamp, .. } = self.states[block];
-                self.table.wait(class, age::bin(self.clock.age(stamp)), step as u32);
+                self.table.wait(class::learned(class), age::bin(self.clock.age(stamp)), step as u32);
             }
         }
         let step = (self.memory.len() / SAMPLE).max(1);
@@ -212,6 +213,19 @@ impl Policy for Hazard {
         "hazard"
     }
 
+    fn wants_signals(&self) -> bool {
+        true
+    }
+
+    fn signal(&mut self, block: BlockId, signal: Signal) {
+        // What waits keeps its class.
+        if self.lists.list_of(block).is_none()
+            && let Some(state) = self.states.get_mut(block.index())
+        {
+            state.class = class::say(signal);
+        }
+    }
+
     fn keeps_time(&self) -> bool {
         true
     }
@@ -231,7 +245,7 @@ impl Policy for Hazard {
             .remembered(content)
             .map_or(History::NEW, |ghost| History::of_class(ghost.class).again(self.clock.age(ghost.stamp)));
         if let Some(state) = self.states.get_mut(block.index()) {
-            *state = State { stamp: self.clock.now(), class: 0, history };
+            *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
         }
     }
 
@@ -241,9 +255,9 @@ impl Policy for Hazard {
             && let Some(state) = self.states.get_mut(block.index())
         {
             let age = self.clock.age(state.stamp);
-            self.table.event(state.class, age::bin(age), 1);
-            state.history = state.history.again(age);
-            state.stamp = self.clock.now();
+            self.table.event(class::learned(state.class), age::bin(age), 1);
+            *state =
+                State { stamp: self.clock.now(), class: class::UNSAID, history: state.history.again(age) };
         }
     }
 
@@ -255,7 +269,7 @@ impl Policy for Hazard {
             length = release.blocks.len() as u32;
             known = release.blocks.iter().filter(|candidate| used(candidate.block)).count() as u32;
         }
-        self.request = Request::new(length, known, release.signal);
+        self.share = class::share(length, known);
         self.behind = None;
     }
 
@@ -264,7 +278,7 @@ impl Policy for Hazard {
         let bin = self.compared_at();
         let Some(state) = self.states.get_mut(block.index()).filter(|_| !block.is_null()) else { return };
         state.stamp = self.clock.now();
-        state.class = self.request.class(state.history);
+        state.class = class::of(self.share, class::said(state.class), state.history);
         let own = state.class;
         let worth = |class: u16| self.table.worth(class, bin);
         let class = self.behind.filter(|&behind| worth(behind) > worth(own)).unwrap_or(own);
@@ -301,16 +315,16 @@ impl Policy for Hazard {
     fn unpop(&mut self, block: BlockId) {
         if self.lists.list_of(block).is_none()
             && !block.is_null()
-            && let Some(&State { class, .. }) = self.states.get(block.index())
+            && let Some(state) = self.states.get(block.index())
         {
-            self.list(class, block, true);
+            self.list(class::learned(state.class), block, true);
         }
     }
 
     fn evicted(&mut self, block: BlockId, content: Content) {
         if content.depth.is_multiple_of(EVERY)
             && let Some(&State { class, stamp, .. }) = self.states.get(block.index())
-            && let Some(lost) = self.memory.push(content.key, class, stamp, self.clock.now())
+            && let Some(lost) = self.memory.push(content.key, class::learned(class), stamp, self.clock.now())
         {
             self.table.lose(lost.class, age::bin(self.clock.age(lost.stamp)), EVERY);
         }
@@ -332,7 +346,7 @@ impl Policy for Hazard {
         self.tails.clear();
         self.memory.clear();
         (self.ranked, self.victims, self.released, self.learned, self.decayed) = (0, 0, 0, 0, 0);
-        (self.request, self.behind, self.found) = (Request::default(), None, None);
+        (self.share, self.behind, self.found) = (0, None, None);
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
@@ -348,11 +362,9 @@ impl Policy for Hazard {
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.lists.check_block(block)?;
         let state = self.states.get(block.index()).copied().unwrap_or(UNKNOWN);
-        ensure(
-            usize::from(state.class) < CLASSES && state.history.uses > 0,
-            "HZ1 (a block has a class)",
-            || format!("{block:?}: {state:?}"),
-        )
+        ensure(class::is_sound(state.class) && state.history.uses > 0, "HZ1 (a block has a class)", || {
+            format!("{block:?}: {state:?}")
+        })
     }
 
     #[cfg(feature = "fault-injection")]

@@ -133,7 +133,7 @@ fn drive(
         released.extend(
             table.iter().enumerate().rev().map(|(depth, &block)| Candidate { block, depth: depth as u32 }),
         );
-        evictor.signal(references.signal(index));
+        evictor.signal(&table, references.signal(index));
         evictor.insert(&mut released);
         if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {

@@ -96,19 +96,21 @@ pub fn stream<P: Policy + ?Sized>(
         let hit = request.iter().take_while(|&&content| resident.block_of[content as usize] != 0).count();
         hits.push(hit as u32);
         policy.set_time(references.times_ms()[index] / 1000.0);
-        let parent = hit.checked_sub(1).map(|last| BlockId::new(resident.block_of[request[last] as usize]));
-        let (length, known, signal) = (request.len() as u32, hit as u32, references.signal(index));
-        policy.begin_release(&Release { length, known, parent, signal, ..Release::default() });
+        let signal = references.signal(index);
+        let (length, known) = (request.len() as u32, hit as u32);
+        policy.begin_release(&Release { length, known, ..Release::default() });
         for (depth, &content) in request.iter().enumerate().rev() {
             let block = resident.block_of[content as usize];
             if block != 0 {
                 policy.hit(BlockId::new(block));
+                policy.signal(BlockId::new(block), signal);
                 policy.release(BlockId::new(block));
                 continue;
             }
             let full = resident.blocks == capacity_blocks;
             turnover.insert(resident.spare.index(), full);
             let block = resident.insert(policy, content, depth as u32);
+            policy.signal(block, signal);
             if full {
                 turnover.evict(resident.evict(policy));
                 evictions += 1;

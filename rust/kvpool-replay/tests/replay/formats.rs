@@ -159,7 +159,9 @@ fn sessions_are_placed_and_put_in_order() {
     write_trace(&trace, TraceFormat::MooncakeSessions, &mut written).unwrap();
     let written = String::from_utf8(written).unwrap();
     assert!(written.contains(r#""finish_reason": "tool_calls", "#), "{written}");
-    assert_eq!(read(&written).unwrap().trace.labels().get(3).finish, Finish::ToolCalls);
+    let named = ReadOptions { format: Some(TraceFormat::MooncakeSessions), ..ReadOptions::default() };
+    let again = read_trace(written.as_bytes(), &named).unwrap().trace;
+    assert_eq!(again.labels().get(3).finish, Finish::ToolCalls);
 
     let back = SESSIONS.replace("\"delay\": 250.5", "\"timestamp\": 999");
     assert_eq!(

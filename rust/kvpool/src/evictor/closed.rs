@@ -104,8 +104,6 @@ pub struct Closed<P> {
     order: Ranks<P>,
     nodes: Vec<Node>,
     idle: usize,
-    /// Of the next release.
-    signal: Signal,
     /// A child left a parent that had none: a link, or a count, was wrong.
     torn: bool,
 }
@@ -117,7 +115,7 @@ impl<P: Policy + Clone> Closed<P> {
     /// [`PoolError::InvalidConfig`] for limits that do not fit into the pool, or if there is no memory.
     pub fn new(policy: P, num_blocks: usize, retention: Option<&RetentionConfig>) -> Result<Self, PoolError> {
         let order = Ranks::new(policy, num_blocks, retention)?;
-        let mut closed = Self { order, nodes: Vec::new(), idle: 0, signal: Signal::default(), torn: false };
+        let mut closed = Self { order, nodes: Vec::new(), idle: 0, torn: false };
         closed.grow(num_blocks)?;
         Ok(closed)
     }
@@ -249,8 +247,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
-        let signal = std::mem::take(&mut self.signal);
-        self.order.policy.begin_release(&Release { blocks: candidates, signal, ..Release::default() });
+        self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
         for &mut Candidate { block, depth } in candidates {
             if self.node(block).is(Node::IDLE) || self.node_mut(block).is_none() {
                 continue;
@@ -274,17 +271,25 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         }
     }
 
-    fn signal(&mut self, signal: Signal) {
-        self.signal = signal;
+    fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
+        if self.order.policy.wants_signals() {
+            for &block in blocks {
+                // What waits was released by another request.
+                if self.node(block).flags & (Node::KNOWN | Node::IDLE) == Node::KNOWN {
+                    self.order.policy.signal(block, signal);
+                }
+            }
+        }
     }
 
-    fn set_time(&mut self, now: f64) -> Result<bool, PoolError> {
-        let keeps_time = self.order.policy.keeps_time();
-        if keeps_time {
-            self.order.set_time(now)?;
-            self.order.policy.set_time(now);
-        }
-        Ok(keeps_time)
+    fn keeps_time(&self) -> bool {
+        self.order.policy.keeps_time()
+    }
+
+    fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
+        self.order.set_time(now)?;
+        self.order.policy.set_time(now);
+        Ok(())
     }
 
     fn remove(&mut self, block: BlockId) -> bool {

@@ -64,17 +64,22 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MAY reorder `candidates`. MUST ignore a block that it already holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
 
-    /// What is known of the request whose blocks the next [`Self::insert`] brings. MAY be ignored; nothing is known of a release
-    /// without it.
-    fn signal(&mut self, _signal: Signal) {}
+    /// Learns of blocks in use that the request which is about to release them ended so. It counts for their next release.
+    /// MAY be ignored.
+    fn signal(&mut self, _blocks: &[BlockId], _signal: Signal) {}
 
-    /// Learns the time, in seconds on a clock of the caller's. Returns whether it measures ages at all: if not, nothing is done or
-    /// checked. An evictor with retention is told by [`Retain::advance_time`].
+    /// Whether it measures ages on the caller's clock. Must always say the same.
+    fn keeps_time(&self) -> bool {
+        false
+    }
+
+    /// Learns the time, in seconds on a clock of the caller's. Asked of those that [keep time](Self::keeps_time); with retention it is
+    /// [`Retain::advance_time`] that says it.
     ///
     /// # Errors
     /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
-    fn set_time(&mut self, _now: f64) -> Result<bool, PoolError> {
-        Ok(false)
+    fn set_time(&mut self, _now: f64) -> Result<(), PoolError> {
+        Ok(())
     }
 
     /// Gives up `block`, held here or in use, because its content is gone. Returns whether it was held.

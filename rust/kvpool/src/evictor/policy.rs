@@ -95,10 +95,6 @@ pub struct Release<'a> {
     pub length: u32,
     /// and how many of them, from the first on, were there already.
     pub known: u32,
-    /// The last of these.
-    pub parent: Option<BlockId>,
-    /// Of the request that they belonged to.
-    pub signal: Signal,
 }
 
 /// An order of blocks. Implement this to add a policy in Rust; `Closed::new(policy)` is then an evictor.
@@ -122,6 +118,14 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
     /// The releases that follow, up to the next call of this, are of one moment, and of one request.
     fn begin_release(&mut self, _release: &Release<'_>) {}
+
+    /// Whether [`Self::signal`] does anything. Must always say the same.
+    fn wants_signals(&self) -> bool {
+        false
+    }
+
+    /// `block` is in use; the request that releases it next ended so. Forgotten with that release.
+    fn signal(&mut self, _block: BlockId, _signal: Signal) {}
 
     /// Whether it measures ages on a clock. Must always say the same.
     fn keeps_time(&self) -> bool {

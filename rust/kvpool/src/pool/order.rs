@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
-use crate::evictor::{Content, Evictor};
+use crate::evictor::{Content, Evictor, Signal};
 use crate::record::{ByBlock, Record, Records};
 use crate::retention::{EvictionCause, Retain};
 
@@ -197,12 +197,20 @@ impl Order {
         self.tell(|evictor| evictor.mark_accessed(block, time));
     }
 
-    /// Whether the order measures ages, which it is told the time for.
-    pub(super) fn set_time(&mut self, now: f64) -> Result<bool, PoolError> {
+    pub(super) fn keeps_time(&self) -> bool {
+        self.ask(|evictor| evictor.keeps_time())
+    }
+
+    pub(super) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
         match self {
-            Self::Lru(_) => Ok(false),
+            Self::Lru(_) => Ok(()),
             Self::Other(evictor) => evictor.tell(|evictor| evictor.set_time(now)),
         }
+    }
+
+    #[inline]
+    pub(super) fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
+        self.tell(|evictor| evictor.signal(blocks, signal));
     }
 
     pub(super) fn retention(&self) -> Option<&dyn Retain> {

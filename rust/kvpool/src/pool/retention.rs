@@ -3,6 +3,7 @@
 use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
+use crate::evictor::Signal;
 use crate::free_list::check_id;
 use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
@@ -64,10 +65,27 @@ impl BlockPool {
     /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
-        if self.order.retention().is_none() && self.order.set_time(now)? {
-            return Ok(0);
+        if self.order.retention().is_none() && self.order.keeps_time() {
+            return self.order.set_time(now).map(|()| 0);
         }
         self.retainer("keep time")?.advance_time(now)
+    }
+
+    /// Whether [`Self::advance_time`] has anything to do: there is retention, or a policy that measures ages.
+    #[must_use]
+    pub fn keeps_time(&self) -> bool {
+        self.has_retention() || self.order.keeps_time()
+    }
+
+    /// Says of blocks in use how the request that is about to release them ended: a hint for policies that can use it (`hazard` of
+    /// the crate `kvpool-policies`). It counts for their next release. Blocks without a content are ignored. O(1) per block.
+    ///
+    /// # Errors
+    /// Unknown ids.
+    pub fn signal(&mut self, blocks: &[BlockId], signal: Signal) -> Result<(), PoolError> {
+        self.check_named(blocks, "said to end")?;
+        self.order.signal(blocks, signal);
+        Ok(())
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.

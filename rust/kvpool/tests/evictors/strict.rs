@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use kvpool::{Content, InvariantViolation, Policy, PoolError, Release};
+use kvpool::{Content, InvariantViolation, Policy, PoolError, Release, Signal};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -59,6 +59,13 @@ impl<P: Policy> Policy for Strict<P> {
     }
     fn begin_release(&mut self, release: &Release<'_>) {
         self.policy.begin_release(release);
+    }
+    fn wants_signals(&self) -> bool {
+        self.policy.wants_signals()
+    }
+    fn signal(&mut self, block: BlockId, signal: Signal) {
+        self.step("signal", block, &[State::Admitted], State::Admitted);
+        self.policy.signal(block, signal);
     }
     fn keeps_time(&self) -> bool {
         self.policy.keeps_time()
