@@ -44,9 +44,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
-	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
+	dynamo-check vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot wheel wheel-free-threaded supply-chain clean
+	size-screenshot top-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	workflows-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -55,7 +56,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1"
 
-# The extension, installed in place with the command line's two dependencies: as the tests build its crates, so that both are built
+# The extension, installed in place with the two packages that the command line needs: as the tests build its crates, so that both are built
 # once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
 BUILD := $(if $(filter bench bench-python bench-report journal-check gpu-check,$(MAKECMDGOALS)),release,as-tested)
 MATURIN_release := --release
@@ -67,7 +68,7 @@ $(VENV)/.build-$(BUILD): $(BIN)/python
 RUST_SOURCES := $(shell find rust/*/src -name '*.rs') $(wildcard rust/*/Cargo.toml) Cargo.toml Cargo.lock pyproject.toml \
 	cuda/block_copy.fatbin
 $(VENV)/.built: $(VENV)/.build-$(BUILD) $(RUST_SOURCES)
-	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop $(MATURIN_$(BUILD)) --locked --quiet
+	PIP_QUIET=1 VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop $(MATURIN_$(BUILD)) --locked --extras cli --quiet
 	@touch $@
 
 # What the tests import. The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without
@@ -93,12 +94,20 @@ $(VENV)/.lint: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
 	@touch $@
 
+$(VENV)/.docs: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
 $(VENV)/.cuda: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --group cuda
 	@touch $@
 
 $(VENV)/.supply-chain: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group supply-chain
+	@touch $@
+
+$(VENV)/.release: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test pyproject.toml
@@ -138,9 +147,9 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
-nightly: engine-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
+nightly: engine-check docs-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check test-mutants coverage journal-check \
-	supply-chain test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+	supply-chain crates-check release-host test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
 test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
@@ -194,7 +203,7 @@ test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several ver
 		$(VENV)-torch-$$version/bin/python -m pip install --quiet --disable-pip-version-check --group test \
 			"torch==$$version" && \
 		VIRTUAL_ENV=$(CURDIR)/$(VENV)-torch-$$version PIP_QUIET=1 \
-			$(VENV)-torch-$$version/bin/maturin develop $(MATURIN_as-tested) --locked --quiet && \
+			$(VENV)-torch-$$version/bin/maturin develop $(MATURIN_as-tested) --locked --extras cli --quiet && \
 		$(VENV)-torch-$$version/bin/python -m pytest -q tests/transfer tests/test_paged_engine.py tests/test_hybrid_engine.py || exit 1; \
 	done
 
@@ -253,6 +262,12 @@ vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseco
 vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in GB/s (FOLDER=on-the-disk)
 	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
 
+# 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.
+dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
+	test -d target/dynamo || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--target target/dynamo "ai-dynamo-runtime==1.6.1" || rm -rf target/dynamo
+	$(BIN)/python tools/dynamo_check.py --packages target/dynamo $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
+
 # With CI set, an SGLang that cannot be had is a failure.
 sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
 	$(BIN)/python tools/sglang_hicache_check.py
@@ -267,20 +282,39 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(MAKE) --no-print-directory stubs-check fatbin-check
+	$(MAKE) --no-print-directory stubs-check fatbin-check workflows-check
 	$(BIN)/python tools/make_hash_vectors.py --check
+	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python tools/cycles.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt
 
+# What zizmor calls low is advice, and left out.
+workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizmor
+	$(BIN)/actionlint
+	$(BIN)/zizmor --offline --no-progress --quiet --config .github/zizmor.yml --min-severity medium .github/workflows
+
 size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
 	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
 	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
 
-vectors: $(VENV)/.test ## Make the published hash vectors again, from Python alone
+top-screenshot: $(VENV)/.built ## The picture of docs/metrics.md of kvpool top
+	$(BIN)/python tools/top_picture.py docs/images/top.svg
+
+docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
+	$(BIN)/python tools/docs_site.py build
+
+docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search; pictures in target/docs/pictures
+	$(BIN)/python tools/docs_site.py browse
+
+docs-pictures: $(BIN)/python ## The drawings of the docs, from tools/docs_pictures.py
+	$(BIN)/python tools/docs_pictures.py
+
+vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py
+	$(BIN)/python tools/make_event_vectors.py
 
 bench: bench-rust bench-python ## All benches
 
@@ -306,6 +340,19 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 
 supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
 	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
+
+release: $(VENV)/.release ## All that is shipped, in dist/release: built, looked into, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REQUIRE_ALL=1 PYTHONS="..."
+	$(BIN)/python tools/release.py $(TARGETS) $(if $(TAG),--tag $(TAG)) $(if $(REQUIRE_ALL),--require-all) $(addprefix --python ,$(PYTHONS))
+
+release-host: $(VENV)/.release ## Of that, the source distribution and the wheel of this machine
+	$(BIN)/python tools/release.py --host $(addprefix --python ,$(PYTHONS))
+
+crates-check: $(BIN)/python ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
+	$(BIN)/python tools/crates_check.py $(if $(BASELINE),--baseline $(BASELINE))
+
+# Dependencies first; cargo waits for each to be there. What crates.io has keeps its version for ever: only a release calls this.
+crates-publish: $(BIN)/python ## Publish the crates on crates.io, with the token of this environment
+	$(CARGO) publish --locked $(addprefix --package ,$(shell $(BIN)/python tools/crates_check.py --names))
 
 # maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
 wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t

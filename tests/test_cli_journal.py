@@ -310,6 +310,59 @@ def test_an_export_of_too_much_is_refused(
     assert path.exists()
 
 
+@pytest.mark.parametrize("language", ["--rust", "--python"])
+def test_the_size_of_a_long_test_is_said_before_it_is_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, language: str
+) -> None:
+    journal, output = tmp_path / "long.kvj", tmp_path / "test.txt"
+    pool = kvpool.BlockPool(9, 2, journal=kvpool.journal.Journal(journal))
+    for _ in range(500):
+        pool.release(pool.allocate(2))
+    del pool
+    out, err = run(capsys, "export", journal, language, "-o", output)
+    written = output.read_text()
+    said = re.fullmatch(r".*test\.txt: 1,000 operations, ([\d,]+) lines, ([\d.]+) MB\n", err)
+    assert said is not None, err
+    assert int(said[1].replace(",", "")) == written.count("\n")
+    assert float(said[2]) == round(len(written) / 1e6, 1)
+    out, err = run(capsys, "export", journal, language)
+    assert (out, err.startswith("the test: 1,000 operations")) == (written, True)
+    # Of a short one, nothing.
+    assert run(capsys, "export", record(tmp_path / "short.kvj"), language)[1] == ""
+
+
+#: A command, and how much memory it may take, as a multiple of the journal.
+MEMORY = [("show", 1), ("replay", 8), ("bisect", 8), ("shrink", 30), ("export --rust", 10), ("export --python", 10)]
+
+
+@pytest.mark.parametrize(("command", "times"), MEMORY)
+def test_what_would_not_fit_into_memory_is_not_read(
+    capsys: pytest.CaptureFixture[str], good: Path, command: str, times: int
+) -> None:
+    most = good.stat().st_size * times / 2**30
+    bound = ["--max-gib", repr(most * 0.999)]
+    _, err = run(capsys, *command.split(), good, *bound, code=2)
+    assert f"good.kvj: {good.stat().st_size:,} bytes may take" in err
+    assert err.endswith("hint: --max-gib 1 allows it\n")
+    more = ["--operation", "40"] if command == "shrink" else []
+    run(capsys, *command.split(), good, "--max-gib", repr(most * 1.001), *more)
+    if command == "bisect":
+        run(capsys, "bisect", good, good, "--max-gib", repr(good.stat().st_size * 1.999 / 2**30), code=2)
+
+
+def test_standard_input_is_read_no_further_than_it_may(good: Path) -> None:
+    command = [sys.executable, "-m", "kvpool", "journal", "show", "-", "--max-gib", "1e-7"]
+    with good.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert done.returncode == 2
+    assert "stdin: more than 108 bytes may take 1.01e-07 GiB" in done.stderr
+
+
+@pytest.mark.parametrize("most", ["0", "-1", "nan", "inf"])
+def test_memory_that_is_none(capsys: pytest.CaptureFixture[str], good: Path, most: str) -> None:
+    assert "must be above 0, and finite" in run(capsys, "show", good, "--max-gib", most, code=2)[1]
+
+
 def test_an_export_that_fails_leaves_no_file(
     capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,10 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 128 + 4), 0),
         ("GLM-5", 78 * ((512 + 64) * 2 + 128 + 4), 0),
         ("Kimi-K2", 61 * (512 + 64) * 2, 0),
+        ("GLM-4.7-Flash", 47 * (512 + 64) * 2, 0),
+        ("MiniMax-M2", 62 * 2 * 8 * 128 * 2, 0),
+        ("Qwen3-Coder-480B-A35B", 62 * 2 * 8 * 128 * 2, 0),
+        ("Mistral-Small-3.2-24B", 40 * 2 * 8 * 128 * 2, 0),
         # Full attention of 2 heads of 256. A state: 3 tokens of 16 keys, 16 queries, 32 values of 128, and 32 matrices.
         (
             "Qwen3-Next-80B-A3B",
@@ -74,6 +78,11 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         # Its matrices are in fp32.
         ("Qwen3.5-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
         ("Qwen3.5-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
+        ("Qwen3-Coder-Next", 12 * 2 * 2 * 256 * 2, 36 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 2)),
+        ("Qwen3.5-4B", 8 * 2 * 4 * 256 * 2, 24 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
+        ("Qwen3.5-397B-A17B", 15 * 2 * 2 * 256 * 2, 45 * (3 * (2 * 16 + 64) * 128 * 2 + 64 * 128 * 128 * 4)),
+        ("Qwen3.6-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
+        ("Qwen3.6-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
         # Three convolutions over 32 heads of 128, and 32 matrices in fp32.
         ("Kimi-Linear-48B-A3B", 7 * (512 + 64) * 2, 20 * (3 * 3 * 32 * 128 * 2 + 32 * 128 * 128 * 4)),
         # Mamba-2: 3 tokens of the inputs and of 2 x 8 groups of 128; 128 heads of 64 x 128 in fp32.

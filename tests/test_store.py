@@ -363,3 +363,45 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
     del folder
     with opened(tmp_path)[0] as store:
         assert (store.stats().restored, store.stats().foreign) == (2, 0)
+
+
+#: Lets a process have everything but io_uring, as containers often do: a filter of system calls (seccomp), for good.
+WITHOUT_IO_URING = """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+IO_URING_SETUP, EPERM = 425, 1
+# Load the number of the call; return EPERM for that one, let the others pass.
+program = [(0x20, 0, 0, 0), (0x15, 0, 1, IO_URING_SETUP), (0x06, 0, 0, 0x00050000 | EPERM), (0x06, 0, 0, 0x7FFF0000)]
+class Filter(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_ushort), ("jt", ctypes.c_ubyte), ("jf", ctypes.c_ubyte), ("k", ctypes.c_uint)]
+class Program(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.POINTER(Filter))]
+filters = (Filter * 4)(*(Filter(*one) for one in program))
+# PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(4, filters)), 0, 0):
+    sys.exit(f"no filter: {ctypes.get_errno()}")
+"""
+
+
+def test_without_io_uring_threads_do_it_and_say_so(tmp_path: Path) -> None:
+    program = f"""{WITHOUT_IO_URING}
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from tests.test_store import *
+store, arena = opened(Path({str(tmp_path)!r}))
+fill(store, arena, range(3))
+assert finish(store, store.get([key(2)], [1])) == ["ok"] and arena.read(1) == payload(2)
+print(store.io)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=AGES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("threads (no io_uring: ")
+    assert "not permitted" in done.stdout
+    store, arena = opened(tmp_path)
+    with store:
+        assert store.io == StoreFolder(tmp_path).io
+        assert store.io.startswith(("io_uring", "threads (no io_uring: "))
+        assert finish(store, store.get([key(1)], [1])) == ["ok"]
+        assert arena.read(1) == payload(1)
+    with Store(Disk(tmp_path, 8 * (SLOT + 4096), free_floor_bytes=0, io_uring=False), arena, namespace()) as store:
+        assert store.io == "threads (no io_uring: switched off)"

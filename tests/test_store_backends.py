@@ -272,7 +272,7 @@ def test_urls_name_back_ends(url: str, shown: str) -> None:
     ("url", "message"),
     [
         ("ftp://host", "no back end is called ftp: a path, disk:///path"),
-        ("rediss://host", "no back end is called rediss"),
+        ("ftp://host", "no back end is called ftp"),
         ("disk://host/path", "has no path: write disk:///path"),
         ("redis+unix://:secret@host", "has no path: write redis+unix:///path"),
         ("redis://host/one", "the database is 'one': must be a number"),

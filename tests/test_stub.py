@@ -16,7 +16,21 @@ from types import ModuleType
 import pytest
 
 import kvpool
-from kvpool import _core, errors, hashing, journal, models, parts, policies, sizing, store, testing, traces, transfer
+from kvpool import (
+    _core,
+    errors,
+    events,
+    hashing,
+    journal,
+    models,
+    parts,
+    policies,
+    sizing,
+    store,
+    testing,
+    traces,
+    transfer,
+)
 
 STUBS = {
     "" if path.stem == "__init__" else path.stem: path
@@ -25,7 +39,7 @@ STUBS = {
 #: Longer than this, a stub is more than one topic: the manager, whose class cannot be shared out, is the longest.
 LINES = 1_100
 #: The modules of the package that have names of the binary.
-PUBLIC = (kvpool, hashing, journal, parts, policies, sizing, store, traces, transfer)
+PUBLIC = (kvpool, events, hashing, journal, parts, policies, sizing, store, traces, transfer)
 HEAVY = ("torch", "numpy", "typer", "rich", "vllm", "matplotlib")
 ERROR_CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -102,7 +103,17 @@ def test_types_are_shipped(wheel: Path) -> None:
             "kvpool/_core/__init__.pyi",
             "kvpool/_core/manager.pyi",
             "kvpool/transfer/ops.py",
+            "kvpool/data/example.jsonl.gz",
         } <= set(files.namelist())
+
+
+def test_no_other_package_is_required(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = files.read(name).decode()
+    required = re.findall(r"^Requires-Dist: (.*)$", metadata, flags=re.MULTILINE)
+    assert [one for one in required if "extra ==" not in one] == []
+    assert len([one for one in required if one.endswith(("extra == 'cli'", 'extra == "cli"'))]) == 2
 
 
 def test_the_source_distribution_builds_the_same_kernels(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 The browser is Qt WebEngine (Chromium) from PyPI, installed apart from the other packages by ``make .venv/.browser``. It
 runs in a process of its own, which is this file as a script: steps as JSON on its standard input, what came of them as
-JSON on its standard output. No display, no network: every request but that for the page itself is refused and listed.
+JSON on its standard output. No display, no network: every request but that for the page itself, or for what is below an
+address of its own, is refused and listed.
 
     visit = HeadlessBrowser.find().visit(Path("page.html"), [Evaluate("document.title"), Shot(Path("page.png"))])
 
@@ -118,15 +119,26 @@ class HeadlessBrowser:
         return browser
 
     def visit(
-        self, page: Path, steps: list[Step], *, width: int = 1080, height: int = 900, dark: bool = False
+        self,
+        page: Path | str,
+        steps: list[Step],
+        *,
+        width: int = 1080,
+        height: int = 900,
+        dark: bool = False,
+        below: str | None = None,
     ) -> Visit:
-        """Open a page and take the steps, in order.
+        """Open a page, a file or an address, and take the steps, in order. It may ask for what is ``below`` an address.
 
         Raises:
             BrowserError: The page did not load, a selector finds nothing, or a wait does not end.
         """
         told = [{"do": type(step).__name__, **dataclasses.asdict(step)} for step in steps]
-        job = {"page": str(page.resolve()), "steps": told, "width": width, "height": height}
+        where = {
+            "page": str(page) if isinstance(page, str) else str(page.resolve()),
+            "is_file": not isinstance(page, str),
+        }
+        job = {**where, "steps": told, "width": width, "height": height, "below": below}
         done = self._run([__file__], json.dumps(job, default=str), dark=dark)
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
@@ -183,7 +195,7 @@ def _serve(job: dict[str, Any]) -> dict[str, Any]:
     console: list[str] = []
     requests: list[str] = []
     values: list[Any] = []
-    address = QUrl.fromLocalFile(job["page"])
+    address = QUrl.fromLocalFile(job["page"]) if job["is_file"] else QUrl(job["page"])
 
     class Page(QWebEnginePage):  # type: ignore[misc]
         def javaScriptConsoleMessage(self, level: Any, message: str, line: int, _: str) -> None:  # noqa: N802
@@ -191,8 +203,11 @@ def _serve(job: dict[str, Any]) -> dict[str, Any]:
 
     class Gate(QWebEngineUrlRequestInterceptor):  # type: ignore[misc]
         def interceptRequest(self, info: Any) -> None:  # noqa: N802
-            if info.requestUrl() != address:
-                requests.append(info.requestUrl().toString())
+            asked = info.requestUrl()
+            if asked == address or (job["below"] and asked.toString().startswith(job["below"])):
+                return
+            if asked.scheme() != "blob":  # made by the page itself: a worker, for instance
+                requests.append(asked.toString())
                 info.block(True)
 
     application = QApplication(["headless_browser"])  # noqa: F841 - must outlive the view

@@ -18,11 +18,9 @@ earlier copy of it is on this machine. That is said in capitals, and is the only
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import tomllib
@@ -33,20 +31,13 @@ if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools import manifests
+from tools.cargo_tools import ROOT, CheckFailedError, SkippedError, call, find_cargo_tool, require, run_checks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 #: Newest when this was written, builds with Rust 1.88. Another one may name its settings otherwise.
 CARGO_DENY: Final = "0.20.2"
-#: It runs for a second: no time is spent on making it fast.
-QUICK_BUILD: Final = {
-    "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16",
-    "CARGO_PROFILE_RELEASE_DEBUG": "0",
-    "CARGO_PROFILE_RELEASE_LTO": "off",
-    "CARGO_PROFILE_RELEASE_OPT_LEVEL": "1",
-}
 #: How git says that a repository cannot be reached, as opposed to what else may be wrong.
 UNREACHABLE: Final = re.compile(
     r"unable to access|could not resolve host|could not read from remote|connection (refused|reset|timed out)"
@@ -55,54 +46,6 @@ UNREACHABLE: Final = re.compile(
 )
 #: How cargo-deny says that it has no copy of the database, or none to rely on.
 NO_DATABASE: Final = re.compile(r"failed to load advisory database|failed to get '?FETCH_HEAD'? metadata")
-
-
-class CheckFailedError(Exception):
-    """A check found something, or could not be made. The message says what, or names what has said it."""
-
-
-class SkippedError(Exception):
-    """A check could not be made, for the one reason that is none to fail. The message says which."""
-
-
-def call(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in the root of the checkout, and keeps what it says."""
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT,
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-
-
-def require(done: subprocess.CompletedProcess[str], what: str) -> str:
-    """The output of a command that has to succeed."""
-    if done.returncode != 0:
-        raise CheckFailedError(f"{what}, exit status {done.returncode}:\n{done.stdout.rstrip()}")
-    return done.stdout
-
-
-def is_wanted(program: Path) -> bool:
-    """Whether a program is there and is the version of cargo-deny that deny.toml was written for."""
-    if not os.access(program, os.X_OK):
-        return False
-    return call(program, "--version").stdout.split() == ["cargo-deny", CARGO_DENY]
-
-
-def find_cargo_deny(tools: Path) -> Path:
-    """cargo-deny of the wanted version, installed if need be."""
-    for known in (tools / "bin" / "cargo-deny", Path(shutil.which("cargo-deny") or os.devnull)):
-        if is_wanted(known):
-            return known
-    print(f"cargo-deny {CARGO_DENY}: installing it into {tools}, once, for minutes", flush=True)
-    cargo = os.environ.get("CARGO", "cargo")
-    wanted = ("--version", f"={CARGO_DENY}", "--root", str(tools), "--force", "--quiet")
-    require(call(cargo, "install", "--locked", "cargo-deny", *wanted, **QUICK_BUILD), "cargo install cargo-deny")
-    return tools / "bin" / "cargo-deny"
 
 
 def check_manifests() -> str:
@@ -178,24 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tools", type=Path, default=ROOT / "target" / "tools", help="where cargo-deny is, or will be")
     parser.add_argument("--require-advisories", action="store_true", help="fail if they cannot be checked")
     given = parser.parse_args(arguments)
-    skipped = failed = False
-    deny: Path | None = None
-    for name in ("manifests", "crates", "advisories", "wheel"):
-        try:
-            if name == "manifests":
-                said = check_manifests()
-            elif name == "wheel":
-                said = check_wheel(given.wheels)
-            else:
-                deny = deny or find_cargo_deny(given.tools)
-                said = check_crates(deny) if name == "crates" else check_advisories(deny)
-            print(f"{name}: {said}", flush=True)
-        except CheckFailedError as error:
-            failed = True
-            print(f"{name}: FAILED: {error}", file=sys.stderr, flush=True)
-        except SkippedError as error:
-            skipped = True
-            print(f"{name}: SKIPPED, NOT CHECKED: {error}", file=sys.stderr, flush=True)
+    deny = functools.cache(lambda: find_cargo_tool("cargo-deny", CARGO_DENY, given.tools))
+    failed, skipped = run_checks(
+        [
+            ("manifests", check_manifests),
+            ("crates", lambda: check_crates(deny())),
+            ("advisories", lambda: check_advisories(deny())),
+            ("wheel", lambda: check_wheel(given.wheels)),
+        ]
+    )
     return 1 if failed or (skipped and given.require_advisories) else 0
 
 

@@ -1,4 +1,4 @@
-//! What evidence costs: the pool's per-block operations with a digest kept, the digest itself, and the scrubber.
+//! What evidence costs: the pool's per-block operations with a digest kept, the digest itself, and the scrubber; and with metrics.
 //!
 //! Guards: a digest costs a few nanoseconds per block touched, a scrubbed block some tens, and neither depends on the size of the
 //! pool but for cache misses. The rows of `pool` without a digest are the yardstick.
@@ -20,8 +20,9 @@ struct State {
 }
 
 impl State {
-    fn full(num_blocks: usize, digest: bool) -> Self {
-        let watch = WatchConfig { digest, ..WatchConfig::default() };
+    fn full(num_blocks: usize, watched: &str) -> Self {
+        let (digest, metrics) = (watched == "_digested", watched == "_metered");
+        let watch = WatchConfig { digest, metrics, ..WatchConfig::default() };
         let mut pool = pool(num_blocks).unwrap().watched(&watch).unwrap();
         let chains = fill(&mut pool).unwrap();
         Self { pool, scrubber: Scrubber::default(), chains, turn: 0, table: Vec::new() }
@@ -52,11 +53,10 @@ fn per_block(criterion: &mut Criterion) {
     for size in SIZES {
         let mut group = criterion.benchmark_group("evidence");
         group.throughput(Throughput::Elements(REQUEST_BLOCKS as u64));
-        for digest in [false, true] {
-            let id = |name: &str| {
-                BenchmarkId::new(if digest { format!("{name}_digested") } else { name.into() }, size)
-            };
-            let mut state = State::full(size, digest);
+        for watched in ["", "_digested", "_metered"] {
+            let id = |name: &str| BenchmarkId::new(format!("{name}{watched}"), size);
+            let mut state = State::full(size, watched);
+            state.pool.observe_time(1.0).unwrap();
             group.bench_function(id("hit"), |bencher| {
                 bencher.iter_custom(|n| time(n, &mut state, State::hit, State::release).unwrap());
             });
@@ -72,7 +72,7 @@ fn per_block(criterion: &mut Criterion) {
                 let scrub = |s: &mut State| s.scrubber.scrub(&mut s.pool, REQUEST_BLOCKS).map(drop);
                 bencher.iter_custom(|n| time(n, &mut state, scrub, |_| Ok(())).unwrap());
             });
-            if digest {
+            if watched == "_digested" {
                 group.bench_function(id("digest"), |bencher| {
                     bencher.iter_custom(|n| {
                         let count = |s: &mut State| {

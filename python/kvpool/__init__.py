@@ -17,8 +17,8 @@ Admission(cached_tokens=0, cached_blocks=0, num_blocks=3)
 
 This package has what a scheduler needs. The rest is by topic: :mod:`kvpool.errors`, :mod:`kvpool.hashing`,
 :mod:`kvpool.journal`, :mod:`kvpool.traces`, :mod:`kvpool.sizing`, :mod:`kvpool.policies`, :mod:`kvpool.parts`,
-:mod:`kvpool.transfer`, :mod:`kvpool.store`, :mod:`kvpool.models`, :mod:`kvpool.testing`. Each is imported when it is
-first used.
+:mod:`kvpool.transfer`, :mod:`kvpool.store`, :mod:`kvpool.events`, :mod:`kvpool.metrics`, :mod:`kvpool.hints`,
+:mod:`kvpool.models`, :mod:`kvpool.testing`. Each is imported when it is first used.
 
 Importing kvpool needs neither torch nor CUDA nor any other package. Every object may be used by several threads; after
 a ``fork`` the child makes objects of its own, for another thread may have held a lock at that moment.
@@ -56,8 +56,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from kvpool import errors as errors
+    from kvpool import events as events
     from kvpool import hashing as hashing
+    from kvpool import hints as hints
     from kvpool import journal as journal
+    from kvpool import metrics as metrics
     from kvpool import models as models
     from kvpool import parts as parts
     from kvpool import policies as policies
@@ -108,7 +111,21 @@ __all__ = [
     "__version__",
 ]
 
-_LAZY = ("hashing", "journal", "models", "parts", "policies", "sizing", "store", "testing", "traces", "transfer")
+_LAZY = (
+    "events",
+    "hashing",
+    "hints",
+    "journal",
+    "metrics",
+    "models",
+    "parts",
+    "policies",
+    "sizing",
+    "store",
+    "testing",
+    "traces",
+    "transfer",
+)
 
 # Type checkers have the imports above.
 if not TYPE_CHECKING:

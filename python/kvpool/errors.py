@@ -1,6 +1,16 @@
 """Exceptions of kvpool: one base class, and each also the builtin that callers would catch.
 
 Whatever call raises one of these has changed nothing.
+
+>>> import kvpool
+>>> pool = kvpool.BlockPool(num_blocks=4)
+>>> try:
+...     pool.allocate(5)
+... except kvpool.errors.OutOfBlocksError as error:
+...     print(error.needed, error.available, isinstance(error, MemoryError))
+5 3 True
+>>> pool.num_available
+3
 """
 
 from __future__ import annotations

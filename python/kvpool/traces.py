@@ -8,6 +8,25 @@
 The formats: ``docs/traces.md``. What a cache of another size or policy would hit: :mod:`kvpool.sizing`.
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
 from kvpool._core.traces import Replay, Trace, TraceReader, trace_formats
 
-__all__ = ["Replay", "Trace", "TraceReader", "trace_formats"]
+__all__ = ["EXAMPLE", "Replay", "Trace", "TraceReader", "example_path", "trace_formats"]
+
+#: What :meth:`Trace.generate` makes the example from; a test makes it again.
+EXAMPLE: Final[dict[str, Any]] = {"requests": 2000, "seed": 21, "rate_per_s": 2.0}
+
+
+def example_path() -> Path:
+    """The trace that ships with kvpool: made up from :data:`EXAMPLE`, in Mooncake's format.
+
+    Chats, agents and one-shot requests over a quarter of an hour. ``kvpool size example`` reads it.
+
+    >>> len(Trace.read(example_path()))
+    2000
+    """
+    return Path(__file__).with_name("data") / "example.jsonl.gz"

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import sys
+import tempfile
 import time
 import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvpool.errors import InvalidArgumentError, StoreInUseError
+from kvpool.errors import ClosedError, InvalidArgumentError, StoreInUseError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.integrations.weights import weights_of
 from kvpool.store import StoreFolder
 from tests.integrations.offload_stand_ins import Context, LookupResult, TransferJob, Vllm, loaded
+from tools.vllm import offload_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -304,3 +307,28 @@ def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
     for settings in ({"on_reset": "maybe"}, {"admission": "maybe"}, {"workers": 0}, {"capacity_bytes": -1}):
         with pytest.raises(InvalidArgumentError, match=next(iter(settings))):
             Engine(vllm, tmp_path, **settings)
+
+
+def test_what_the_conformance_run_wrote_goes_with_it(
+    vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left 1.5 GB a run: nobody removed the folder, and stores that tests left open wrote on."""
+    example = types.ModuleType("vllm.v1.kv_offload.tiering.example.manager")
+    vars(example)["ExampleSecondaryTierManager"] = types.SimpleNamespace(medium="DRAM", cache_hit_source="host")
+    monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.example", types.ModuleType("example"))
+    monkeypatch.setitem(sys.modules, example.__name__, example)
+    monkeypatch.setenv("KVPOOL_OFFLOAD", "tier")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    offload_plugin.pytest_configure()
+    memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
+    tiers = [example.ExampleSecondaryTierManager(spec_of(), memoryview(memory), "example") for _ in range(2)]
+    for tier in tiers:
+        tier.submit_store(TransferJob(1, [key(1)], [0], False, Context({key(1): 0})))
+    tiers[0].shutdown()
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("kvpool-tier-")
+    assert len(list(folder.iterdir())) == 2
+    offload_plugin.pytest_unconfigure()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ClosedError, match="closed"):
+        tiers[1].submit_store(TransferJob(2, [key(2)], [0], False, Context({key(2): 0})))

@@ -1,6 +1,7 @@
 """A pytest plugin: puts kvpool where vLLM's tests of KV offloading look for vLLM's LRU, before they import anything.
 
-``tools/vllm_offload_conformance.py`` gives it to pytest with ``-p``. ``KVPOOL_OFFLOAD`` says what is replaced:
+``tools/vllm_offload_conformance.py`` gives it to pytest with ``-p``. What a tier has written goes when the tests have
+ended. ``KVPOOL_OFFLOAD`` says what is replaced:
 
 - ``policy``: the policy ``"lru"`` of vLLM's manager is ``kvpool_lru``.
 - ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``. Its positional
@@ -17,7 +18,13 @@ import importlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: What is undone when the tests have ended.
+UNDONE: Final[list[Callable[[], None]]] = []
 
 
 def use_policy() -> None:
@@ -75,7 +82,17 @@ def use_tier() -> None:
     # The tests' specs are mocks: whose KV it is has tests of its own.
     vars(module)["namespace_of"] = lambda *_, **__: namespace
     example = importlib.import_module("vllm.v1.kv_offload.tiering.example.manager")
-    root = Path(tempfile.mkdtemp(prefix="kvpool-tier-"))
+    scratch = tempfile.TemporaryDirectory(prefix="kvpool-tier-")
+    root = Path(scratch.name)
+    tiers: list[Any] = []
+
+    def end() -> None:
+        # A store writes until it is closed, and many a test leaves its tier open.
+        for tier in tiers:
+            tier.shutdown()
+        scratch.cleanup()
+
+    UNDONE.append(end)
 
     class Tier(module.KvpoolStoreTier):  # type: ignore[name-defined, misc]
         count = 0
@@ -92,6 +109,7 @@ def use_tier() -> None:
                 root_dir=str(root / str(Tier.count)), capacity_bytes=1 << 24, free_floor_bytes=0, admission="always",
                 weights="", on_reset="keep",
             )  # fmt: skip
+            tiers.append(self)
 
         @property
         def chunks(self) -> Chunks:
@@ -113,3 +131,8 @@ def pytest_configure() -> None:
     replaced = os.environ.get("KVPOOL_OFFLOAD", "")
     if replaced:
         {"policy": use_policy, "manager": use_manager, "tier": use_tier}[replaced]()
+
+
+def pytest_unconfigure() -> None:
+    while UNDONE:
+        UNDONE.pop()()

@@ -23,6 +23,7 @@ from typing_extensions import Buffer
 
 from kvpool._core import (
     advisor,
+    events,
     explain,
     groups,
     hashing,
@@ -46,6 +47,7 @@ __all__ = [
     "__version__",
     "advisor",
     "debug_build",
+    "events",
     "explain",
     "groups",
     "hashing",

@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, final, overload
 
 from kvpool._core import DifferenceKind, ExportLanguage, JournalSubject
+from kvpool._core.advisor import Advice, AdvisorConfig
+from kvpool._core.explain import ExplainConfig
+from kvpool._core.pool import PoolStats
+from kvpool._core.requests import ManagerStats, PoolMetrics
 
 __all__ = [
     "Journal",
@@ -13,10 +17,12 @@ __all__ = [
     "JournalInfo",
     "JournalReport",
     "JournalStats",
+    "JournalView",
     "ShrunkJournal",
     "bisect_journal",
     "compare_journals",
     "export_journal",
+    "observe_journal",
     "read_journal",
     "replay_journal",
     "shrink_journal",
@@ -241,6 +247,69 @@ def replay_journal(
             instance.
         JournalFileError: The file cannot be read.
         InvalidArgumentError: ``until`` or ``check_every`` is negative.
+    """
+
+@final
+class JournalView:
+    """What a journal's pool or manager says of itself at a moment of its replay."""
+
+    @property
+    def operations(self) -> int:
+        """Operations so far."""
+    @property
+    def subject(self) -> JournalSubject:
+        """What was recorded: pool, manager or vllm-pool."""
+    @property
+    def stats(self) -> ManagerStats | None:
+        """The manager's counts; None of a pool."""
+    @property
+    def pool(self) -> PoolStats:
+        """The pool's own counts; of a manager the device's."""
+    @property
+    def host(self) -> PoolStats | None:
+        """Those of the host tier, or None if there is none."""
+    @property
+    def metrics(self) -> list[PoolMetrics]:
+        """What was counted in each tier; empty for vLLM's pools."""
+    @property
+    def advice(self) -> Advice | None:
+        """What the advisor says, or None without one."""
+
+def observe_journal(
+    journal: bytes | str | PathLike[str],
+    *,
+    every: int = 0,
+    until: int | None = None,
+    advisor: AdvisorConfig | bool | None = None,
+    explain: ExplainConfig | bool | None = None,
+    metrics: bool = True,
+    progress: Callable[[int], object] | None = None,
+) -> tuple[list[JournalView], JournalReport]:
+    """Replays a journal, watched, and returns what its subject says on the way, and what the replay found.
+
+    With observers that it was recorded without: they change no answer. The tokens of a replay are made up, so no
+    explanation says from which token inside of a block on two prompts differ; ages are on the clock of
+    ``advance_time``, and where nobody called it there are none.
+
+    Args:
+        journal: Its file, or its bytes.
+        every: Operations from one view to the next; 0 for one at the end alone.
+        until: The operation to stop before; None is the end.
+        advisor: As of ``CacheManager``; None is the one that the journal was recorded with, if any.
+        explain: As of ``CacheManager``.
+        metrics: As of ``CacheManager``.
+        progress: As in ``replay_journal``.
+
+    Raises:
+        JournalError: As in ``replay_journal``.
+        JournalFileError: The file cannot be read.
+        InvalidArgumentError: A number is negative.
+
+    >>> pool = kvpool.BlockPool(64, 4, journal=kvpool.journal.Journal(ring_bytes=1 << 20))
+    >>> pool.release(pool.allocate(3))
+    >>> views, report = kvpool.journal.observe_journal(pool.journal_image(), every=1)
+    >>> [(view.operations, view.pool.active) for view in views], report.is_exact
+    ([(1, 3), (2, 0)], True)
     """
 
 def bisect_journal(

@@ -22,7 +22,16 @@ from kvpool._core.groups import GroupFit, GroupSpec
 from kvpool._core.hashing import ExtraKeys, HashCursor
 from kvpool._core.journal import Journal, JournalStats
 from kvpool._core.pool import BlockEvent, PoolStats
-from kvpool._core.requests import Admission, AdmissionFit, ManagerStats, Probe, RequestInfo, ScrubReport, Step
+from kvpool._core.requests import (
+    Admission,
+    AdmissionFit,
+    ManagerStats,
+    PoolMetrics,
+    Probe,
+    RequestInfo,
+    ScrubReport,
+    Step,
+)
 from kvpool._core.retention import HintReport, RetentionConfig, RetentionStats, _Ranges
 from kvpool._core.tiers import TransferPlan
 from kvpool.policies import Policy as _Policy
@@ -68,6 +77,8 @@ class CacheManager:
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the manager's back. 24 bytes per block.
         scrub_blocks: Blocks of each tier that every ``complete_step`` scrubs; 0 for none.
+        metrics: Counts ages of blocks at hits and evictions, causes, and hits of tenants, for ``metrics`` and
+            ``kvpool.metrics``. 24 bytes per block of each tier.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
@@ -114,6 +125,7 @@ class CacheManager:
         journal: Journal | None = None,
         digest: bool = False,
         scrub_blocks: int = 0,
+        metrics: bool = False,
     ) -> Self: ...
     def prepare(self, tokens: Tokens, extra: ExtraKeys | None = None) -> HashCursor:
         """Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -266,7 +278,6 @@ class CacheManager:
             InvalidArgumentError: The lists differ in length.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
-            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     @overload
     def append_ragged(
@@ -355,7 +366,6 @@ class CacheManager:
             OutOfBlocksError: Too few blocks are available.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
-            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
         >>> manager.admit("long", range(100), allocate_tokens=8).num_blocks
@@ -386,7 +396,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request loads nothing.
             InvalidArgumentError: More tokens than were to be loaded, or fewer than were cached.
-            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
         >>> manager.admit("a", range(19), external_tokens=16).external_tokens
@@ -435,7 +444,6 @@ class CacheManager:
             RequestStateError: The request neither runs nor is preempted.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Makes a second request over the blocks of a running one: parallel sampling, beam search.
@@ -446,7 +454,6 @@ class CacheManager:
             UnknownRequestError: No request has the parent's id.
             DuplicateRequestError: A request has the child's id.
             RequestStateError: The parent is not running.
-            ArgumentTypeError: An id is neither a str nor an int.
         """
     def fork_batch(self, parent_ids: Iterable[RequestId], child_ids: Iterable[RequestId]) -> None:
         """Makes a second request of each of a batch, all or nothing.
@@ -462,7 +469,6 @@ class CacheManager:
             DuplicateRequestError: A request has a child's id, or a child is named twice.
             RequestStateError: A parent is not running.
             InvalidArgumentError: The lists differ in length.
-            ArgumentTypeError: An id is neither a str nor an int.
         """
     def truncate(
         self, request_id: RequestId, num_tokens: int, *, after_step: int | None = None, until: int | None = None
@@ -482,7 +488,6 @@ class CacheManager:
             InvalidArgumentError: More than its tokens, or fewer than the window has left; the ticket is not open.
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def truncate_batch(
         self,
@@ -519,7 +524,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not running.
             InvalidArgumentError: The manager has groups, which say themselves what they give up.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def take_plan(self) -> TransferPlan:
         """Hands out all planned copies as one plan.
@@ -538,7 +542,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not running.
             DuplicateRequestError: A request is named twice.
-            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def begin_swap_in(self, request_ids: Iterable[RequestId]) -> int:
         """Begins to bring swapped requests back and returns the swap's number.
@@ -551,7 +554,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not swapped out.
             DuplicateRequestError: A request is named twice.
-            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap out would find its blocks: ok, later or never.
@@ -563,7 +565,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not running.
             DuplicateRequestError: A request is named twice.
-            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap in would find its blocks: ok, later or never.
@@ -575,7 +576,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request is not swapped out.
             DuplicateRequestError: A request is named twice.
-            ArgumentTypeError: Ids are of a type or dtype that is not taken.
         """
     def complete_swap(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done and returns old block -> new block.
@@ -594,10 +594,7 @@ class CacheManager:
             SwapError: It is over.
         """
     def host_stats(self) -> PoolStats | None:
-        """Returns the counters and gauges of the host tier's pool, or None if there is none.
-
-        O(1).
-        """
+        """Returns the counters and gauges of the host tier's pool, or None if there is none."""
     def commit(self, request_id: RequestId, computed_tokens: int) -> int:
         """Says that the first tokens of a request are computed, and returns how many blocks that registered.
 
@@ -613,7 +610,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is preempted.
             InvalidArgumentError: More tokens than the request has, or fewer than were computed before.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def commit_batch(self, request_ids: Iterable[RequestId], computed_tokens: _Ints) -> int:
         """Commits a whole batch, all or nothing, and returns how many blocks that registered.
@@ -648,7 +644,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: It is releasing already.
             InvalidArgumentError: The ticket is not open.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def release_batch(
         self, request_ids: Iterable[RequestId], *, after_step: int | None = None, until: int | None = None
@@ -667,7 +662,6 @@ class CacheManager:
             DuplicateRequestError: A request is named twice.
             RequestStateError: A request is releasing already.
             InvalidArgumentError: The ticket is not open.
-            ArgumentTypeError: An id is neither a str nor an int.
         """
     def end_session(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
@@ -692,7 +686,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: It is releasing already.
             InvalidArgumentError: The ticket is not open.
-            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
         >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
@@ -718,7 +711,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             InvalidArgumentError: A range ends before it begins; there is a time to live and was no ``advance_time``.
             NoRetentionError: The manager has no retention.
-            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, retention=True)
         >>> _ = manager.admit("chat", range(12)), manager.commit("chat", 12)
@@ -745,7 +737,6 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id.
             NoRetentionError: The manager has no retention.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def retain_prefix(self, prompt: Tokens | HashCursor, ranges: _Ranges, extra: ExtraKeys | None = None) -> HintReport:
         """Says how long ranges of cached content are worth keeping, whoever computed it.
@@ -817,6 +808,20 @@ class CacheManager:
         >>> advice["block_hit_rate"], {point["blocks"]: point["block_hit_rate"] for point in advice["curve"]}[12]
         (0.15, 0.9)
         """
+    def metrics(self) -> list[PoolMetrics]:
+        """Returns what was counted in each tier, the device first; an empty list without metrics.
+
+        O(buckets and tenants). docs/metrics.md says what each number means.
+        """
+    def observe_time(self, now: float) -> None:
+        """Says what time it is for the metrics, in seconds on a clock of the caller's.
+
+        With retention ``advance_time`` says it too. In no journal, for it changes no answer. O(tiers).
+
+        Raises:
+            TimeBackwardsError: An earlier call gave a later time.
+            InvalidArgumentError: Not a number.
+        """
     def explain(self, request_id: RequestId) -> Explanation:
         """Says why a request had to compute what it did when it was admitted or resumed last.
 
@@ -826,7 +831,6 @@ class CacheManager:
         Raises:
             UnknownRequestError: No request has this id, or it was released too long ago.
             InvalidArgumentError: The manager was made without ``explain``.
-            ArgumentTypeError: The id is neither a str nor an int.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, explain=True)
         >>> _ = manager.admit("a", range(12)), manager.commit("a", 12)
@@ -861,7 +865,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is preempted already, being swapped, or loading.
             InvalidArgumentError: The ticket is not open.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def resume(
         self, request_id: RequestId, *, allocate_tokens: int | None = None, external_tokens: int = 0
@@ -880,7 +883,6 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: The request is not preempted.
             InvalidArgumentError: As many external tokens as it has tokens, or more.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def complete_step(self, step: int) -> int:
         """Ends the fences of a step and of all earlier steps, and returns how many references they held.
@@ -936,7 +938,6 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            ArgumentTypeError: The id is neither a str nor an int.
         """
     def bump_epoch(self) -> int:
         """Starts a new epoch, for instance after a change of weights, and returns its number.
@@ -1000,10 +1001,7 @@ class CacheManager:
         ([('stored', 0, 1)], 0)
         """
     def stats(self) -> ManagerStats:
-        """Returns the manager's counters and gauges.
-
-        O(1).
-        """
+        """Returns the manager's counters and gauges."""
     @property
     def num_blocks(self) -> int:
         """Blocks of the pool, null block included."""

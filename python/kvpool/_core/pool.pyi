@@ -8,7 +8,7 @@ from kvpool._core import BlockIds, BlockState, Duplicates, EvictionPolicy, Verif
 from kvpool._core.advisor import Advice, AdvisorConfig
 from kvpool._core.hashing import ChainLink, HashChain
 from kvpool._core.journal import Journal, JournalStats
-from kvpool._core.requests import Match, Probe, ScrubReport
+from kvpool._core.requests import Match, PoolMetrics, Probe, ScrubReport
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats
 from kvpool.policies import Policy as _Policy
 
@@ -74,6 +74,8 @@ class BlockPool:
         digest: Keeps a digest of the state, for ``state_digest``, and lets ``scrub`` find reference counts that were
             changed behind the pool's back. 24 bytes per block.
         payloads: Contents can have payloads, for ``set_payloads``. Some 90 bytes per block that has one.
+        metrics: Counts ages of blocks at hits and evictions, causes, and hits of tenants, for ``metrics`` and
+            ``kvpool.metrics``. 24 bytes per block.
 
     Raises:
         InvalidArgumentError: A setting is out of range; the message says which, and what is allowed.
@@ -107,6 +109,7 @@ class BlockPool:
         journal: Journal | None = None,
         digest: bool = False,
         payloads: bool = False,
+        metrics: bool = False,
     ) -> Self: ...
     @property
     def num_blocks(self) -> int:
@@ -577,6 +580,31 @@ class BlockPool:
         """Returns what the pool's traffic says of other sizes, policies and tenants; None without an advisor.
 
         Takes some 50 us; other threads go on. docs/advisor.md explains the answer.
+        """
+    def metrics(self) -> PoolMetrics | None:
+        """Returns what was counted since the pool was made; None without metrics.
+
+        O(buckets and tenants). docs/metrics.md says what each number means.
+
+        >>> pool = kvpool.BlockPool(num_blocks=9, block_size=4, metrics=True)
+        >>> chain = kvpool.BlockHasher(block_size=4).cursor(range(4)).chain()
+        >>> pool.observe_time(100.0)
+        >>> blocks = pool.allocate(1)
+        >>> registered = pool.register(blocks, chain)
+        >>> pool.mark_computed(blocks)
+        >>> pool.observe_time(104.0)
+        >>> hit = pool.match_and_acquire(chain)
+        >>> pool.metrics()["age_at_hit"]["sum"], pool.metrics()["no_tenant"]
+        (4.0, {'hits': 1, 'misses': 0})
+        """
+    def observe_time(self, now: float) -> None:
+        """Says what time it is for the metrics, in seconds on a clock of the caller's.
+
+        With retention ``advance_time`` says it too. In no journal, for it changes no answer. O(1).
+
+        Raises:
+            TimeBackwardsError: An earlier call gave a later time.
+            InvalidArgumentError: Not a number.
         """
     def check_policy(self) -> None:
         """Raises ``PolicyError`` if the pool's policy is written in Python and has failed.

@@ -1,7 +1,7 @@
 """What a manager answers: steps, admissions, requests, figures."""
 
 from collections.abc import Iterable
-from typing import ClassVar, Self, final
+from typing import ClassVar, Self, TypedDict, final, type_check_only
 
 from kvpool._core import BlockIds, Fit, RequestId, RequestState, Tokens, _Ints
 from kvpool._core.hashing import ChainLink, ExtraKeys, HashChain, HashCursor
@@ -18,6 +18,43 @@ __all__ = [
     "ScrubReport",
     "Step",
 ]
+
+@type_check_only
+class AgeHistogram(TypedDict):
+    """Values in buckets: ``counts`` has one more than ``bounds``, whose numbers belong to the bucket that they end."""
+
+    bounds: list[float]
+    counts: list[int]
+    sum: float
+
+@type_check_only
+class TenantHits(TypedDict):
+    """Blocks that lookups asked for; with KV-cache groups stretches of ``block_size`` tokens."""
+
+    hits: int
+    misses: int
+
+@type_check_only
+class PoolMetrics(TypedDict):
+    """What was counted of one tier: see docs/metrics.md. It is JSON, but for tenants, who are ints.
+
+    All in blocks, but for ages, in seconds. ``time`` is what was told last, None before. ``evicted`` is by cause:
+    ``policy``, ``priority``, ``end-of-life``, ``expired``, ``tenant-ceiling``.
+    """
+
+    time: float | None
+    stored: int
+    evicted: dict[str, int]
+    dropped: int
+    cleared: int
+    age_at_hit: AgeHistogram
+    reuse_gap: AgeHistogram
+    lifetime: AgeHistogram
+    idle_before_eviction: AgeHistogram
+    hits_before_eviction: AgeHistogram
+    tenants: dict[int, TenantHits]
+    other_tenants: TenantHits
+    no_tenant: TenantHits
 
 @final
 class Step:

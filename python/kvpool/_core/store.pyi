@@ -18,7 +18,9 @@ __all__ = [
     "SharedFolder",
     "Store",
     "StoreFolder",
+    "StoreServer",
     "StoreStats",
+    "check_object",
 ]
 
 #: What became of an object. Everything but ``ok`` is a miss to the request.
@@ -199,6 +201,8 @@ class Disk:
         free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
         direct: Whether to go round the page cache where the file system can.
         scanners: Threads that read headers at the start.
+        io_uring: Whether a worker has several transfers on their way at once where the kernel lets it; ``Store.io``
+            says whether it does.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -216,6 +220,7 @@ class Disk:
         free_floor_bytes: int = 4294967296,
         direct: bool = True,
         scanners: int = 8,
+        io_uring: bool = True,
     ) -> Self: ...
 
 @final
@@ -259,9 +264,14 @@ class Redis:
         max_payload: Bytes of the largest object; a slot of the arena by default.
         time_to_live: Seconds from its write after which a value ends; ``None`` for never.
         timeout: Seconds that the server may send and take nothing.
+        tls: Whether TLS (1.2 or 1.3) is spoken; never anything else then. What cannot be read of the following is a
+            ``StoreError`` when the store is opened, and so is a server that nobody vouches for.
+        tls_ca: A PEM file of those who may vouch for the server; those of this system by default.
+        tls_certificate: PEM files of this side's certificate and key, for servers that ask for one.
+        tls_server_name: The name in the server's certificate, if it is not ``host``.
 
     Raises:
-        InvalidArgumentError: A number is out of range, or there are two addresses.
+        InvalidArgumentError: A number is out of range, there are two addresses, or TLS to a Unix socket.
 
     >>> kvpool.store.Redis(64 << 30, host="cache.internal", password="secret")
     Redis("cache.internal:6379", 68719476736)
@@ -281,6 +291,10 @@ class Redis:
         max_payload: int | None = None,
         time_to_live: float | None = 86400.0,
         timeout: float = 5.0,
+        tls: bool = False,
+        tls_ca: str | PathLike[str] | None = None,
+        tls_certificate: tuple[str | PathLike[str], str | PathLike[str]] | None = None,
+        tls_server_name: str | None = None,
     ) -> Self: ...
 
 @final
@@ -502,6 +516,13 @@ class Store:
     @property
     def is_direct(self) -> bool:
         """Whether transfers go round the page cache."""
+    @property
+    def io(self) -> str:
+        """How bytes move.
+
+        ``io_uring`` of a disk, or ``threads (no io_uring: WHY)`` where the kernel does not let it; ``threads`` of the
+        other back ends.
+        """
     def stats(self) -> StoreStats:
         """What it did and has.
 
@@ -645,6 +666,12 @@ class StoreFolder:
     @property
     def object_bytes(self) -> int:
         """Bytes of the disk per object."""
+    @property
+    def io(self) -> str:
+        """How a store on this machine would move bytes.
+
+        As ``Store.io``.
+        """
     def objects(
         self, first: int, count: int, *, verify: bool = False
     ) -> list[tuple[int, str | None, int, int, str | None]]:
@@ -683,3 +710,78 @@ class StoreFolder:
             StoreError: It was not opened as ``exclusive``, or the disk fails.
             InvalidArgumentError: It is no digest.
         """
+
+@final
+class StoreServer:
+    """A Redis or Valkey server whose objects are looked at.
+
+    From outside, by people and tools, while engines use it: what comes and goes meanwhile is seen or not.
+
+    Args:
+        server: Which one; how much of it does not matter.
+
+    Raises:
+        StoreError: It cannot be reached, or refuses.
+
+    >>> try:
+    ...     kvpool.store.StoreServer(kvpool.store.Redis(1 << 30, unix_socket="/no/such/socket")).scan()
+    ... except kvpool.errors.StoreError as error:
+    ...     print(error)
+    asking the server failed: No such file or directory (os error 2)
+    """
+
+    def __new__(cls, server: Redis) -> Self: ...
+    def keys(self) -> int:
+        """How many keys its database has, those of others included.
+
+        Raises:
+            StoreError: The server fails.
+        """
+    def scan(
+        self, cursor: int = 0, *, verify: bool = False
+    ) -> tuple[int, list[tuple[str, str | None, int, int, str | None]], dict[str, Namespace | None], int]:
+        """The page of keys that begins at a cursor.
+
+        Returns the cursor of the next page, 0 behind the last; of each object its name, the digest of its namespace,
+        its group, bytes of its payload, and what is wrong with it; the namespaces whose texts are on this page, None
+        for one that is damaged; and the number of keys that somebody else has. A key may be on two pages while the
+        server's table grows or shrinks.
+
+        Args:
+            cursor: 0, or what the page before returned.
+            verify: Whether payloads are read and their checksums compared.
+
+        Raises:
+            StoreError: The server fails.
+        """
+    def remove(self, names: Sequence[str]) -> None:
+        """Removes objects.
+
+        Raises:
+            StoreError: The server fails.
+            InvalidArgumentError: One is no name of an object; then none is removed.
+        """
+    def forget(self, digest: str) -> None:
+        """Removes the text of a namespace.
+
+        Raises:
+            StoreError: The server fails.
+            InvalidArgumentError: It is no digest.
+        """
+
+def check_object(
+    name: str, front: bytes, length: int, payload: bytes | None = None
+) -> tuple[str, str | None, int, int, str | None] | None:
+    """What an object is that a back end has under a name.
+
+    Returns its name, the digest of its namespace, its group, bytes of its payload, and what is wrong with it; None if
+    the name is not one of an object.
+
+    Args:
+        name: As back ends are given it: ``NAMESPACE/HASH-GROUP``.
+        front: Its first 112 bytes: the header.
+        length: Bytes of all of it.
+        payload: What is behind the header, to be compared with its checksum.
+
+    >>> kvpool.store.check_object("notes.txt", b"", 0)
+    """

@@ -1,4 +1,4 @@
-"""The command line: ``kvpool replay``, ``size``, ``trace``, ``journal``, ``store``, ``generate``, ``models``, ``hash``.
+"""The command line, ``kvpool``: a module for each command, each with its own.
 
 This module owns how a command ends. Exit code 0: done. 1: the job failed, on a bad trace or file.
 2: bad usage. 130: Ctrl-C. Whatever goes wrong is one line on stderr, ``error: ...``, and where it helps a
@@ -6,7 +6,8 @@ second one that says what to do next. Results go to stdout, everything else to s
 stdout that goes away early (``| head``) is no error. Text from outside is printed as
 :mod:`kvpool.cli.terminal` says.
 
-Typer and Rich are imported below this package only: ``import kvpool`` does not need them.
+Typer and Rich are imported below this package only, and installed by ``kvpool[cli]``: neither ``import kvpool`` nor the
+plug-ins need them. Without them :mod:`kvpool.__main__` says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import typer
 
 import kvpool
 from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
+from kvpool.cli.compare import COMPARE_EXAMPLES, compare_command
+from kvpool.cli.completion import COMPLETION_EXAMPLES, completion_command, proposals
 from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
 from kvpool.cli.journal import journal_app
@@ -27,6 +30,7 @@ from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
 from kvpool.cli.size import SIZE_EXAMPLES, size_command
 from kvpool.cli.store import store_app
 from kvpool.cli.terminal import prepared, shown
+from kvpool.cli.top import TOP_EXAMPLES, top_command
 from kvpool.cli.trace import trace_app
 from kvpool.errors import KvpoolError
 
@@ -41,13 +45,17 @@ _EXAMPLES: Final = """Examples:
 
   kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
 
-  kvpool size trace.jsonl --model llama-3.1-8b --html report.html
+  kvpool size example --model llama-3.1-8b --html report.html
+
+  kvpool compare lru adaptive --trace example
 
   kvpool generate | kvpool replay - --mode lookup --json
 
   kvpool journal replay run.kvj     a run of yours again, bit by bit
 
   kvpool store show /mnt/nvme/kv    whose KV lies on a disk
+
+  kvpool top http://127.0.0.1:9400/metrics     a pool at work
 
 Each command has its own: kvpool replay --help"""
 
@@ -74,9 +82,9 @@ def _top(
 ) -> None:
     """Show what KV-cache blocks of LLM inference engines are worth.
 
-    Replay a request trace to learn how many prompt tokens a prefix cache
-    would save, make up a trace, look up what a model's KV cache weighs, or
-    compute block hashes.
+    Size a cache for a request trace, replay the trace through the block
+    manager, compare two runs; look up what a model's KV cache weighs; find out
+    what went wrong from a journal; look after a store.
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
@@ -84,11 +92,14 @@ def _top(
 
 _app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
 _app.command("size", epilog=SIZE_EXAMPLES)(size_command)
+_app.command("compare", epilog=COMPARE_EXAMPLES)(compare_command)
 _app.add_typer(trace_app, name="trace")
 _app.add_typer(journal_app, name="journal")
 _app.add_typer(store_app, name="store")
+_app.command("top", epilog=TOP_EXAMPLES)(top_command)
 _app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
 _app.command("models", epilog=MODELS_EXAMPLES)(models_command)
+_app.command("completion", epilog=COMPLETION_EXAMPLES)(completion_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.
 _app.command("hash", epilog=HASH_EXAMPLES, context_settings={"ignore_unknown_options": True})(hash_command)
 
@@ -116,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     """One command, with its errors made into lines on stderr and exit codes."""
     command = typer.main.get_command(_app)
+    asked = proposals(command)
+    if asked is not None:
+        return asked
     try:
         with command.make_context("kvpool", arguments) as context:
             command.invoke(context)

@@ -18,6 +18,8 @@ from kvpool.models.layers import latent
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kvpool.cli.gpus import GpuMemory
+
 __all__ = ["DEFAULT_BLOCKS", "Capacity", "SizeOptions"]
 
 #: Blocks of a pool whose size nobody gave.
@@ -45,6 +47,8 @@ class Capacity:
     block_size: int
     #: The KV shape, if it is known.
     shape: KvShape | None
+    #: The GPUs that the size is of, if it was given so.
+    gpu: GpuMemory | None = None
 
     @property
     def groups(self) -> KvGroups | None:
@@ -82,6 +86,7 @@ class SizeOptions:
     head_dim: int | None = None
     latent_dim: int | None = None
     config: Path | None = None
+    gpu: GpuMemory | None = None
 
     def capacity(self, block_size: int) -> Capacity:
         """Work out the size that the options mean.
@@ -92,13 +97,17 @@ class SizeOptions:
         """
         if self.blocks is not None and self.gib is not None:
             raise UsageError("--capacity-blocks and --capacity-gib both give the size: give one of them")
+        if self.gpu is not None and (self.blocks is not None or self.gib is not None):
+            given = "--capacity-gib" if self.blocks is None else "--capacity-blocks"
+            raise UsageError(f"--gpu and {given} both give the size: give one of them")
         shape = self.shape()
-        if self.gib is None:
+        option, gib = ("--capacity-gib", self.gib) if self.gpu is None else ("--gpu", self.gpu.kv_gib)
+        if gib is None:
             blocks = DEFAULT_BLOCKS if self.blocks is None else self.blocks
         elif shape is None:
-            raise UsageError("--capacity-gib needs the KV shape of a model", f"add {SHAPE_HINT}")
+            raise UsageError(f"{option} needs the KV shape of a model", f"add {SHAPE_HINT}")
         else:
-            blocks = self._blocks_in(self.gib, shape, block_size)
+            blocks = self._blocks_in(gib, shape, block_size)
         if blocks > _MOST_BLOCKS:
             raise UsageError(f"a pool of {blocks:,} blocks: must be at most {_MOST_BLOCKS:,}")
         needed, memory = blocks * _HOST_BYTES_PER_BLOCK, _host_memory()
@@ -107,7 +116,7 @@ class SizeOptions:
                 f"a pool of {blocks:,} blocks: its bookkeeping takes {needed / 2**30:,.1f} GiB of memory, "
                 f"this machine has {memory / 2**30:,.1f}"
             )
-        return Capacity(blocks, block_size, shape)
+        return Capacity(blocks, block_size, shape, self.gpu)
 
     def shape(self) -> KvShape | None:
         """Work out the KV shape, if one is given.

@@ -13,7 +13,9 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
 from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.terminal import shown
 from kvpool.models import KvGroups, KvShape, kv_shape, model_names
 
@@ -24,6 +26,8 @@ MODELS_EXAMPLES: Final = """Examples:
   kvpool models
 
   kvpool models gemma-3-27b --capacity-gib 60 --request-tokens 32000
+
+  kvpool models llama-3.3-70b --gpu h100 --gpus 4 --weights-gib 132
 
   kvpool models --config path/to/config.json
 
@@ -40,8 +44,13 @@ def models_command(
     dtype: options.Dtype = None,
     block_size: options.BlockSize = 16,
     capacity_gib: CapacityGib = None,
+    gpu: Gpu = None,
+    gpus: Gpus = None,
+    weights_gib: WeightsGib = None,
+    gpu_share: GpuShare = None,
     request_tokens: RequestTokens = 32_000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of the table, a line per model.")] = False,
 ) -> None:
     """List the models that kvpool knows; of one model, its KV-cache groups.
 
@@ -49,10 +58,15 @@ def models_command(
     otherwise. Windows, chunks and states are counted as what they are: a
     request keeps what lies in its window, and one state.
     """
+    one_form(as_json=as_json, as_csv=as_csv)
+    memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
+    if memory is not None and capacity_gib is not None:
+        raise UsageError("--gpu and --capacity-gib both give the size: give one of them")
     shape = SizeOptions(model=model, config=config, dtype=dtype).shape() if model is not None or config else None
     if shape is None:
-        if capacity_gib is not None:
-            raise UsageError("--capacity-gib needs a model", "kvpool models NAME, or --config FILE")
+        if capacity_gib is not None or memory is not None:
+            option = "--capacity-gib" if memory is None else "--gpu"
+            raise UsageError(f"{option} needs a model", "kvpool models NAME, or --config FILE")
         try:
             shapes = [kv_shape(name, dtype) for name in model_names()]
         except ValueError as error:
@@ -60,17 +74,31 @@ def models_command(
         if as_json:
             models = [_facts(shape, block_size) for shape in shapes]
             typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, "models": models}, indent=2))
+        elif as_csv:
+            print_csv([_row(shape, _facts(shape, block_size)) for shape in shapes])
         else:
             _print_list(shapes, block_size, dtype or "bf16")
         return
+    gib = capacity_gib if memory is None else memory.kv_gib
+    say_copies(memory, shape)
     try:
-        facts = _facts(shape, block_size) | _fit(shape.groups(block_size), request_tokens, capacity_gib)
+        facts = _facts(shape, block_size) | _fit(shape.groups(block_size), request_tokens, gib)
     except ValueError as error:
         raise bad_usage(ValueError(str(error).replace("gib is", "capacity_gib is"))) from None
     if as_json:
-        typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, **facts}, indent=2))
+        more = {} if memory is None else {"gpu": memory.as_json()}
+        typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, **facts, **more}, indent=2))
+    elif as_csv:
+        print_csv([_row(shape, facts)])
     else:
         _print_model(shape, facts, dtype or "bf16")
+        if memory is not None:
+            typer.echo(f"{memory.kv_gib:,.4g} GiB is what {memory.in_words()} leave for KV.")
+
+
+def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
+    """Make the row of a model: its layers in words instead of a list of them."""
+    return {"name": facts["name"], "layers": shape.in_words(), **flat(facts)}
 
 
 def _facts(shape: KvShape, block_size: int) -> dict[str, Any]:

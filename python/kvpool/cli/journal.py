@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from kvpool._core import ExportLanguage
 
-__all__ = ["journal_app"]
+__all__ = ["REPLAYS", "MaxGib", "journal_app", "readable"]
 
 _APP_EXAMPLES: Final = """Examples:
 
@@ -97,6 +98,20 @@ _Output = Annotated[
     typer.Option("--output", "-o", help="File to write; one that exists is kept, and refused.", metavar="FILE"),
 ]
 
+MaxGib = Annotated[
+    float,
+    typer.Option(
+        help="Memory that it may take, estimated from the size of the journal; of more, nothing is done.",
+        metavar="GIB",
+    ),
+]
+
+#: Memory that a command takes, as a multiple of the journal: its bytes, the contents that a replay holds, and the
+#: operations as data. Measured on journals of a replayed trace, and rounded up.
+REPLAYS: Final = 8
+_EXPORTS: Final = 10
+_SHRINKS: Final = 30
+
 #: What a function of the library takes: the file, or its bytes.
 _Source = Path | bytes
 
@@ -121,6 +136,7 @@ def show_command(
         typer.Option("--from", help="First operation to list.", metavar="N", min=0, show_default="the last ones"),
     ] = None,
     count: Annotated[int, typer.Option(help="Operations to list.", metavar="N", min=0)] = 10,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
 ) -> None:
     """Show what a journal is of, and its operations in words.
@@ -129,7 +145,7 @@ def show_command(
     Blocks are shown as the first eight bytes of their digests, and requests
     by the slot that the manager had given them.
     """
-    with _readable(file) as source:
+    with readable(file, max_gib) as source:
         info = kvpool.journal.read_journal(source, start=start, count=count)
     if as_json:
         facts = {name: getattr(info, name) for name in _FACTS}
@@ -152,6 +168,7 @@ def replay_command(
             help="Operations between two recounts of all invariants; 0: at the end alone.", metavar="N", min=0
         ),
     ] = 0,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -160,7 +177,7 @@ def replay_command(
     Exit code 0: bit-exact. 1: this build differs, or an invariant is broken;
     told is the first operation. 2: the journal cannot be replayed.
     """
-    with _readable(file) as source:
+    with readable(file, max_gib, REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
         with _bar("replay", total, shown=not no_progress and not as_json) as progress:
             began = time.perf_counter()
@@ -181,6 +198,7 @@ def bisect_command(
         Path | None,
         typer.Argument(metavar="[OTHER]", help="Journal to compare with, of the same settings.", show_default=False),
     ] = None,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -191,9 +209,9 @@ def bisect_command(
     differ; nothing is run. Exit code 1 if there is one, else 0.
     """
     if other is not None:
-        _compare(file, other, as_json=as_json)
+        _compare(file, other, max_gib, as_json=as_json)
         return
-    with _readable(file) as source:
+    with readable(file, max_gib, REPLAYS) as source:
         total = kvpool.journal.read_journal(source).operations
         with _bar("bisect", total, shown=not no_progress and not as_json) as progress:
             report = kvpool.journal.bisect_journal(source, progress=progress)
@@ -205,9 +223,9 @@ def bisect_command(
         raise typer.Exit(1)
 
 
-def _compare(file: Path, other: Path, *, as_json: bool) -> None:
+def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
     """Compare two journals, and end."""
-    with _readable(file) as first, _readable(other) as second:
+    with readable(file, max_gib, 2) as first, readable(other, max_gib, 2) as second:
         infos = [kvpool.journal.read_journal(source) for source in (first, second)]
         found = kvpool.journal.compare_journals(first, second)
     operations = [info.operations for info in infos]
@@ -240,6 +258,7 @@ def shrink_command(
         ),
     ] = None,
     output: _Output = None,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -250,7 +269,7 @@ def shrink_command(
     wrong on this build.
     """
     _check_new(output)
-    with _readable(file) as source:
+    with readable(file, max_gib, _SHRINKS) as source:
         goal = operation
         if goal is None:
             difference = kvpool.journal.bisect_journal(source).difference
@@ -290,20 +309,23 @@ def export_command(
         int, typer.Option(help="Operations of the longest test; of more, nothing is written.", metavar="N", min=1)
     ] = 10_000,
     output: _Output = None,
+    max_gib: MaxGib = 8.0,
     as_json: _AsJson = False,
 ) -> None:
     """Write a journal as a test that makes the same calls.
 
     It expects the answers of this build, up to the first that the journal has
     otherwise. Prompts are made-up tokens, equal where the recorded ones were.
-    For journals of a few operations: shrink it first.
+    For journals of a few operations: shrink it first. Of a longer one, its size
+    is said before it is written.
     """
     if rust == python:
         raise UsageError("give one of --rust and --python")
     _check_new(output)
     language: ExportLanguage = "rust" if rust else "python"
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(_readable(file))
+        source = stack.enter_context(readable(file, max_gib, _EXPORTS))
+        _say_size(source, language, limit, output)
         writers: list[Callable[[str], object]] = []
         if output is not None:
             writers.append(stack.enter_context(_new_text(output)).write)
@@ -319,10 +341,51 @@ def export_command(
         kvpool.journal.export_journal(source, language, limit=limit, write=write)
 
 
+#: Operations from which on the size of a test is said before it is written.
+_LONG: Final = 1000
+
+
+def _say_size(source: _Source, language: ExportLanguage, limit: int, output: Path | None) -> None:
+    """Say of a long test how long it will be: written twice, and the first time to nowhere."""
+    operations = kvpool.journal.read_journal(source).operations
+    if not _LONG <= operations <= limit:
+        return
+    pieces = lines = 0
+
+    def count(piece: str) -> None:
+        nonlocal pieces, lines
+        pieces += len(piece.encode())
+        lines += piece.count("\n")
+
+    kvpool.journal.export_journal(source, language, limit=limit, write=count)
+    where = "the test" if output is None else str(output)
+    _say(f"{where}: {operations:,} operations, {lines:,} lines, {pieces / 1e6:,.1f} MB", err=True)
+
+
 @contextlib.contextmanager
-def _readable(file: Path) -> Iterator[_Source]:
-    """Give what the library reads; make what is wrong with it bad usage, with the name of the file in front."""
-    source = sys.stdin.buffer.read() if str(file) == "-" else file
+def readable(file: Path, max_gib: float, times: int = 1) -> Iterator[_Source]:
+    """Give what the library reads; make what is wrong with it bad usage, with the name of the file in front.
+
+    A journal whose size, so many times, is beyond ``max_gib`` is refused before it is read.
+    """
+    if not 0 < max_gib < math.inf:
+        raise UsageError(f"--max-gib is {max_gib}: must be above 0, and finite")
+    most = int(max_gib * 2**30 / times)
+    if str(file) == "-":
+        given = sys.stdin.buffer.read(most + 1)
+        source: _Source = given
+        found = len(given)
+    else:
+        source = file
+        found = file.stat().st_size if file.is_file() else 0
+    if found > most:
+        # Of standard input, no more than that was read.
+        name, size = ("stdin", "more than ") if str(file) == "-" else (str(file), "")
+        needed = found * times / 2**30
+        raise UsageError(
+            f"{name}: {size}{found:,} bytes may take {needed:,.3g} GiB of memory here: --max-gib is {max_gib:g}",
+            None if size else f"--max-gib {math.ceil(needed)} allows it",
+        )
     try:
         yield source
     except (JournalError, JournalFileError) as error:

@@ -3,6 +3,7 @@
 An option whose default depends on others, or that the other mode refuses, is ``None`` when it is not given.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ import kvpool
 from kvpool.cli.capacity import DEFAULT_BLOCKS
 
 __all__ = [
+    "AsCsv",
     "AsJson",
     "BlockSize",
     "CapacityBlocks",
@@ -50,11 +52,19 @@ __all__ = [
 ]
 
 
-def _option(panel: str, text: str, *names: str, default: str | bool = False, **more: Any) -> Any:
+def _option(
+    panel: str, text: str, *names: str, default: str | bool = False, words: Iterable[str] = (), **more: Any
+) -> Any:
     """One option; ``default`` is what the help says of a default that is not in the signature.
 
-    The text is taken as it is: brackets in it are no markup.
+    The text is taken as it is: brackets in it are no markup. A shell completes ``words``.
     """
+    known = list(words)
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in known if word.lower().startswith(incomplete.lower())]
+
+    more |= {"autocompletion": complete} if known else {}
     return typer.Option(*names, help=escape(text), show_default=default, rich_help_panel=panel, **more)
 
 
@@ -62,7 +72,8 @@ TracePath = Annotated[
     Path | None,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, plain or gzip, or a folder of them; - is stdin. Without one, a trace is made up.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships with kvpool. "
+        "Without one, a trace is made up.",
         show_default=False,
     ),
 ]
@@ -71,7 +82,12 @@ Limit = Annotated[int | None, _option(_PANEL, "Replay this many requests.", meta
 TraceFormat = Annotated[
     str,
     _option(
-        _PANEL, f"One of auto, {', '.join(kvpool.traces.trace_formats())}.", "--format", default=True, metavar="NAME"
+        _PANEL,
+        f"One of auto, {', '.join(kvpool.traces.trace_formats())}.",
+        "--format",
+        default=True,
+        metavar="NAME",
+        words=["auto", *kvpool.traces.trace_formats()],
     ),
 ]
 TraceBlockSize = Annotated[
@@ -116,14 +132,28 @@ CapacityBlocks = Annotated[
     _option(_PANEL, "Size of the pool in blocks.", default=str(DEFAULT_BLOCKS), metavar="N", min=1),
 ]
 CapacityGib = Annotated[float | None, _option(_PANEL, "Size of the pool in GiB; needs a KV shape.", metavar="GIB")]
-Model = Annotated[str | None, _option(_PANEL, "KV shape by name; kvpool models lists them.", metavar="NAME")]
+Model = Annotated[
+    str | None,
+    _option(
+        _PANEL,
+        "KV shape by name; kvpool models lists them.",
+        metavar="NAME",
+        words=[name.lower() for name in kvpool.models.model_names()],
+    ),
+]
 Config = Annotated[
     Path | None,
     _option(_PANEL, "KV shape of any model, from its config.json or the folder that has one.", metavar="FILE"),
 ]
 Dtype = Annotated[
     str | None,
-    _option(_PANEL, "KV shape: element type, bf16 or fp8 for instance.", default="bf16", metavar="TYPE"),
+    _option(
+        _PANEL,
+        "KV shape: element type, bf16 or fp8 for instance.",
+        default="bf16",
+        metavar="TYPE",
+        words=kvpool.models.DTYPE_BYTES,
+    ),
 ]
 Layers = Annotated[int | None, _option(_PANEL, "KV shape: layers.", metavar="N")]
 KvHeads = Annotated[int | None, _option(_PANEL, "KV shape: key/value heads per layer.", metavar="N")]
@@ -142,7 +172,9 @@ Keep = Annotated[
         metavar="N",
     ),
 ]
-Eviction = Annotated[str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME")]
+Eviction = Annotated[
+    str, _option(_PANEL, "Eviction policy.", default=True, metavar="NAME", words=kvpool.policies.eviction_policies())
+]
 
 _PANEL = "Hashing"
 Hash = Annotated[
@@ -154,6 +186,7 @@ Hash = Annotated[
         "--hash",
         default=True,
         metavar="NAME",
+        words=kvpool.hashing.hash_algorithms(),
     ),
 ]
 Verify = Annotated[
@@ -163,6 +196,7 @@ Verify = Annotated[
         f"What else is compared on a hit: {', '.join(kvpool.hashing.verify_modes())}.",
         default=True,
         metavar="WHAT",
+        words=kvpool.hashing.verify_modes(),
     ),
 ]
 Seed = Annotated[
@@ -201,6 +235,7 @@ Threads = Annotated[
     ),
 ]
 AsJson = Annotated[bool, _option(_PANEL, "Print one JSON object instead of the report.", "--json")]
+AsCsv = Annotated[bool, _option(_PANEL, "Print CSV instead of the report, names in the first line.", "--csv")]
 Png = Annotated[
     Path | None, _option(_PANEL, "Also draw the hit rate over the trace (needs kvpool[plot]).", metavar="FILE")
 ]

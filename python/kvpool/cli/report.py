@@ -13,6 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.replay_tiers import print_replay_tiers
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Outcome:
                 "bytes_per_state": shape.bytes_per_state,
             }
             extra["saved_kv_gib"] = self.capacity.gib_of(self.report["hits"]["token_hits"])
+            if self.capacity.gpu is not None:
+                extra["gpu"] = self.capacity.gpu.as_json()
         return {
             **self.report,
             "trace": {"source": self.source, **self.trace},
@@ -127,6 +130,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
     if (engine := report["engine"]) is not None and engine["overloaded"]:
         console.print(Text(_overload(engine)))
         console.print()
+    print_replay_tiers(report, console)
     if misses := report.get("misses"):
         console.print(_miss_table(misses))
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
@@ -204,6 +208,8 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
         kib, mib = capacity.shape.bytes_per_token / 2**10, capacity.shape.bytes_per_state / 2**20
         state = f", {mib:,.4g} MiB per state" if mib else ""
         yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{state}"
+        if capacity.gpu is not None:
+            yield "", "", f"of {capacity.gpu.in_words()}"
 
 
 def _hit_rows(outcome: Outcome) -> Iterator[Row]:

@@ -17,8 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
 from kvpool.cli.files import check_output
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
 from kvpool.cli.plot import need_matplotlib
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
+from kvpool.cli.rows import one_form, print_csv
 from kvpool.cli.running import load
 from kvpool.cli.size_table import print_sizing
 from kvpool.cli.size_tiers import DiskRead, DiskTib, HostGib, HostRead, tiers_asked
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from kvpool._core import EvictionPolicy
     from kvpool.sizing.report import SizingReport
 
-__all__ = ["SIZE_EXAMPLES", "size_command"]
+__all__ = ["SIZE_EXAMPLES", "bar_of_cells", "size_command"]
 
 _POLICIES: Final = ",".join(DEFAULT_POLICIES)
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
@@ -48,7 +50,9 @@ _HINTS: Final = ",".join(map(str, DEFAULT_HINTS))
 
 SIZE_EXAMPLES: Final = """Examples:
 
-  kvpool size trace.jsonl --model llama-3.1-8b --prefill-tokens-per-s 10000
+  kvpool size example --model llama-3.1-8b --prefill-tokens-per-s 10000
+
+  kvpool size trace.jsonl --model llama-3.3-70b --gpu h100 --gpus 4 --weights-gib 132
 
   kvpool size trace.jsonl --policies lru,arc,adaptive --capacities 1%,5%,60GiB --model llama-3.1-8b
 
@@ -161,6 +165,10 @@ def size_command(
     hints: Hints = _HINTS,
     model: options.Model = None,
     config: options.Config = None,
+    gpu: Gpu = None,
+    gpus: Gpus = None,
+    weights_gib: WeightsGib = None,
+    gpu_share: GpuShare = None,
     dtype: options.Dtype = None,
     layers: options.Layers = None,
     kv_heads: options.KvHeads = None,
@@ -175,6 +183,7 @@ def size_command(
     sample_blocks: SampleBlocks = None,
     jobs: Jobs = 0,
     as_json: options.AsJson = False,
+    as_csv: options.AsCsv = False,
     html: Html = None,
     png: Picture = None,
     no_progress: options.NoProgress = False,
@@ -185,7 +194,12 @@ def size_command(
     LRU at every capacity, each policy at chosen ones, the best that any
     policy could do, and what it would be worth to know which blocks are dead.
     """
+    one_form(as_json=as_json, as_csv=as_csv)
+    memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
     shape = SizeOptions(None, None, model, dtype, layers, kv_heads, head_dim, latent_dim, config).shape()
+    if memory is not None and shape is None:
+        raise UsageError("--gpu needs the KV shape of a model", f"add {SHAPE_HINT}")
+    say_copies(memory, shape)
     if prefill_tokens_per_s is not None and shape is None:
         raise UsageError("--prefill-tokens-per-s needs the KV shape of a model", f"add {SHAPE_HINT}")
     if prefill_tokens_per_s is not None and not prefill_tokens_per_s > 0:
@@ -203,7 +217,7 @@ def size_command(
         # Before a trace is read, which may take long.
         asked = check_sizing(
             policies=names,
-            capacities=capacities.split(","),
+            capacities=[*capacities.split(","), *([] if memory is None else [f"{memory.kv_gib:.6g}GiB"])],
             hints=accuracies,
             shape=shape,
             sample_blocks=sample_blocks,
@@ -211,8 +225,8 @@ def size_command(
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
-    # JSON is for scripts: they get a bar only if somebody watches.
-    shown = not no_progress and (not as_json or sys.stderr.isatty())
+    # JSON and CSV are for scripts: they get a bar only if somebody watches.
+    shown = not no_progress and (not (as_json or as_csv) or sys.stderr.isatty())
     loaded, source = load(
         trace,
         limit=limit,
@@ -224,7 +238,10 @@ def size_command(
         progress=shown,
     )
     bars = shown and sample_blocks is None
-    with _bar("size", "simulations", shown=bars) as progress, _bar("groups", "requests", shown=bars) as group_progress:
+    with (
+        bar_of_cells("size", "simulations", shown=bars) as progress,
+        bar_of_cells("groups", "requests", shown=bars) as group_progress,
+    ):
         try:
             report = size(
                 loaded,
@@ -248,8 +265,32 @@ def size_command(
     _write(report, html, png)
     if as_json:
         typer.echo(json.dumps(report, indent=2))
+    elif as_csv:
+        print_csv(_rows(report))
     else:
-        print_sizing(report, Console(highlight=False))
+        console = Console(highlight=False)
+        print_sizing(report, console)
+        if memory is not None:
+            console.print(f"{memory.kv_gib:,.4g} GiB is what {memory.in_words()} leave for KV.", soft_wrap=True)
+
+
+def _rows(report: "SizingReport") -> "list[dict[str, object]]":
+    """Make a row of each policy at each capacity, and of each point of the LRU curve."""
+    named = [("policy", policy["name"], policy["hits"]) for policy in report["policies"]]
+    named += [("hints", f"{hint['accuracy']:g}", hint["hits"]) for hint in report["hints"]]
+    if report["optimum"] is not None:
+        named.append(("optimum", "", report["optimum"]["hits"]))
+    rows: list[dict[str, object]] = [
+        {"kind": kind, "name": name, **size, **one}
+        for kind, name, hits in named
+        for size, one in zip(report["capacities"], hits, strict=True)
+    ]
+    tokens = report["trace"]["block_size"]
+    rows += [
+        {"kind": "lru-curve", "name": "lru", **point, "tokens": point["blocks"] * tokens}
+        for point in report["lru_curve"]
+    ]
+    return rows
 
 
 def _accuracies(text: str) -> list[float]:
@@ -278,7 +319,7 @@ def _write(report: "SizingReport", html: Path | None, png: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _bar(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
+def bar_of_cells(name: str, of: str, *, shown: bool) -> "Iterator[Callable[[int, int], None]]":
     """Show a bar, once there is progress: what is refused before leaves none behind. It ends when all is done."""
     columns = (
         TextColumn(name),

@@ -19,9 +19,12 @@ from rich.table import Table
 
 from kvpool.cli.problems import UsageError
 from kvpool.cli.store_bench import Measured, measure
-from kvpool.cli.terminal import shown, shown_name
+from kvpool.cli.store_servers import gc_server, is_server, show_server, verify_server
+from kvpool.cli.store_words import described, digests_kept, size_words
+from kvpool.cli.terminal import shown
 from kvpool.errors import StoreInUseError, StoreNotFoundError
 from kvpool.store import StoreFolder
+from kvpool.store.urls import path_of
 
 if TYPE_CHECKING:
     from kvpool.store import Namespace
@@ -42,7 +45,9 @@ _SHOW_EXAMPLES: Final = """Examples:
 
   kvpool store show /mnt/nvme/kv
 
-  kvpool store show /mnt/nvme/kv --json | jq .namespaces"""
+  kvpool store show /mnt/nvme/kv --json | jq .namespaces
+
+  kvpool store show rediss://:password@cache.internal"""
 
 _VERIFY_EXAMPLES: Final = """Examples:
 
@@ -56,7 +61,7 @@ _GC_EXAMPLES: Final = """Examples:
 
   kvpool store gc /mnt/nvme/kv --keep 9f31c0       and all that is of other namespaces
 
-  kvpool store gc /mnt/nvme/kv --keep 9f31c0 --dry-run"""
+  kvpool store gc redis://cache.internal --keep 9f31c0 --dry-run"""
 
 _BENCH_EXAMPLES: Final = """Examples:
 
@@ -79,7 +84,14 @@ store_app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-_Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a store.", show_default=False)]
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="FOLDER-OR-URL",
+        help="Folder of a store, or what engines share: redis://host, rediss://host, s3://bucket, folder:///path.",
+        show_default=False,
+    ),
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 _NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")]
 
@@ -107,12 +119,17 @@ def _group(context: typer.Context) -> None:
 
 
 @store_app.command("show", epilog=_SHOW_EXAMPLES)
-def show_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
+def show_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
     """Show what a store holds: room, objects, and whose they are.
 
     Reads the headers alone, 4 KiB per place, also while an engine uses the
-    store; what is being written then may look damaged.
+    store; what is being written then may look damaged. Of a bucket names and
+    sizes alone. What is not a store's is counted.
     """
+    if is_server(target):
+        show_server(target, as_json=as_json, progress=not no_progress)
+        return
+    folder = Path(path_of(target))
     opened = _open(folder, exclusive=False)
     found = _walk(opened, "show", verify=False, progress=not no_progress and not as_json)
     texts = opened.namespaces()
@@ -121,22 +138,27 @@ def show_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoProg
         return
     total = sum(found.objects.values())
     room = opened.places * opened.object_bytes
-    typer.echo(f"{shown(str(folder))}: {total:,} of {opened.places:,} places taken, {_size(room)} in all")
+    typer.echo(f"{shown(str(folder))}: {total:,} of {opened.places:,} places taken, {size_words(room)} in all")
+    typer.echo(f"this machine moves its bytes by {opened.io}")
     if found.damaged:
         typer.echo(f"{len(found.damaged):,} places are damaged, or being written: kvpool store verify reads them all")
     for digest in sorted({*texts, *found.objects}, key=lambda digest: -found.objects[digest]):
-        kv = _size(found.payload_bytes[digest])
+        kv = size_words(found.payload_bytes[digest])
         typer.echo(f"\nnamespace {digest[:12]}: {found.objects[digest]:,} objects, {kv} of KV")
-        typer.echo(f"  {_described(texts.get(digest))}")
+        typer.echo(f"  {described(texts.get(digest))}")
 
 
 @store_app.command("verify", epilog=_VERIFY_EXAMPLES)
-def verify_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
+def verify_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
     """Read every object, and compare its checksums.
 
-    The store must not be in use. Exit code 1 if anything is damaged: an engine
-    would have found it, too, and computed the block instead.
+    A disk must not be in use; servers may be. Exit code 1 if anything is
+    damaged: an engine would have found it, too, and computed the block instead.
     """
+    if is_server(target):
+        verify_server(target, as_json=as_json, progress=not no_progress)
+        return
+    folder = Path(path_of(target))
     opened = _open(folder, exclusive=True)
     found = _walk(opened, "verify", verify=True, progress=not no_progress and not as_json)
     objects = sum(found.objects.values())
@@ -156,7 +178,7 @@ def verify_command(folder: _Folder, as_json: _AsJson = False, no_progress: _NoPr
 
 @store_app.command("gc", epilog=_GC_EXAMPLES)
 def gc_command(
-    folder: _Folder,
+    target: _Target,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -172,13 +194,18 @@ def gc_command(
 ) -> None:
     """Clear what no engine will read: damaged objects, and other namespaces.
 
-    The store must not be in use. A store clears what it needs by itself; this
-    is for who wants to see it done.
+    A disk must not be in use; it clears what it needs by itself, and this is for
+    who wants to see it done. On servers what other weights left behind stays
+    until it ends; engines that still use it find nothing any more.
     """
+    if is_server(target):
+        gc_server(target, keep=keep, verify=verify, dry_run=dry_run, as_json=as_json, progress=not no_progress)
+        return
+    folder = Path(path_of(target))
     opened = _open(folder, exclusive=True)
     found = _walk(opened, "gc", verify=verify, progress=not no_progress and not as_json)
     texts = opened.namespaces()
-    kept = _kept({*texts, *found.objects}, keep)
+    kept = digests_kept({*texts, *found.objects}, keep, "folder")
     other = sorted(set(found.objects) - kept)
     unused = sorted(digest for digest in texts if digest not in kept or not found.objects[digest])
     places = [place for place, _ in found.damaged] + [place for digest in other for place in found.places[digest]]
@@ -233,8 +260,8 @@ def bench_command(
 ) -> None:
     """Measure what a store gets out of a disk or a server: every byte checked, as an engine reads it.
 
-    Writes objects of each size, reads all of them in another order, and removes
-    them. On a disk round the page cache where the file system can; where it
+    Writes objects of each size, opens the store again as after a restart, reads
+    all of them in another order, and removes them. On a disk round the page cache where the file system can; where it
     cannot, the table says so, and reads are of memory.
     """
     if "://" not in place and not Path(place).is_dir():
@@ -254,23 +281,27 @@ def bench_command(
         typer.echo(json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms"):
+    heads = ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms", "open\nms")
+    for name in heads:
         table.add_column(name, justify="right")
     for one in measured:
         table.add_row(
-            _size(one.object_bytes),
+            size_words(one.object_bytes),
             f"{one.objects:,}",
             *(
                 text
                 for way in (one.write, one.read)
                 for text in (f"{way.gb_per_s:,.2f}", f"{way.p50_ms:,.2f}", f"{way.p99_ms:,.2f}")
             ),
+            "-" if one.open_s is None else f"{one.open_s * 1e3:,.1f}",
         )
     out = Console(highlight=False)
     out.print(table)
     if any(one.is_direct is False for one in measured):
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
+    out.print("open: the full store again, the page cache empty")
+    out.print(f"{workers} workers, {', '.join(sorted({one.io for one in measured}))}")
 
 
 def _open(folder: Path, *, exclusive: bool) -> StoreFolder:
@@ -302,23 +333,6 @@ def _walk(opened: StoreFolder, name: str, *, verify: bool, progress: bool) -> _F
     return found
 
 
-def _kept(known: set[str], keep: list[str] | None) -> set[str]:
-    """Find the namespaces that options name."""
-    if not keep:
-        return known
-    kept = set()
-    for beginning in keep:
-        found = [digest for digest in known if digest.startswith(beginning.lower())]
-        if len(found) != 1:
-            what = "no namespace" if not found else f"{len(found)} namespaces"
-            raise UsageError(
-                f"--keep {shown_name(beginning)}: {what} of this folder begin with that",
-                "kvpool store show lists them",
-            )
-        kept.add(found[0])
-    return kept
-
-
 def _facts(folder: Path, opened: StoreFolder, found: _Found, texts: dict[str, Namespace | None]) -> dict[str, Any]:
     namespaces = []
     for digest in sorted({*texts, *found.objects}):
@@ -335,35 +349,8 @@ def _facts(folder: Path, opened: StoreFolder, found: _Found, texts: dict[str, Na
         "folder": str(folder),
         "places": opened.places,
         "object_bytes": opened.object_bytes,
+        "io": opened.io,
         "objects": sum(found.objects.values()),
         "damaged": len(found.damaged),
         "namespaces": namespaces,
     }
-
-
-def _described(namespace: Namespace | None) -> str:
-    """Say whose objects they are."""
-    if namespace is None:
-        return "its text is lost: whose objects they are only their engine knows"
-    fields = json.loads(namespace.to_json())
-    layers, heads = (f"{fields[name]['first']}+{fields[name]['count']}" for name in ("layers", "heads"))
-    model, weights, dtype, algorithm = (
-        shown_name(fields[name]) or "-" for name in ("model", "weights", "kv_dtype", "hash_algorithm")
-    )
-    return (
-        f"{model}, weights {weights}, {dtype}, blocks of {fields['block_size']} tokens by {algorithm}, "
-        f"layers {layers}, heads {heads}"
-    )
-
-
-def _size(count: float) -> str:
-    """Write bytes in the unit that fits.
-
-    >>> _size(65536), _size(1 << 20), _size(0)
-    ('64 KiB', '1 MiB', '0 B')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:,.4g} {unit}"
-        count /= 1024
-    return f"{count:,.4g} TiB"

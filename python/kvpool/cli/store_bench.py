@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import random
 import shutil
 import tempfile
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvpool.errors import StoreError
@@ -53,12 +55,16 @@ class Measured:
     read: Way
     #: Whether it went round the page cache; ``None`` of what is no disk.
     is_direct: bool | None
+    #: How bytes moved: ``Store.io``.
+    io: str
+    #: Seconds to open the filled store again, the page cache empty of what that reads; ``None`` of what is no disk.
+    open_s: float | None
 
 
 def measure(
     place: str, object_bytes: int, total_bytes: int, workers: int, depth: int, progress: Callable[[int], None]
 ) -> Measured:
-    """Fill a store of its own, read it and remove what it wrote.
+    """Fill a store of its own, open it again, read it and remove what it wrote.
 
     Args:
         place: The folder where to make a store on a disk, or the URL of a server, as ``backend_from_url`` has them.
@@ -99,30 +105,59 @@ def measure(
         extra={"run": str(uuid.uuid4())},  # of a server none of another run's objects, also if that was killed
     )
     arena = Arena(depth, object_bytes)
-    noise = random.Random(1)  # noqa: S311 - bytes to write, and an order
+    noise = random.Random(1)  # noqa: S311 - bytes to write
     for slot in range(depth):
         arena.write(slot, noise.randbytes(4096) * (object_bytes // 4096))
     keys = [number.to_bytes(8, "big") for number in range(objects)]
-    with (
-        _backend(place, capacity) as backend,
-        Store(backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE) as store,
-    ):
-        write = _move(store, store.put, keys, object_bytes, depth, progress)
-        noise.shuffle(keys)
-        read = _move(store, store.get, keys, object_bytes, depth, progress)
-        store.remove(keys)
-        while store.stats().in_flight:
-            store.wait(_DEADLINE)
-        return Measured(object_bytes, objects, write, read, store.is_direct if isinstance(backend, Disk) else None)
+    with _backend(place, capacity) as (backend, folder):
+
+        def opened() -> Store:
+            return Store(
+                backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
+            )
+
+        with opened() as store:
+            write = _move(store, store.put, keys, object_bytes, depth, progress)
+            if folder is None:
+                read = _read_and_remove(store, keys, object_bytes, depth, progress)
+                return Measured(object_bytes, objects, write, read, None, store.io, None)
+        _forget_cached(folder)
+        began = time.perf_counter()
+        with opened() as store:
+            open_s = time.perf_counter() - began
+            if store.stats().objects != objects:
+                raise StoreError(f"{store.stats().objects:,} of {objects:,} objects are there after a restart")
+            read = _read_and_remove(store, keys, object_bytes, depth, progress)
+            return Measured(object_bytes, objects, write, read, store.is_direct, store.io, open_s)
+
+
+def _read_and_remove(
+    store: Store, keys: list[bytes], object_bytes: int, depth: int, progress: Callable[[int], None]
+) -> Way:
+    random.Random(2).shuffle(keys)  # noqa: S311 - an order
+    read = _move(store, store.get, keys, object_bytes, depth, progress)
+    store.remove(keys)
+    while store.stats().in_flight:
+        store.wait(_DEADLINE)
+    return read
+
+
+def _forget_cached(folder: Path) -> None:
+    """Empty the page cache of a folder's files, as after a restart of the machine."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 @contextlib.contextmanager
-def _backend(place: str, capacity: int) -> Iterator[Disk | SharedFolder | Redis | Custom]:
+def _backend(place: str, capacity: int) -> Iterator[tuple[Disk | SharedFolder | Redis | Custom, Path | None]]:
+    """The back end, and the folder of a disk."""
     if "://" in place:
-        yield backend_from_url(place, capacity)
+        yield backend_from_url(place, capacity), None
         return
     with tempfile.TemporaryDirectory(prefix="kvpool-bench-", dir=place) as inside:
-        yield Disk(inside, capacity, free_floor_bytes=0)
+        yield Disk(inside, capacity, free_floor_bytes=0), Path(inside)
 
 
 def _move(

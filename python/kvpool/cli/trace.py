@@ -18,6 +18,7 @@ from rich.text import Text
 from kvpool.cli import options  # noqa: TC001 - typer reads the annotations
 from kvpool.cli.files import refuse_input, write_trace
 from kvpool.cli.problems import bad_usage
+from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import load
 from kvpool.cli.terminal import shown, shown_name
 from kvpool.errors import InvalidArgumentError
@@ -31,7 +32,7 @@ __all__ = ["trace_app"]
 
 _STATS_EXAMPLES: Final = """Examples:
 
-  kvpool trace stats trace.jsonl.gz
+  kvpool trace stats example
 
   kvpool trace stats traces/ --sessions-at-once 32
 
@@ -74,11 +75,12 @@ _File = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="Trace file, plain or gzip, or a folder of them; - is stdin.",
+        help="Trace file, plain or gzip, or a folder of them; - is stdin, example the trace that ships with kvpool.",
         show_default=False,
     ),
 ]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
+_AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of the table, one line of figures.")]
 
 
 @trace_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
@@ -97,6 +99,7 @@ def stats_command(
     sort: options.Sort = False,
     sessions_at_once: options.SessionsAtOnce = None,
     as_json: _AsJson = False,
+    as_csv: _AsCsv = False,
     no_progress: options.NoProgress = False,
 ) -> None:
     """Show what is in a trace, and the most that any cache could hit.
@@ -104,6 +107,7 @@ def stats_command(
     Four ideal hit rates, since "the" hit rate of a trace depends on what is
     counted. Prefixes are not checked but broken ones are counted.
     """
+    one_form(as_json=as_json, as_csv=as_csv)
     loaded, source = load(
         trace,
         limit=limit,
@@ -117,6 +121,9 @@ def stats_command(
     stats: dict[str, Any] = json.loads(loaded.stats_json())
     if as_json:
         typer.echo(json.dumps({"source": source, "format": loaded.format, **stats, "notes": loaded.notes()}, indent=2))
+        return
+    if as_csv:
+        print_csv([flat({"source": source, "format": loaded.format, **stats, "notes": loaded.notes()})])
         return
     _print_stats(source, loaded, stats, Console(highlight=False))
 

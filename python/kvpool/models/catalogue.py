@@ -8,14 +8,19 @@
 - chunks (Llama 4): ``attention_chunk_size``, in the layers that ``no_rope_layers`` marks with 1, three of four;
 - MLA: ``kv_lora_rank`` + ``qk_rope_head_dim``; with sparse attention (DeepSeek-V3.2, GLM-5) ``index_head_dim``, too, in
   fp8 with 4 bytes of scale for 128 elements;
-- Qwen3-Next and Qwen3.5: ``full_attention_interval`` and the five fields ``linear_*``, the state in
+- Qwen3-Next, Qwen3.5 and Qwen3.6: ``full_attention_interval`` and the five fields ``linear_*``, the state in
   ``mamba_ssm_dtype``, in bf16 where that is missing;
 - Kimi Linear: ``linear_attn_config``, its recurrent state in fp32;
 - Nemotron and Granite: ``hybrid_override_pattern`` or ``layer_types``, and heads, head_dim, groups, state and kernel of
   Mamba-2. Nemotron's state is in ``mamba_ssm_cache_dtype``, fp32 where that is missing, Granite's in bf16: what vLLM
   0.33 does by default.
 
-Layers of draft heads (MTP, EAGLE) are not counted. :func:`kvpool.models.read_config` reads these fields from a file of
+Not from the file itself, but from model cards and from copies of it: MiniMax-M2, Qwen3.5, Qwen3.6, Qwen3-Coder,
+GLM-4.7-Flash. Taken over from the models that they go on from, unread: GLM-4.7 (GLM-4.6), Kimi-K2.5 (Kimi-K2),
+Mistral-Small-3.2 (3.1). ``--config config.json`` reads yours.
+
+Layers of draft heads (MTP, EAGLE) are not counted. Attention that keeps one entry for several tokens (DeepSeek-V4) has
+no shape here yet, so those models are left out. :func:`kvpool.models.read_config` reads these fields from a file of
 yours.
 """
 
@@ -125,6 +130,7 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _full("Mistral-7B", 32, 8, 128),
     # Its first version alone has a window.
     KvShape("Mistral-7B-v0.1", (attention(32, 8, 128, window=4096),)),
+    _full("Mistral-Small-3.2-24B", 40, 8, 128),
     _full("Mixtral-8x7B", 32, 8, 128),
     _full("Mixtral-8x22B", 56, 8, 128),
     _full("Qwen2.5-0.5B", 24, 2, 64),
@@ -141,9 +147,15 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _full("Qwen3-32B", 64, 8, 128),
     _full("Qwen3-30B-A3B", 48, 4, 128),
     _full("Qwen3-235B-A22B", 94, 4, 128),
+    _full("Qwen3-Coder-480B-A35B", 62, 8, 128),
     _qwen("Qwen3-Next-80B-A3B", 12, 2, 32, state_bytes=2),
+    _qwen("Qwen3-Coder-Next", 12, 2, 32, state_bytes=2),
+    _qwen("Qwen3.5-4B", 8, 4, 32, state_bytes=4),
     _qwen("Qwen3.5-27B", 16, 4, 48, state_bytes=4),
     _qwen("Qwen3.5-35B-A3B", 10, 2, 32, state_bytes=4),
+    _qwen("Qwen3.5-397B-A17B", 15, 2, 64, state_bytes=4),
+    _qwen("Qwen3.6-27B", 16, 4, 48, state_bytes=4),
+    _qwen("Qwen3.6-35B-A3B", 10, 2, 32, state_bytes=4),
     _mla("DeepSeek-V2-Lite", 27),
     _mla("DeepSeek-V2", 60),
     _mla("DeepSeek-V3", 61),
@@ -151,11 +163,15 @@ _CATALOGUE: Final[tuple[KvShape, ...]] = (
     _mla("DeepSeek-V3.2", 61, index_dim=128),
     _mla("DeepSeek-R1", 61),
     _mla("Kimi-K2", 61),
+    _mla("Kimi-K2.5", 61),
     KvShape("Kimi-Linear-48B-A3B", (latent(7, 512, 64), kimi_delta_attention(20, heads=32, head_dim=128))),
     _full("GLM-4.5", 92, 8, 128),
     _full("GLM-4.5-Air", 46, 8, 128),
     _full("GLM-4.6", 92, 8, 128),
+    _full("GLM-4.7", 92, 8, 128),
+    _mla("GLM-4.7-Flash", 47),
     _mla("GLM-5", 78, index_dim=128),
+    _full("MiniMax-M2", 62, 8, 128),
     _windowed("gpt-oss-20b", 12, 12, 8, 64, 128),
     _windowed("gpt-oss-120b", 18, 18, 8, 64, 128),
     _windowed("Gemma-2-2B", 13, 13, 4, 256, 4096),

@@ -43,7 +43,9 @@ from kvpool._core.store import (
     SharedFolder,
     Store,
     StoreFolder,
+    StoreServer,
     StoreStats,
+    check_object,
 )
 from kvpool.store.custom import CustomBackend
 from kvpool.store.prefixes import Prefetch, PrefixStore
@@ -61,6 +63,8 @@ __all__ = [
     "SharedFolder",
     "Store",
     "StoreFolder",
+    "StoreServer",
     "StoreStats",
     "backend_from_url",
+    "check_object",
 ]

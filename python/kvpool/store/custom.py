@@ -33,3 +33,6 @@ class CustomBackend(Protocol):
 
     def remove(self, names: list[str]) -> None:
         """Removes objects, those that are there."""
+
+    # Only if it has it: ``describe(digest: str, text: str)``, called once when a store is opened, with the text of its
+    # namespace as JSON, which ``kvpool store show`` shows. Where it fails, the store goes on.

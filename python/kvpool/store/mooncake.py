@@ -77,6 +77,12 @@ class Mooncake:
     def _name(self, name: str) -> str:
         return f"{self._prefix}/{name}"
 
+    def describe(self, digest: str, text: str) -> None:
+        """Keep the text of a namespace, for people."""
+        code = self._store.put(self._name(f"{digest}.json"), text.encode(), *self._config)
+        if code != 0:
+            raise StoreError(f"Mooncake does not put the text of a namespace: error {code}")
+
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
         """Keep an object."""
         front = self._scratch("header", HEADER_BYTES)

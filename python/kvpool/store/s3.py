@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from kvpool.errors import MissingPackageError
 from kvpool.store.custom import HEADER_BYTES
+from kvpool.store.pages import TEXT, Page, checked, named, parsed
 
 try:
     import obstore
@@ -26,9 +28,14 @@ except ImportError as error:
     raise MissingPackageError("kvpool.store.s3 needs obstore: pip install obstore") from error
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from obstore.store import ObjectStore
 
 __all__ = ["S3"]
+
+#: Objects that are asked for at once, to be listed.
+_PAGE = 256
 
 
 class S3:
@@ -55,6 +62,10 @@ class S3:
 
     def _path(self, name: str) -> str:
         return f"{self._prefix}/{name}"
+
+    def describe(self, digest: str, text: str) -> None:
+        """Keep the text of a namespace, for people."""
+        obstore.put(self._bucket, self._path(f"{digest}.json"), text.encode(), use_multipart=False)
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
         """Keep an object."""
@@ -90,6 +101,43 @@ class S3:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 obstore.delete(self._bucket, self._path(name))
+
+    def pages(self, *, verify: bool) -> Iterator[Page]:
+        """See :class:`kvpool.store.inspect.Inspector`.
+
+        What an object is its name and size say; only with ``verify`` it is read.
+        """
+        for listed in obstore.list(self._bucket, self._path(""), chunk_size=_PAGE):
+            page = Page()
+            others = 0
+            for meta in listed:
+                name = meta["path"].removeprefix(self._path(""))
+                text = TEXT.fullmatch(name)
+                if text:
+                    found = self._whole(name)
+                    if found is not None:
+                        page.namespaces[text[1]] = parsed(text[1], found)
+                    continue
+                value = self._whole(name) if verify else None
+                seen = named(name, meta["size"]) if value is None else checked(name, value)
+                if seen is None:
+                    others += 1
+                else:
+                    page.objects.append(seen)
+            yield dataclasses.replace(page, others=others)
+
+    def total(self) -> None:
+        """Nobody knows."""
+
+    def forget(self, digest: str) -> None:
+        """Remove the text of a namespace."""
+        self.remove([f"{digest}.json"])
+
+    def _whole(self, name: str) -> bytes | None:
+        try:
+            return bytes(obstore.get(self._bucket, self._path(name)).bytes())
+        except FileNotFoundError:
+            return None  # gone meanwhile
 
     def __repr__(self) -> str:
         return f"S3({self._bucket!r}, {self._prefix!r})"

@@ -4,7 +4,7 @@
 //!   goes through [`Journaled::apply`], as one of the operations of [`ops`]. Pools and managers know nothing of it.
 //! - [`replay`] runs a journal again and compares every answer and every digest of the state; [`bisect`] and [`compare`] find
 //!   where two runs part, [`shrink`] leaves the operations that are needed, [`export`] makes a test of them, [`show`] says what
-//!   is in a journal.
+//!   is in a journal, [`observe`] what its pool or manager says of itself on the way.
 //!
 //! Records, frames and sinks are those of the crate `kvpool-record`, all of which is here, too; its `Subject` is [`Kind`].
 #![forbid(unsafe_code)]
@@ -16,6 +16,8 @@ mod journaled;
 mod manager;
 mod minimize;
 mod numbers;
+mod observe;
+mod observers;
 pub mod ops;
 mod pool;
 mod record;
@@ -40,6 +42,8 @@ pub use kvpool_record::{
 };
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
+pub use observe::observe;
+pub use observers::{Observed, Observers};
 pub use pool::PoolSubject;
 pub use replay::{Difference, Options, Report, replay};
 pub use show::{Line, Summary, show};

@@ -16,6 +16,7 @@ use crate::contents::Contents;
 use crate::error::{ReplayError, zeros};
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
+use crate::observers::{Observed, Observers};
 use crate::ops::manager as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::{ToValue, Value};
@@ -66,6 +67,11 @@ fn answered<T: Outcome + ToValue + std::fmt::Debug>(
     }
 }
 
+/// What a recorded manager was watched by, with a digest.
+fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayError> {
+    Ok(ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? })
+}
+
 impl ManagerSubject {
     /// The manager, to look at.
     #[must_use]
@@ -88,7 +94,7 @@ impl ManagerSubject {
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(config.algorithm, config.block_size, verify)?;
         let config = ManagerConfig { verify, ..config };
-        let watch = ManagerWatchConfig { digest: true, ..header.watch_config(kvpool_policies::ALL)? };
+        let watch = watch_config(header)?;
         let manager = CacheManager::with_hasher(config, contents.hasher().clone())?.watched(&watch)?;
         Ok(Self {
             manager: record(manager)?,
@@ -262,6 +268,21 @@ impl Subject for ManagerSubject {
         let watch = header.watch_config(kvpool_policies::ALL)?;
         let header_of = CacheManager::header(&config, &watch, journal.config());
         Self::made(header, |manager| Ok(Journaled::begin(manager, &header_of, journal)))
+    }
+
+    fn watch(&mut self, header: &JournalHeader, observers: &Observers) -> Result<(), ReplayError> {
+        let recorded = watch_config(header)?;
+        let watch = ManagerWatchConfig {
+            advisor: observers.advisor.clone().or(recorded.advisor.clone()),
+            explain: observers.explain,
+            metrics: observers.metrics,
+            ..recorded
+        };
+        Ok(self.manager.unrecorded(|manager| manager.watch(&watch))?)
+    }
+
+    fn observed(&self) -> Observed<'_> {
+        Observed::Manager(&self.manager)
     }
 
     fn take_image(&mut self) -> Vec<u8> {

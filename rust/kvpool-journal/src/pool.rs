@@ -10,6 +10,7 @@ use crate::contents::Contents;
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
+use crate::observers::{Observed, Observers};
 use crate::ops::pool as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::{ToValue, Value};
@@ -45,8 +46,7 @@ impl PoolSubject {
         // Tokens are made up: fingerprints tell the same contents apart.
         let verify = config.verify.min(Verify::Fingerprint);
         let contents = Contents::new(algorithm, config.block_size, verify)?;
-        let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
-        let watch = WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() };
+        let watch = watch_config(header)?;
         let pool = make(PoolConfig { verify, ..config }, &watch)?;
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }
@@ -79,6 +79,12 @@ fn answered<T: kvpool_record::Outcome + ToValue + std::fmt::Debug>(
     }
 }
 
+/// What a recorded pool was watched by, with a digest.
+fn watch_config(header: &JournalHeader) -> Result<WatchConfig, ReplayError> {
+    let ManagerWatchConfig { event_capacity, advisor, .. } = header.watch_config(kvpool_policies::ALL)?;
+    Ok(WatchConfig { event_capacity, digest: true, advisor, ..WatchConfig::default() })
+}
+
 impl Subject for PoolSubject {
     type Operation = PoolOperation;
 
@@ -89,6 +95,17 @@ impl Subject for PoolSubject {
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
         let journal = memory()?;
         Self::made(header, |config, watch| Journaled::with_watch(config, watch, journal))
+    }
+
+    fn watch(&mut self, header: &JournalHeader, observers: &Observers) -> Result<(), ReplayError> {
+        let recorded = watch_config(header)?;
+        let advisor = observers.advisor.clone().or(recorded.advisor);
+        let watch = WatchConfig { advisor, metrics: observers.metrics, ..recorded };
+        Ok(self.pool.unrecorded(|pool| pool.watch(&watch))?)
+    }
+
+    fn observed(&self) -> Observed<'_> {
+        Observed::Pool(&self.pool)
     }
 
     fn take_image(&mut self) -> Vec<u8> {

@@ -103,16 +103,30 @@ const PROGRESS: u64 = 4096;
 /// What is told of each operation that has run; an error ends the run.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Operation>) -> Result<(), ReplayError> + 'a;
 
+/// What is shown the subject after each operation, with how many there were.
+pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
+
 pub(crate) fn drive<S: Subject>(
     reader: &JournalReader<'_>,
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
+    each: Option<&mut Each<'_, S>>,
+) -> Result<(Report, S), ReplayError> {
+    drive_on(S::new(reader.header())?, reader, options, progress, each, None)
+}
+
+/// The same on a subject that is as it was before the first operation.
+pub(crate) fn drive_on<S: Subject>(
+    mut subject: S,
+    reader: &JournalReader<'_>,
+    options: Options,
+    progress: &mut dyn FnMut(u64) -> bool,
     mut each: Option<&mut Each<'_, S>>,
+    mut look: Option<&mut Look<'_, S>>,
 ) -> Result<(Report, S), ReplayError> {
     if reader.first_operation() > 0 {
         return Err(ReplayError::NoBeginning { first: reader.first_operation() });
     }
-    let mut subject = S::new(reader.header())?;
     let mut report = Report { operations: 0, digests: 0, difference: None, tail: reader.tail() };
     let mut since = 0;
     for entry in reader.records::<S::Operation>() {
@@ -135,6 +149,9 @@ pub(crate) fn drive<S: Subject>(
         let epoch = subject.epoch();
         let answer = subject.run(&operation)?;
         report.operations = number + 1;
+        if let Some(look) = &mut look {
+            look(report.operations, &subject);
+        }
         let differs = answer.check != check;
         let Answer { told, .. } = &answer;
         if differs {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;
+use crate::observers::{Observed, Observers};
 use crate::value::Value;
 use crate::words::Words;
 
@@ -56,6 +57,15 @@ pub trait Subject: Sized {
     /// # Errors
     /// [`ReplayError::Settings`].
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError>;
+
+    /// Watches it from now on, beside what is part of the journal.
+    ///
+    /// # Errors
+    /// [`ReplayError::Settings`].
+    fn watch(&mut self, header: &JournalHeader, observers: &Observers) -> Result<(), ReplayError>;
+
+    /// It, to look at.
+    fn observed(&self) -> Observed<'_>;
 
     /// Ends the journal, and hands over what it holds; nothing without one.
     fn take_image(&mut self) -> Vec<u8>;

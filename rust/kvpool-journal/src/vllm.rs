@@ -7,6 +7,7 @@ use kvpool_vllm::{Pool, Start, VllmError};
 
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable, VllmConfig};
+use crate::observers::{Observed, Observers};
 use crate::ops::vllm as op;
 use crate::subject::{Answer, Step, Subject, memory};
 use crate::value::ToValue;
@@ -58,6 +59,14 @@ impl Subject for VllmSubject {
     fn recorded(header: &JournalHeader) -> Result<Self, ReplayError> {
         let pool = Journaled::with_journal(config(header)?, memory()?)?;
         Ok(Self { pool, renamed: HashMap::new() })
+    }
+
+    fn watch(&mut self, _header: &JournalHeader, _observers: &Observers) -> Result<(), ReplayError> {
+        Ok(())
+    }
+
+    fn observed(&self) -> Observed<'_> {
+        Observed::Vllm(&self.pool)
     }
 
     fn take_image(&mut self) -> Vec<u8> {

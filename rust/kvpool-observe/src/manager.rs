@@ -7,16 +7,18 @@
 
 use std::ops::Range;
 
-use kvpool::observe::{Admitted, ManagerObserver};
-use kvpool::{CacheManager, InvariantViolation, ManagerError, ManagerStats, RequestRef};
+use kvpool::observe::{Admitted, ManagerObserver, PoolObserver};
+use kvpool::{CacheManager, InvariantViolation, ManagerError, ManagerStats, PoolError, RequestRef};
 
 use crate::advisor::{Advice, AdvisorConfig};
 use crate::changes::ChangeLog;
 use crate::digest::{self, take_in};
 use crate::events::EventBatch;
 use crate::explain::{ExplainConfig, ExplainError, Explainer, Explanation, MissStats};
+use crate::feed::{Feed, FeedBatch, Learning, held};
+use crate::metrics::PoolMetrics;
 use crate::scrub::{ManagerScrubber, ScrubReport};
-use crate::watch::{Watch, WatchConfig};
+use crate::watch::{PoolWatch, Watch, WatchConfig, insert_feed};
 
 /// What watches a manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub struct ManagerWatchConfig {
     /// Blocks of each tier, and entries of block tables, that every [`CacheManager::complete_step`] scrubs: see [`ManagerScrubber`]. 0
     /// for none.
     pub scrub_blocks: usize,
+    /// Whether there are metrics of every tier: see [`crate::metrics`]. 24 bytes per block of each.
+    pub metrics: bool,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
@@ -44,6 +48,10 @@ struct Requests {
     scrubber: ManagerScrubber,
     /// Blocks scrubbed when a step completes.
     scrub_blocks: usize,
+    /// What feeds are told beside what pools know.
+    learning: Option<Box<Learning>>,
+    /// Whether tiers beneath the device have metrics, and so want to know the time.
+    metered: bool,
 }
 
 impl ManagerObserver for Requests {
@@ -59,7 +67,10 @@ impl ManagerObserver for Requests {
 
     fn published(&mut self, slot: usize, positions: Range<usize>, manager: &CacheManager) {
         if let Some(explainer) = &mut self.explainer {
-            explainer.published(slot, positions, manager);
+            explainer.published(slot, positions.clone(), manager);
+        }
+        if let Some(learning) = &mut self.learning {
+            learning.published(slot, positions, manager);
         }
     }
 
@@ -88,8 +99,23 @@ impl ManagerObserver for Requests {
         }
     }
 
+    fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {
+        if self.metered {
+            tell_time(manager, now, 1);
+        }
+    }
+
     fn check(&self, manager: &CacheManager) -> Result<(), InvariantViolation> {
         self.explainer.as_ref().map_or(Ok(()), |explainer| explainer.check(manager))
+    }
+}
+
+/// Tells the time to what watches the tiers from `first` on.
+fn tell_time(manager: &mut CacheManager, now: f64, first: usize) {
+    for tier in first..manager.tiers().len() {
+        if let Some((watch, _)) = manager.tier_observer_mut::<Watch>(tier) {
+            watch.time_passed(now);
+        }
     }
 }
 
@@ -131,6 +157,17 @@ pub trait ManagerWatch: Sized {
     /// Events of the device since the last call; empty unless [`ManagerWatchConfig::event_capacity`] keeps some.
     fn take_events(&mut self) -> EventBatch;
 
+    /// Keeps a feed of every tier from now on, beside what else watches: see [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). What
+    /// requests were hashed with beside tokens is part of it, and so are the tokens of every KV-cache group.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above 2^32, and if there is no memory.
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError>;
+
+    /// Changes of a tier since the last call; empty without [`Self::keep_feed`], and of a tier that there is not. O(1), O(blocks) for
+    /// the first and after a loss.
+    fn take_feed(&mut self, tier: usize) -> FeedBatch;
+
     /// One number for the state of the manager, after any operation; `None` without [`ManagerWatchConfig::digest`]. Equal histories give
     /// equal digests, on any host. O(blocks that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
@@ -150,6 +187,17 @@ pub trait ManagerWatch: Sized {
 
     /// Tokens that were computed, by reason; `None` without [`ManagerWatchConfig::explain`].
     fn misses(&self) -> Option<MissStats>;
+
+    /// What was counted in each tier since the manager is watched, the device first; empty without [`ManagerWatchConfig::metrics`].
+    /// O(buckets): a microsecond per tier.
+    fn metrics(&self) -> Vec<PoolMetrics>;
+
+    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing without them. A manager with
+    /// retention need not be told: [`CacheManager::advance_time`] is enough, on the same clock. O(tiers).
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 
     /// Why a request had to compute what it did when it was admitted or resumed last: block by block, what was missed and why.
     /// Of running and waiting requests, and of the last ones that were released; a fork has its parent's. O(spans), and
@@ -187,10 +235,10 @@ pub trait ManagerWatch: Sized {
 
 impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
-        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, more } =
+        let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
         // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
-        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, more };
+        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { advisor, ..below.clone() };
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {
@@ -213,11 +261,15 @@ impl ManagerWatch for CacheManager {
                 self.observe_tier(tier, Box::new(watch))?;
             }
         }
-        if explainer.is_some() || scrub_blocks > 0 || self.observer::<Requests>().is_some() {
+        let metered = metrics && self.tiers().len() > 1;
+        let needed = explainer.is_some() || scrub_blocks > 0 || metered;
+        if needed || self.observer::<Requests>().is_some() {
             self.observe(Box::new(Requests {
                 explainer,
                 scrubber: ManagerScrubber::default(),
                 scrub_blocks,
+                learning: None,
+                metered,
             }));
         }
         Ok(())
@@ -236,6 +288,50 @@ impl ManagerWatch for CacheManager {
 
     fn take_events(&mut self) -> EventBatch {
         self.tier_observer_mut::<Watch>(0).map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError> {
+        for tier in 0..self.tiers().len() {
+            let feed = Feed::new(capacity, self.tiers().pool(tier)?)?;
+            let take = |manager: &mut Self| {
+                manager.tier_observer_mut::<Watch>(tier).map(|(watch, _)| std::mem::take(watch))
+            };
+            let put = |manager: &mut Self, watch| {
+                if let Some((place, _)) = manager.tier_observer_mut::<Watch>(tier) {
+                    *place = watch;
+                }
+            };
+            insert_feed(self, feed, take, put, |manager, observer| manager.observe_tier(tier, observer))?;
+        }
+        if self.observer::<Requests>().is_none() {
+            self.observe(Box::new(Requests::default()));
+        }
+        if let Some(requests) = self.observer_mut::<Requests>() {
+            requests.learning = Some(Box::new(Learning::new(capacity)));
+        }
+        Ok(())
+    }
+
+    fn take_feed(&mut self, tier: usize) -> FeedBatch {
+        let learning = self.observer_mut::<Requests>().and_then(|requests| requests.learning.as_mut());
+        // What is learned is of contents of the device.
+        let learned = learning.filter(|_| tier == 0).map(|learning| learning.take());
+        if matches!(learned, Some(None))
+            && let Some(feed) = self.tier_observer_mut::<Watch>(0).and_then(|(watch, _)| watch.feed_mut())
+        {
+            feed.forget();
+        }
+        let Ok(pool) = self.tiers().pool(tier) else { return FeedBatch::default() };
+        let lost = pool.observer::<Watch>().is_some_and(Watch::is_feed_lost);
+        let (held, algorithm) = (if lost { held(pool) } else { Vec::new() }, pool.algorithm());
+        let feed = self.tier_observer_mut::<Watch>(tier).and_then(|(watch, _)| watch.feed_mut());
+        let Some(mut batch) = feed.map(|feed| feed.take(held, algorithm)) else {
+            return FeedBatch::default();
+        };
+        if let Some(Some(learned)) = learned {
+            batch.absorb(learned);
+        }
+        batch
     }
 
     fn state_digest(&mut self) -> Option<u64> {
@@ -274,6 +370,18 @@ impl ManagerWatch for CacheManager {
 
     fn misses(&self) -> Option<MissStats> {
         Some(self.observer::<Requests>()?.explainer.as_ref()?.misses())
+    }
+
+    fn metrics(&self) -> Vec<PoolMetrics> {
+        let pools = (0..self.tiers().len()).filter_map(|tier| self.tiers().pool(tier).ok());
+        pools.filter_map(PoolWatch::metrics).collect()
+    }
+
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError> {
+        let device = self.pool().observer::<Watch>();
+        device.map_or(Ok(()), |watch| watch.check_time(now))?;
+        tell_time(self, now, 0);
+        Ok(())
     }
 
     fn explain<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Explanation, ExplainError> {

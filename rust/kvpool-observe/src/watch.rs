@@ -13,6 +13,8 @@ use crate::advisor::{Advice, Advisor, AdvisorConfig};
 use crate::changes::ChangeLog;
 use crate::digest::{self, StateDigest, group_key};
 use crate::events::{BlockEvent, EventBatch, EventLog};
+use crate::feed::{Feed, FeedBatch, held};
+use crate::metrics::{Meter, PoolMetrics};
 use crate::payloads::{Evicted, Payload, PayloadError, Payloads};
 
 /// What watches a pool.
@@ -28,6 +30,8 @@ pub struct WatchConfig {
     pub advisor: Option<AdvisorConfig>,
     /// Whether contents can have payloads: see [`PoolWatch::set_payloads`].
     pub payloads: bool,
+    /// Whether there are metrics: see [`crate::metrics`]. 24 bytes per block.
+    pub metrics: bool,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
@@ -37,17 +41,19 @@ impl WatchConfig {
     /// Whether nothing is asked for: then nothing need watch.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
-        self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads
+        self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads && !self.metrics
     }
 }
 
 /// The observers of one pool.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Watch {
     events: EventLog,
+    feed: Option<Box<Feed>>,
     digest: Option<StateDigest>,
     advisor: Option<Box<Advisor>>,
     payloads: Option<Payloads>,
+    meter: Option<Box<Meter>>,
     /// What explains misses wants to know of contents that come and go.
     pub(crate) changes: Option<ChangeLog>,
 }
@@ -61,9 +67,11 @@ impl Watch {
         let advisor = config.advisor.as_ref().map(|advisor| Advisor::new(advisor, pool.num_usable()));
         Ok(Self {
             events: EventLog::new(config.event_capacity)?,
+            feed: None,
             digest: config.digest.then(|| StateDigest::new(pool.blocks(), true)).transpose()?,
             advisor: advisor.transpose()?.map(Box::new),
             payloads: config.payloads.then(Payloads::default),
+            meter: config.metrics.then(|| Meter::new(pool)).transpose()?.map(Box::new),
             changes: None,
         })
     }
@@ -89,8 +97,26 @@ impl Watch {
         self.events.take()
     }
 
+    /// Whether what the pool holds is wanted for the next [`Self::take_feed`].
+    pub(crate) fn is_feed_lost(&self) -> bool {
+        self.feed.as_ref().is_some_and(|feed| feed.is_lost())
+    }
+
+    pub(crate) fn feed_mut(&mut self) -> Option<&mut Feed> {
+        self.feed.as_deref_mut()
+    }
+
     pub(crate) fn advice(&self) -> Option<Advice> {
         self.advisor.as_ref().map(|advisor| advisor.advice())
+    }
+
+    pub(crate) fn metrics(&self) -> Option<PoolMetrics> {
+        self.meter.as_ref().map(|meter| meter.metrics())
+    }
+
+    /// Says whether a time may follow.
+    pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
+        self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
     }
 
     /// Keeps a digest from now on, if there is none; it counts no contents. O(blocks).
@@ -104,12 +130,13 @@ impl Watch {
 
 impl PoolObserver for Watch {
     fn wants_parents(&self) -> bool {
-        self.events.is_enabled()
+        self.events.is_enabled() || self.feed.is_some()
     }
 
     fn wants_contents(&self) -> bool {
         let counted = self.digest.as_ref().is_some_and(StateDigest::counts_contents);
-        counted || self.changes.is_some() || self.payloads.is_some() || self.events.is_enabled()
+        let told = self.events.is_enabled() || self.feed.is_some() || self.meter.is_some();
+        counted || self.changes.is_some() || self.payloads.is_some() || told
     }
 
     fn changed(&mut self, blocks: &[BlockId]) {
@@ -122,11 +149,17 @@ impl PoolObserver for Watch {
         if let Some(advisor) = &mut self.advisor {
             advisor.looked_up(lookup);
         }
+        if let Some(meter) = &mut self.meter {
+            meter.looked_up(lookup);
+        }
     }
 
     fn registered(&mut self, new: &NewContents<'_>, blocks: Blocks<'_>) {
         if let Some(digest) = &mut self.digest {
             digest.note_contents(new.blocks, blocks);
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.registered(new);
         }
         if let (Some(advisor), Some((chain, start))) = (&mut self.advisor, new.chain) {
             advisor.registered(chain.hashes(), start, start + new.blocks.len());
@@ -134,12 +167,18 @@ impl PoolObserver for Watch {
     }
 
     fn computed(&mut self, computed: &Computed) {
+        if let Some(meter) = &mut self.meter {
+            meter.computed(computed);
+        }
         let &Computed { block, content, parent, algorithm, first, .. } = computed;
         if let Some(digest) = &mut self.digest {
             digest.note_computed(&content);
         }
         if !first {
             return;
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.computed(computed);
         }
         if let Some(changes) = &self.changes {
             changes.appeared(group_key(content.hash.key(), content.group));
@@ -157,8 +196,14 @@ impl PoolObserver for Watch {
         if let Some(payloads) = &mut self.payloads {
             payloads.removed(block);
         }
+        if let Some(meter) = &mut self.meter {
+            meter.removed(removed);
+        }
         if !last {
             return;
+        }
+        if let Some(feed) = &mut self.feed {
+            feed.removed(removed);
         }
         if let Some(changes) = &self.changes {
             changes.departed(group_key(content.hash.key(), content.group), cause);
@@ -177,16 +222,31 @@ impl PoolObserver for Watch {
         if let Some(payloads) = &mut self.payloads {
             payloads.cleared();
         }
+        if let Some(meter) = &mut self.meter {
+            meter.cleared();
+        }
         if let Some(changes) = &self.changes {
             changes.cleared(cause);
         }
+        if let Some(feed) = &mut self.feed {
+            feed.cleared();
+        }
         self.events.push(BlockEvent::Cleared { epoch }, None);
+    }
+
+    fn time_passed(&mut self, now: f64) {
+        if let Some(meter) = &mut self.meter {
+            meter.time_passed(now);
+        }
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         let advisor = self.advisor.as_ref().map(|advisor| advisor.prepare_resize(num_blocks - 1));
         let resized = advisor.transpose()?;
+        // What the meter has too much of is never looked at.
+        self.meter.as_mut().map_or(Ok(()), |meter| meter.grow(num_blocks))?;
         self.digest.as_mut().map_or(Ok(()), |digest| digest.grow(num_blocks))?;
+        self.feed.as_mut().map_or(Ok(()), |feed| feed.grow(num_blocks))?;
         if let (Some(advisor), Some(resized)) = (&mut self.advisor, resized) {
             advisor.resize(resized);
         }
@@ -196,8 +256,43 @@ impl PoolObserver for Watch {
     fn check(&self, pool: &BlockPool) -> Result<(), InvariantViolation> {
         self.advisor.as_ref().map_or(Ok(()), |advisor| advisor.check_invariants())?;
         self.payloads.as_ref().map_or(Ok(()), |payloads| payloads.check(pool.blocks()))?;
+        self.meter.as_ref().map_or(Ok(()), |meter| meter.check(pool.blocks()))?;
         self.digest.as_ref().map_or(Ok(()), |digest| digest.check(pool.blocks()))
     }
+}
+
+/// Wants to know what contents hang on, and nothing else: whether there is memory for that shows before anything has changed.
+#[derive(Debug)]
+struct Parents;
+
+impl PoolObserver for Parents {
+    fn wants_parents(&self) -> bool {
+        true
+    }
+
+    fn wants_contents(&self) -> bool {
+        false
+    }
+}
+
+/// Puts a feed beside what watches a pool already: `take` gives that up, `put` gives it back if `observe` fails.
+pub(crate) fn insert_feed<O, E>(
+    owner: &mut O,
+    feed: Feed,
+    take: impl FnOnce(&mut O) -> Option<Watch>,
+    put: impl FnOnce(&mut O, Watch),
+    observe: impl Fn(&mut O, Box<dyn PoolObserver>) -> Result<(), E>,
+) -> Result<(), E> {
+    let watch = take(owner);
+    if let Err(error) = observe(owner, Box::new(Parents)) {
+        if let Some(watch) = watch {
+            put(owner, watch);
+        }
+        return Err(error);
+    }
+    let mut watch = watch.unwrap_or_default();
+    watch.feed = Some(Box::new(feed));
+    observe(owner, Box::new(watch))
 }
 
 /// What can be asked of a pool that a [`Watch`] watches.
@@ -241,6 +336,33 @@ pub trait PoolWatch: Sized {
 
     /// Events since the last call; empty unless [`WatchConfig::event_capacity`] keeps some.
     fn take_events(&mut self) -> EventBatch;
+
+    /// Keeps a feed of up to `capacity` changes from now on, beside what else watches: what a publisher of events takes, tokens
+    /// included. What is registered already is told without tokens. 4 bytes per token slot, and 33 per block. O(blocks).
+    ///
+    /// ```
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// use kvpool_observe::{FeedEvent, PoolWatch};
+    /// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2, 3, 4]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
+    /// pool.keep_feed(1 << 20)?;
+    /// pool.take_feed(); // what was there: nothing
+    /// let blocks = pool.allocate(2)?;
+    /// pool.register_table(&blocks, prompt.chain(), 0)?;
+    /// let batch = pool.take_feed();
+    /// let Some(&FeedEvent::Stored { tokens: Some(tokens), .. }) = batch.events.last() else { panic!() };
+    /// assert_eq!(batch.tokens(tokens), [3, 4]);
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is no memory; nothing has changed then.
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError>;
+
+    /// Changes since the last call; empty without [`Self::keep_feed`]. O(1), O(blocks) for the first and after a loss.
+    fn take_feed(&mut self) -> FeedBatch;
 
     /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content leaves the block. One that is there
     /// already is replaced, and gone. O(blocks).
@@ -309,6 +431,41 @@ pub trait PoolWatch: Sized {
     /// # Ok::<(), kvpool::PoolError>(())
     /// ```
     fn advice(&self) -> Option<Advice>;
+
+    /// What was counted since the pool is watched; `None` without [`WatchConfig::metrics`]. O(buckets): a microsecond.
+    ///
+    /// ```
+    /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
+    /// use kvpool_observe::{PoolWatch, WatchConfig};
+    /// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
+    /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+    /// prompt.append(&[1, 2]);
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?
+    ///     .watched(&WatchConfig { metrics: true, ..Default::default() })?;
+    /// pool.observe_time(100.0)?;
+    /// let blocks = pool.allocate(1)?;
+    /// pool.register(&blocks, prompt.chain(), 0)?;
+    /// pool.mark_computed(&blocks)?;
+    /// pool.release(&blocks)?;
+    /// pool.observe_time(104.0)?;
+    /// let hit = pool.match_and_acquire(prompt.chain(), 1)?;
+    /// pool.release(&hit)?;
+    /// pool.observe_time(110.0)?;
+    /// pool.evict(1)?;
+    ///
+    /// let metrics = pool.metrics().unwrap();
+    /// assert_eq!((metrics.age_at_hit.count(), metrics.age_at_hit.sum()), (1, 4.0));
+    /// assert_eq!((metrics.lifetime.sum(), metrics.idle_before_eviction.sum()), (10.0, 6.0));
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    fn metrics(&self) -> Option<PoolMetrics>;
+
+    /// Says what time it is, in seconds on a clock of the caller's, for [`Self::metrics`]; nothing without them. A pool with
+    /// retention need not be told: [`BlockPool::advance_time`] is enough, on the same clock. O(1).
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError>;
 }
 
 impl PoolWatch for BlockPool {
@@ -328,6 +485,25 @@ impl PoolWatch for BlockPool {
 
     fn take_events(&mut self) -> EventBatch {
         self.observer_mut::<Watch>().map_or_else(EventBatch::default, |(watch, _)| watch.take_events())
+    }
+
+    fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError> {
+        let feed = Feed::new(capacity, self)?;
+        let watch = |pool: &mut Self| pool.observer_mut::<Watch>().map(|(watch, _)| std::mem::take(watch));
+        let put = |pool: &mut Self, watch| {
+            if let Some((place, _)) = pool.observer_mut::<Watch>() {
+                *place = watch;
+            }
+        };
+        insert_feed(self, feed, watch, put, |pool, observer| pool.observe(observer).map(|_before| ()))
+    }
+
+    fn take_feed(&mut self) -> FeedBatch {
+        let lost = self.observer::<Watch>().is_some_and(Watch::is_feed_lost);
+        let held = if lost { held(self) } else { Vec::new() };
+        let algorithm = self.algorithm();
+        let feed = self.observer_mut::<Watch>().and_then(|(watch, _)| watch.feed_mut());
+        feed.map_or_else(FeedBatch::default, |feed| feed.take(held, algorithm))
     }
 
     fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError> {
@@ -354,5 +530,16 @@ impl PoolWatch for BlockPool {
 
     fn advice(&self) -> Option<Advice> {
         self.observer::<Watch>()?.advice()
+    }
+
+    fn metrics(&self) -> Option<PoolMetrics> {
+        self.observer::<Watch>()?.metrics()
+    }
+
+    fn observe_time(&mut self, now: f64) -> Result<(), PoolError> {
+        let Some((watch, _)) = self.observer_mut::<Watch>() else { return Ok(()) };
+        watch.check_time(now)?;
+        watch.time_passed(now);
+        Ok(())
     }
 }

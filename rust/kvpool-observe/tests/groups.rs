@@ -24,6 +24,7 @@ fn watched(config: ManagerConfig) -> Result<CacheManager, ManagerError> {
         digest: true,
         advisor: Some(AdvisorConfig::default()),
         explain: Some(ExplainConfig { records: Some(1 << 14), requests: 8 }),
+        metrics: true,
         ..ManagerWatchConfig::default()
     };
     CacheManager::new(config)?.watched(&watch)

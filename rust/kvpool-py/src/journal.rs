@@ -6,16 +6,20 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use kvpool::{BlockPool, ManagerStats, PoolStats};
 use kvpool_journal::{
-    Difference, EXPORT_LIMIT, Flush, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Options,
-    Report, Tail, create_file,
+    Difference, EXPORT_LIMIT, Flush, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Observed,
+    Observers, Options, Report, Tail, create_file,
 };
+use kvpool_observe::{Advice, ManagerWatch, MissStats, PoolMetrics, PoolWatch};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::{self, Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::stats::{PyManagerStats, PyPoolStats};
+use crate::{advice, explain, metrics};
 
 /// How the operations of a pool or a manager are recorded.
 #[pyclass(frozen, module = "kvpool._core.journal", name = "Journal", eq)]
@@ -357,6 +361,115 @@ pub(crate) fn replay_journal(
     let bytes = journal.load(py)?;
     let options = Options { until, check_every };
     Ok(watched(py, progress, |progress| kvpool_journal::replay(&bytes, options, progress))?.into())
+}
+
+/// What a journal's pool or manager says of itself at a moment of its replay.
+#[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalView")]
+pub(crate) struct PyJournalView {
+    /// Operations so far.
+    operations: u64,
+    /// What was recorded: pool, manager or vllm-pool.
+    subject: &'static str,
+    /// The manager's counts; None of a pool.
+    stats: Option<PyManagerStats>,
+    /// The pool's own counts; of a manager the device's.
+    pool: PyPoolStats,
+    /// Those of the host tier, or None if there is none.
+    host: Option<PyPoolStats>,
+    /// What was counted in each tier; empty for vLLM's pools.
+    metrics: Vec<Py<PyDict>>,
+    /// What the advisor says, or None without one.
+    advice: Option<Py<PyDict>>,
+}
+
+#[pymethods]
+impl PyJournalView {
+    fn __repr__(&self) -> String {
+        format!("JournalView(operations={}, subject='{}')", self.operations, self.subject)
+    }
+}
+
+/// The same, without the interpreter.
+#[derive(Default)]
+struct View {
+    operations: u64,
+    subject: &'static str,
+    stats: Option<(ManagerStats, Option<MissStats>)>,
+    pool: PoolStats,
+    host: Option<PoolStats>,
+    metrics: Vec<PoolMetrics>,
+    advice: Option<Advice>,
+}
+
+impl View {
+    fn new(operations: u64, observed: Observed<'_>) -> Self {
+        let of_pool = |subject, pool: &BlockPool| Self {
+            operations,
+            subject,
+            stats: None,
+            pool: pool.stats(),
+            host: None,
+            metrics: pool.metrics().into_iter().collect(),
+            advice: pool.advice(),
+        };
+        match observed {
+            Observed::Manager(manager) => Self {
+                stats: Some((manager.stats(), manager.misses())),
+                host: manager.tiers().pool(1).ok().map(BlockPool::stats),
+                metrics: manager.metrics(),
+                ..of_pool("manager", manager.pool())
+            },
+            Observed::Vllm(pool) => of_pool("vllm-pool", pool.core()),
+            Observed::Pool(pool) => of_pool("pool", pool),
+            _ => Self { subject: "unknown", ..Self::default() },
+        }
+    }
+
+    fn into_py(self, py: Python<'_>) -> PyResult<PyJournalView> {
+        let metrics = self.metrics.iter().map(|tier| Ok(metrics::dict(py, tier)?.unbind()));
+        let advice = self.advice.map(|advice| advice::dict(py, &advice)).transpose()?;
+        Ok(PyJournalView {
+            operations: self.operations,
+            subject: self.subject,
+            stats: self.stats.map(|(stats, misses)| PyManagerStats::new(stats, misses)),
+            pool: self.pool.into(),
+            host: self.host.map(Into::into),
+            metrics: metrics.collect::<PyResult<_>>()?,
+            advice: advice.map(Bound::unbind),
+        })
+    }
+}
+
+/// Replays a journal, watched, and returns what its subject says on the way, and what the replay found.
+#[pyfunction]
+#[pyo3(
+    signature = (journal, *, every=None, until=None, advisor=None, explain=None, metrics=true, progress=None),
+    text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, progress=None)"
+)]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
+pub(crate) fn observe_journal(
+    py: Python<'_>,
+    journal: Source,
+    every: Option<Int>,
+    until: Option<Int>,
+    advisor: Option<&Bound<'_, PyAny>>,
+    explain: Option<&Bound<'_, PyAny>>,
+    metrics: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<(Vec<PyJournalView>, PyJournalReport)> {
+    let every = every.map_or(Ok(0), |every| count(py, "every", every))? as u64;
+    let until = until.map(|until| count(py, "until", until)).transpose()?.map(|until| until as u64);
+    let observers =
+        Observers { advisor: advice::config(advisor)?, explain: explain::config(explain)?, metrics };
+    let bytes = journal.load(py)?;
+    let options = Options { until, check_every: 0 };
+    let mut views = Vec::new();
+    let report = watched(py, progress, |progress| {
+        let mut seen = |operations, observed: Observed<'_>| views.push(View::new(operations, observed));
+        kvpool_journal::observe(&bytes, &observers, options, every, &mut seen, progress)
+    })?;
+    let views = views.into_iter().map(|view| view.into_py(py)).collect::<PyResult<_>>()?;
+    Ok((views, report.into()))
 }
 
 /// Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.

@@ -10,6 +10,7 @@ mod advice;
 mod convert;
 mod enter;
 mod errors;
+mod events;
 mod explain;
 mod gather;
 mod groups;
@@ -17,6 +18,7 @@ mod hashing;
 mod health;
 mod journal;
 mod manager;
+mod metrics;
 mod parts;
 mod policy;
 mod pool;
@@ -44,6 +46,13 @@ mod _core {
     mod advisor {
         #[pymodule_export]
         use crate::advice::PyAdvisorConfig;
+    }
+
+    /// What routers are told: see kvpool.events.
+    #[pymodule]
+    mod events {
+        #[pymodule_export]
+        use crate::events::PyEventPublisher;
     }
 
     /// Why a prompt missed.
@@ -74,8 +83,9 @@ mod _core {
     mod journal {
         #[pymodule_export]
         use crate::journal::{
-            PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyShrunkJournal,
-            bisect_journal, compare_journals, export_journal, read_journal, replay_journal, shrink_journal,
+            PyJournal, PyJournalDifference, PyJournalInfo, PyJournalReport, PyJournalStats, PyJournalView,
+            PyShrunkJournal, bisect_journal, compare_journals, export_journal, observe_journal, read_journal,
+            replay_journal, shrink_journal,
         };
     }
 
@@ -151,7 +161,7 @@ mod _core {
         #[pymodule_export]
         use crate::store::{
             PyArena, PyCustom, PyDisk, PyNamespace, PyRedis, PySharedFolder, PyStore, PyStoreFolder,
-            PyStoreStats,
+            PyStoreServer, PyStoreStats, check_object,
         };
     }
 

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapMut, MmapRaw};
 
-use crate::backend::{PAGE, pages};
 use crate::error::StoreError;
+use crate::object::{PAGE, pages};
 
 /// The state of a slot that has a writer; any other is its number of readers.
 const WRITER: u32 = u32::MAX;
@@ -227,6 +227,15 @@ impl Writing {
     pub(crate) fn pages(&mut self, len: u32) -> Option<&mut [u8]> {
         let bytes = self.arena.span(len)?;
         Some(self.first(bytes))
+    }
+}
+
+impl Writing {
+    /// As `pages`, to be looked at.
+    pub(crate) fn shared_pages(&self, len: u32) -> Option<&[u8]> {
+        let bytes = self.arena.span(len)?;
+        // SAFETY: as in `Reading::first`; the only guard of the slot is this one, and it is borrowed.
+        Some(unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), bytes) })
     }
 }
 

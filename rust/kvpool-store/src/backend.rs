@@ -9,62 +9,9 @@
 use std::fmt;
 
 use crate::error::BackendError;
-use crate::header::ObjectKey;
 use crate::namespace::{Namespace, NamespaceDigest};
-
-/// Bytes of a page: what direct I/O is aligned to.
-pub const PAGE: usize = 4096;
-
-/// Bytes of the whole pages that `len` bytes take.
-pub(crate) const fn pages(len: usize) -> usize {
-    len.next_multiple_of(PAGE)
-}
-
-/// How many objects of at most `object_bytes` fit `capacity_bytes`: the places of a back end that is bounded so.
-#[must_use]
-pub fn places(capacity_bytes: u64, object_bytes: u64) -> Place {
-    u32::try_from(capacity_bytes / object_bytes.max(1)).unwrap_or(u32::MAX - 1)
-}
-
-/// A page of its own: a header, and zeros behind it.
-#[derive(Clone)]
-#[repr(C, align(4096))]
-pub struct Page(pub [u8; PAGE]);
-
-impl Page {
-    /// A page of zeros, on the heap.
-    #[must_use]
-    pub fn zeroed() -> Box<Self> {
-        Box::new(Self([0; PAGE]))
-    }
-}
-
-impl fmt::Debug for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Page")
-    }
-}
-
-/// Where an object is, by number.
-pub type Place = u32;
-
-/// What a back end finds an object by, where it has no place of it: whose it is, and its key. As text `namespace/hash-group`, in
-/// hexadecimal but for the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ObjectName {
-    /// Digest of the namespace.
-    pub namespace: NamespaceDigest,
-    /// The key in it.
-    pub key: ObjectKey,
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/", self.namespace)?;
-        self.key.hash.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
-        write!(f, "-{}", self.key.group)
-    }
-}
+use crate::object::{Object, ObjectMut, ObjectName, Place};
+use crate::transfer::{Moving, Transfer};
 
 /// A store of objects. Called by worker threads, several at once, never twice at once for one place; every call may block.
 ///
@@ -119,6 +66,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
         object: Object<'_>,
     ) -> Result<(), BackendError>;
 
+    /// A way for one worker to have several transfers on their way at once. Without one it has one call after the other.
+    fn lane(&self) -> Option<Box<dyn Lane + '_>> {
+        None
+    }
+
     /// Reads what is at `place`, or has the name where no place is known, into `header` and the pages of a payload of `len` bytes. It
     /// need not check anything.
     ///
@@ -142,24 +94,24 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn clear(&self, place: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError>;
 }
 
-/// An object's bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Object<'a> {
-    /// The header, and zeros.
-    pub header: &'a Page,
-    /// The payload's pages.
-    pub pages: &'a [u8],
-    /// Bytes of the payload.
-    pub len: u32,
+/// Several transfers of one worker at once. It does for each what [`Backend::read`] or [`Backend::write`] does.
+///
+/// Dropping it waits for what is on its way: until then memory of transfers is not let go.
+pub trait Lane: fmt::Debug {
+    /// How many may be on their way.
+    fn room(&self) -> usize;
+
+    /// Begins one. What cannot be begun has ended at once.
+    fn start(&mut self, transfer: Transfer);
+
+    /// Waits for one to end. `None` if that cannot be had any more: the lane is of no use, and what it has stays taken.
+    fn next(&mut self) -> Option<(Transfer, Result<(), BackendError>)>;
 }
 
-/// Where an object's bytes go.
-#[derive(Debug)]
-pub struct ObjectMut<'a> {
-    /// The header's page.
-    pub header: &'a mut Page,
-    /// The payload's pages.
-    pub pages: &'a mut [u8],
-    /// Bytes of the payload.
-    pub len: u32,
+/// Moves what a transfer is of, in one call.
+pub(crate) fn perform(transfer: &mut Transfer, backend: &dyn Backend) -> Result<(), BackendError> {
+    match transfer.moving() {
+        Moving::Read(place, name, into) => backend.read(place, name, into),
+        Moving::Write(place, name, replaces, object) => backend.write(place, name, replaces, object),
+    }
 }

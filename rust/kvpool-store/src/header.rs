@@ -27,6 +27,7 @@ use kvpool::BlockHash;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::namespace::{FORMAT_VERSION, NamespaceDigest};
+use crate::object::{ObjectKey, ObjectName};
 
 /// Bytes of an encoded header.
 pub const HEADER_BYTES: usize = CHECKED + 8;
@@ -34,15 +35,6 @@ pub const HEADER_BYTES: usize = CHECKED + 8;
 const MAGIC: [u8; 8] = *b"kvpoolob";
 /// Bytes that the header's checksum covers.
 const CHECKED: usize = 104;
-
-/// What an object is found by: the digest of a whole prefix, and the KV-cache group whose bytes they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    /// The block's hash: all 32 bytes of it.
-    pub hash: BlockHash,
-    /// The KV-cache group; 0 where there is only one.
-    pub group: u32,
-}
 
 /// The tokens whose keys and values an object holds. For who looks at a store: an object is found by its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,6 +217,17 @@ impl Header {
             return Err(Mismatch::Length { found: self.len, wanted: len });
         }
         Ok(())
+    }
+
+    /// What the first bytes of an object say that is called `name` and has `bytes` in all, header included.
+    ///
+    /// # Errors
+    /// [`Mismatch`]: no engine would take it.
+    pub fn seen(front: &[u8], name: &ObjectName, bytes: u64) -> Result<Self, Mismatch> {
+        let header = Self::decode(front)?;
+        header.expect(name.namespace, name.key, header.len)?;
+        let found = u32::try_from(bytes.saturating_sub(HEADER_BYTES as u64)).unwrap_or(u32::MAX);
+        if found == header.len { Ok(header) } else { Err(Mismatch::Length { found, wanted: header.len }) }
     }
 
     /// Whether a payload is the one that this header was written for.

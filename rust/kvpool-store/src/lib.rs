@@ -60,7 +60,8 @@
 //! # Ok::<(), kvpool_store::StoreError>(())
 //! ```
 //!
-//! Unsafe code is in `arena` alone: slices of its memory, behind guards that exclude each other.
+//! Unsafe code is in two files: `arena`, slices of its memory behind guards that exclude each other, and `disk/ring`, which hands addresses
+//! to the kernel and keeps what is there until it has ended.
 
 #![deny(unsafe_code)]
 
@@ -76,20 +77,24 @@ mod error;
 pub mod folder;
 mod header;
 mod namespace;
+mod object;
 mod queue;
 pub mod redis;
 mod stats;
 mod store;
+mod transfer;
 mod worker;
 
 pub use admission::Admit;
 pub use arena::{Arena, Reading, Writing};
-pub use backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Page, Place, places};
+pub use backend::{Backend, Lane};
 pub use breaker::BreakerConfig;
 pub use calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 pub use ends::Waiter;
 pub use error::{BackendError, StoreError, Why};
-pub use header::{HEADER_BYTES, Header, HeaderError, Mismatch, ObjectKey, TokenRange};
+pub use header::{HEADER_BYTES, Header, HeaderError, Mismatch, TokenRange};
 pub use namespace::{FORMAT_VERSION, Layout, Namespace, NamespaceDigest, ParseDigestError, Span};
+pub use object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Page, ParseNameError, Place, places};
 pub use stats::Stats;
 pub use store::Store;
+pub use transfer::Transfer;

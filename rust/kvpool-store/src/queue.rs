@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::arena::{Reading, Writing};
-use crate::backend::{ObjectName, Place};
-use crate::header::{ObjectKey, TokenRange};
+use crate::header::TokenRange;
 use crate::namespace::NamespaceDigest;
+use crate::object::{ObjectKey, ObjectName, Place};
 
 /// One object to move.
 #[derive(Debug)]
@@ -80,6 +80,8 @@ struct Waiting {
     others: VecDeque<Task>,
     /// Loads that went before the first of the others.
     passed: u32,
+    /// Workers that wait for a task.
+    idle: usize,
     closed: bool,
 }
 
@@ -127,8 +129,17 @@ impl Queue {
             if let Some(task) = waiting.next() {
                 return Some(task);
             }
+            waiting.idle += 1;
             waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            waiting.idle -= 1;
         }
+    }
+
+    /// A task, if there are more than workers that wait for one: for a worker that has some already.
+    pub(crate) fn take_if_more(&self) -> Option<Task> {
+        let mut waiting = self.lock();
+        let more = waiting.loads.len() + waiting.others.len() > waiting.idle;
+        if more && !waiting.closed { waiting.next() } else { None }
     }
 
     /// Takes a task back that no worker has begun. O(tasks before it): those that passed their deadlines are in front.

@@ -1,119 +1,138 @@
 //! Workers: the threads that wait for back ends, so that no caller does.
 //!
-//! Here every object is checked: a header is made for what is written, and compared, with the checksum of all bytes, for what is read.
-//! What is not the object that was asked for leaves a slot of zeros. A back end that panics has failed.
+//! A worker moves one object after the other, or, where the back end has [lanes](Lane), several at once. It takes more than one only
+//! when no other worker is free to. A back end that panics has failed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::arena::{Arena, Writing};
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page};
+use crate::backend::{Backend, Lane, perform};
 use crate::ends::{Done, End, Ends};
-use crate::error::StoreError;
-use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
+use crate::error::BackendError;
 use crate::namespace::NamespaceDigest;
-use crate::queue::{Queue, Target, Task, Work};
+use crate::object::ObjectName;
+use crate::queue::{Queue, Task, Work};
+use crate::transfer::{Memory, Refused, Transfer};
 
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends) {
-    let mut own = Own { page: Page::zeroed(), pages: None };
-    while let Some(task) = queue.take() {
+    let mut worker = Worker { backend: backend.as_ref(), ends, memory: Memory::default() };
+    if let Some(mut lane) = backend.lane() {
+        worker.several(queue, lane.as_mut());
+    }
+    worker.one_by_one(queue);
+}
+
+/// The store is gone, or the lane is of no use any more.
+struct Over;
+
+struct Worker<'a> {
+    backend: &'a dyn Backend,
+    ends: &'a Ends,
+    memory: Memory,
+}
+
+impl Worker<'_> {
+    fn one_by_one(&mut self, queue: &Queue) {
+        while let Some(task) = queue.take() {
+            let told = self.begin(task).and_then(|transfer| match transfer {
+                Some(mut transfer) => {
+                    let id = transfer.id();
+                    let end = self.caught(|worker| {
+                        let moved = perform(&mut transfer, worker.backend);
+                        worker.check(transfer, moved)
+                    });
+                    self.tell(id, end)
+                }
+                None => Ok(()),
+            });
+            if told.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Keeps a lane filled. What is on its way when the store is gone is waited for by the lane.
+    fn several(&mut self, queue: &Queue, lane: &mut dyn Lane) {
+        let mut moving = 0;
+        loop {
+            while moving < lane.room() {
+                let task = if moving == 0 { queue.take() } else { queue.take_if_more() };
+                let Some(task) = task else { break };
+                match self.begin(task) {
+                    Ok(Some(transfer)) => {
+                        lane.start(transfer);
+                        moving += 1;
+                    }
+                    Ok(None) => {}
+                    Err(Over) => return,
+                }
+            }
+            if moving == 0 {
+                return; // closed
+            }
+            let Some((transfer, moved)) = lane.next() else { return };
+            moving -= 1;
+            if self.end(transfer, moved).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What is to be moved for a task; nothing if it has ended.
+    fn begin(&mut self, task: Task) -> Result<Option<Transfer>, Over> {
         let Task { id, namespace, work } = task;
-        let end = catch_unwind(AssertUnwindSafe(|| perform(backend.as_ref(), namespace, &mut own, work)))
-            .unwrap_or_else(|_| End::Failed(format!("{} panicked", backend.name())));
-        if !ends.tell(Done { id, end }) {
-            return; // the store is gone
+        let mut begun = Ok(None);
+        let end = self.caught(|worker| match Transfer::begin(id, namespace, work, &mut worker.memory) {
+            Ok(transfer) => {
+                begun = Ok(Some(transfer));
+                End::Success
+            }
+            Err(Refused::Ended(end)) => end,
+            Err(Refused::Other(work)) => worker.ask(namespace, work),
+        });
+        match begun {
+            Ok(None) => self.tell(id, end).map(|()| None),
+            begun => begun,
         }
     }
-}
 
-/// Memory of a worker's own.
-struct Own {
-    page: Box<Page>,
-    /// For payloads that are staged: as large as the largest yet.
-    pages: Option<Arc<Arena>>,
-}
-
-impl Own {
-    /// Pages for a payload of `len` bytes.
-    fn pages(&mut self, len: u32) -> Result<Writing, StoreError> {
-        match self.pages.take().filter(|arena| arena.slot_bytes() >= len) {
-            Some(arena) => self.pages.insert(arena),
-            None => self.pages.insert(Arena::new(1, len)?),
-        }
-        .write(0)
+    fn end(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> Result<(), Over> {
+        let id = transfer.id();
+        let end = self.caught(|worker| worker.check(transfer, moved));
+        self.tell(id, end)
     }
-}
 
-fn perform(backend: &dyn Backend, namespace: NamespaceDigest, own: &mut Own, work: Work) -> End {
-    own.page.0.fill(0);
-    match work {
-        Work::Write { place, key, replaces, tokens, len, from, staged } => {
-            let (direct, mut copy);
-            let pages: &[u8] = if staged {
-                copy = match own.pages(len) {
-                    Ok(pages) => pages,
-                    Err(error) => return End::Failed(error.to_string()),
-                };
-                copy[..len as usize].copy_from_slice(&from[..len as usize]);
-                drop(from);
-                copy.pages(len).unwrap_or_default()
-            } else {
-                direct = from;
-                direct.pages(len).unwrap_or_default()
-            };
-            // Of the bytes that are written, also where an engine has taken its slot back and written to it.
-            let Some(header) = Header::of(namespace, key, tokens, &pages[..len as usize]) else {
-                return End::Full;
-            };
-            own.page.0[..HEADER_BYTES].copy_from_slice(&header.encode());
-            let (name, object) = (ObjectName { namespace, key }, Object { header: &own.page, pages, len });
-            backend.write(place, &name, &replaces, object).map_or_else(End::from, |()| End::Success)
+    /// How a transfer has ended. What is damaged where no place is known goes now: nothing else knows its name.
+    fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
+        let (name, place) = (transfer.name(), transfer.place());
+        let end = transfer.end(moved, &mut self.memory);
+        if place.is_none() && matches!(end, End::Damaged(_)) {
+            drop(self.backend.clear(None, &[name])); // where it fails, the next load misses, too
         }
-        Work::Read { place, key, len, into } => {
-            let (mut target, lent) = match into {
-                Target::Slot(slot) => (slot, None),
-                Target::Staged(lent) => match own.pages(len) {
-                    Ok(pages) => (pages, Some(lent)),
-                    Err(error) => return End::Failed(error.to_string()),
-                },
-            };
-            let pages = target.pages(len).unwrap_or_default();
-            let name = ObjectName { namespace, key };
-            let read = backend.read(place, &name, ObjectMut { header: &mut own.page, pages, len });
-            let payload = &mut target[..len as usize];
-            let end = match read {
-                Ok(()) => check(&own.page, |header| {
-                    header.expect(namespace, key, len)?;
-                    header.verify(payload)
-                }),
-                Err(error) => error.into(),
-            };
-            if !matches!(end, End::Success) {
-                payload.fill(0);
+        end
+    }
+
+    fn ask(&self, namespace: NamespaceDigest, work: Work) -> End {
+        match work {
+            Work::Probe { keys } => {
+                let names: Vec<_> = keys.iter().map(|&key| ObjectName { namespace, key }).collect();
+                self.backend.exist(&names).map_or_else(End::from, End::There)
             }
-            if place.is_none() && matches!(end, End::Damaged(_)) {
-                drop(backend.clear(None, &[name])); // where it fails, the next load misses, too
+            Work::Clear { place, names } => {
+                self.backend.clear(place, &names).map_or_else(End::from, |()| End::Success)
             }
-            if let Some(mut slot) = lent.and_then(|lent| lent.take()) {
-                slot[..len as usize].copy_from_slice(payload);
-            }
-            end
-        }
-        Work::Probe { keys } => {
-            let names: Vec<_> = keys.iter().map(|&key| ObjectName { namespace, key }).collect();
-            backend.exist(&names).map_or_else(End::from, End::There)
-        }
-        Work::Clear { place, names } => {
-            backend.clear(place, &names).map_or_else(End::from, |()| End::Success)
+            Work::Read { .. } | Work::Write { .. } => End::Failed("a transfer is no question".into()),
         }
     }
-}
 
-fn check(page: &Page, expect: impl Fn(&Header) -> Result<(), Mismatch>) -> End {
-    match Header::decode(&page.0).map_err(Mismatch::from).and_then(|header| expect(&header)) {
-        Ok(()) => End::Success,
-        Err(Mismatch::Header(HeaderError::Absent)) => End::Absent,
-        Err(mismatch) => End::Damaged(mismatch),
+    fn caught(&mut self, work: impl FnOnce(&mut Self) -> End) -> End {
+        let name = self.backend.name();
+        catch_unwind(AssertUnwindSafe(|| work(self)))
+            .unwrap_or_else(|_| End::Failed(format!("{name} panicked")))
+    }
+
+    fn tell(&self, id: u64, end: End) -> Result<(), Over> {
+        if self.ends.tell(Done { id, end }) { Ok(()) } else { Err(Over) }
     }
 }

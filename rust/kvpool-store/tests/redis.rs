@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use common::redis::Server;
 use common::{LEN, always, at, finish, get, key, namespace, payload, put, settle};
-use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
-use kvpool_store::{Arena, BackendError, Get, Put, Store, StoreConfig, StoreError, TokenRange, Why};
+use kvpool_store::redis::{Address, Inspector, RedisBackend, RedisConfig};
+use kvpool_store::{
+    Arena, BackendError, Get, HeaderError, Mismatch, ObjectKey, ObjectName, ParseNameError, Put, Store,
+    StoreConfig, StoreError, TokenRange, Why,
+};
 
 const SLOTS: u32 = 16;
 
@@ -204,7 +207,7 @@ fn a_server_that_is_full() {
 fn a_key_that_is_somebody_elses() {
     let Some(server) = Server::start(&[]) else { return };
     let (mut store, arena) = open(server.config(8), always());
-    let name = kvpool_store::ObjectName { namespace: namespace(1).digest(), key: key(1) };
+    let name = ObjectName { namespace: namespace(1).digest(), key: key(1) };
     server.ask(&[b"LPUSH", format!("kvpool/{name}").as_bytes(), b"a list"]);
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Failed));
     assert!(store.stats().last_error.unwrap().contains("WRONGTYPE"));
@@ -214,4 +217,79 @@ fn a_key_that_is_somebody_elses() {
     let lives = server.ask(&[b"TTL", format!("kvpool/{name}").as_bytes()]);
     let lives: u64 = String::from_utf8(lives).unwrap().parse().unwrap();
     assert!((80_000..=86_400).contains(&lives), "{lives}");
+}
+
+/// Every kind of value that may stand where an object does, in both protocols; what is not ours is counted and never touched.
+#[test]
+fn a_look_from_outside_says_what_is_wrong_with_each() {
+    let Some(server) = Server::start(&[]) else { return };
+    let (mut store, arena) = open(server.config(16), always());
+    store.put(&fill(&arena, 0), at(0)).unwrap();
+    finish(&mut store, at(0));
+    let digest = namespace(1).digest();
+    let name = |n: u64| format!("kvpool/{}", ObjectName { namespace: digest, key: key(n) }).into_bytes();
+    let value = server.ask(&[b"GET", &name(1)]);
+    // Another object's, a byte less, a byte more, a header alone, nothing that begins so, a list; then a flipped bit of the payload.
+    server.ask(&[b"SET", &name(2), &value]);
+    server.ask(&[b"SETRANGE", &name(3), (LEN + 112).to_string().as_bytes(), b"x"]);
+    server.ask(&[b"SET", &name(4), &server.ask(&[b"GETRANGE", &name(4), b"0", b"5000"])]);
+    server.ask(&[b"SET", &name(5), &server.ask(&[b"GETRANGE", &name(5), b"0", b"111"])]);
+    server.ask(&[b"SET", &name(6), b"short"]);
+    server.ask(&[b"DEL", &name(7)]);
+    server.ask(&[b"RPUSH", &name(7), b"a list"]);
+    server.ask(&[b"SETRANGE", &name(8), b"3000", b"\0"]);
+    for other in [&b"session"[..], b"kvpool/", b"kvpool/notes.json", b"\xff\xfe"] {
+        server.ask(&[b"SET", other, b"of somebody else"]);
+    }
+    server.ask(&[b"SET", format!("kvpool/{}.json", namespace(2).digest()).as_bytes(), b"{}"]);
+    for protocol in [2, 3] {
+        let inspector = Inspector::open(RedisConfig { protocol, ..server.config(16) }).unwrap();
+        for verify in [false, true] {
+            let page = inspector.scan(0, verify).unwrap();
+            assert_eq!((page.next, page.others, page.objects.len()), (0, 4, 16));
+            assert_eq!(inspector.keys().unwrap(), 16 + 4 + 2);
+            let mut texts = page.namespaces;
+            texts.sort_by_key(|(of, _)| *of != digest);
+            assert_eq!(texts, [(digest, Some(namespace(1))), (namespace(2).digest(), None)]);
+            for seen in page.objects {
+                let n = (0..16).find(|&n| key(n) == seen.name.key).unwrap();
+                let expected = match n {
+                    2 => matches!(seen.header, Err(Mismatch::Key { .. })),
+                    3..6 => matches!(seen.header, Err(Mismatch::Length { .. })),
+                    6 | 7 => matches!(seen.header, Err(Mismatch::Header(HeaderError::Short { .. }))),
+                    8 if verify => matches!(seen.header, Err(Mismatch::Payload { .. })),
+                    _ => seen.header.is_ok_and(|header| header.namespace == digest && header.len == LEN),
+                };
+                assert!(expected, "object {n}: {:?}", seen.header);
+            }
+        }
+    }
+    let inspector = Inspector::open(server.config(16)).unwrap();
+    inspector
+        .remove(&(2..9).map(|n| ObjectName { namespace: digest, key: key(n) }).collect::<Vec<_>>())
+        .unwrap();
+    inspector.forget(namespace(2).digest()).unwrap();
+    let page = inspector.scan(0, true).unwrap();
+    assert!(page.objects.len() == 9 && page.objects.iter().all(|seen| seen.header.is_ok()));
+    assert_eq!((page.namespaces.len(), page.others), (1, 4));
+}
+
+#[test]
+fn a_name_is_its_text_and_no_other() {
+    let name = ObjectName { namespace: namespace(1).digest(), key: ObjectKey { group: 7, ..key(3) } };
+    let text = name.to_string();
+    assert_eq!(text.parse(), Ok(name));
+    for wrong in [
+        String::new(),
+        text.replace('/', "//"),
+        text.replace("-7", "-07"),
+        text.replace("-7", "-+7"),
+        text.replace("-7", "-4294967296"),
+        text.to_uppercase(),
+        format!("{text} "),
+        text[1..].to_owned(),
+        text.replace("-7", ""),
+    ] {
+        assert_eq!(wrong.parse::<ObjectName>(), Err(ParseNameError), "{wrong}");
+    }
 }

@@ -9,7 +9,7 @@ use kvpool::{
     RequestState, RetentionRange, SwapId,
 };
 use kvpool_journal::ops::manager as op;
-use kvpool_journal::{Journal, JournalConfig, Journaled, Recordable};
+use kvpool_journal::{Journal, JournalConfig, Journaled, Observed, Observers, Options, Recordable, observe};
 use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::Numbers;
 
@@ -24,15 +24,17 @@ enum Observer {
     Journal,
     Explain,
     Advisor,
+    Metrics,
     All,
 }
 
-const OBSERVERS: [Observer; 6] = [
+const OBSERVERS: [Observer; 7] = [
     Observer::Events,
     Observer::Digest,
     Observer::Journal,
     Observer::Explain,
     Observer::Advisor,
+    Observer::Metrics,
     Observer::All,
 ];
 
@@ -48,6 +50,7 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> Journaled<Cache
             policies: kvpool_policies::ADVISED.to_vec(),
             ..AdvisorConfig::default()
         }),
+        metrics: wants(|one| matches!(one, Observer::Metrics)),
         ..ManagerWatchConfig::default()
     };
     if wants(|one| matches!(one, Observer::Journal)) {
@@ -250,7 +253,30 @@ fn compare(config: &ManagerConfig, seed: u64) -> usize {
             }
         }
     }
+    let [.., watched] = &mut watched;
+    observed_again(&mut watched.manager);
     bare.back
+}
+
+/// A replay with the same observers says what the run said.
+fn observed_again(manager: &mut Journaled<CacheManager>) {
+    let image = manager.journal_image().unwrap();
+    let observers =
+        Observers { explain: Some(ExplainConfig::default()), metrics: true, ..Observers::default() };
+    let mut seen = 0;
+    let mut look = |operations, observed: Observed<'_>| {
+        let Observed::Manager(again) = observed else { return };
+        seen += 1;
+        if operations == manager.journal().unwrap().operations() {
+            assert_eq!(again.metrics(), manager.metrics());
+            assert_eq!(again.advice(), manager.advice());
+            let missed = [again, &**manager].map(|one| one.misses().unwrap().admitted.total());
+            assert_eq!(missed[0], missed[1]);
+        }
+    };
+    let report = observe(&image, &observers, Options::default(), 40, &mut look, &mut |_| true).unwrap();
+    assert_eq!(report.difference, None);
+    assert_eq!(seen, report.operations.div_ceil(40));
 }
 
 #[test]

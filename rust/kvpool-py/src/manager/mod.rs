@@ -27,6 +27,7 @@ use crate::groups::{self, PyGroupFit, added, changed};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
+use crate::metrics;
 use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::swap_id;
@@ -116,8 +117,8 @@ impl PyCacheManager {
     #[pyo3(signature = (
         num_blocks, block_size=16, *, algorithm="sha256", verify="none", key=None, seed=None, duplicates="keep",
         eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
-        groups=None, journal=None, digest=false, scrub_blocks=0
-    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0)")]
+        groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false
+    ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0, metrics=False)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
@@ -140,6 +141,7 @@ impl PyCacheManager {
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
         #[pyo3(from_py_with = int)] scrub_blocks: i128,
+        metrics: bool,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -164,6 +166,7 @@ impl PyCacheManager {
             advisor: advice::config(advisor)?,
             explain: explain::config(explain)?,
             scrub_blocks: count(py, "scrub_blocks", scrub_blocks)?,
+            metrics,
             ..ManagerWatchConfig::default()
         };
         let (manager, health) =
@@ -691,6 +694,17 @@ impl PyCacheManager {
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.enter(py, LONG, |manager| manager.advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
+    }
+
+    /// Returns what was counted in each tier, the device first; an empty list without metrics.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let tiers = self.enter(py, 0, |manager| manager.metrics())?;
+        tiers.iter().map(|tier| metrics::dict(py, tier)).collect()
+    }
+
+    /// Says what time it is for the metrics, in seconds on a clock of the caller's.
+    fn observe_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<()> {
+        self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
     }
 
     /// Says why a request had to compute what it did when it was admitted or resumed last.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use kvpool::{BlockId, BlockPool, PoolError, TierError, Tiers};
 use kvpool_journal::{Journaled, Operation};
-use kvpool_observe::Scrubber;
+use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
 use pyo3::prelude::*;
 
 use super::PyBlockPool;
@@ -115,6 +115,18 @@ impl PyBlockPool {
         call: impl FnOnce(&mut Entered<'_>) -> R + Send,
     ) -> PyResult<R> {
         self.run(py, 0, |pool| Ok(call(pool)))
+    }
+
+    /// Keeps a feed for a publisher of events. Returns the tokens of a block.
+    pub(crate) fn keep_feed(&self, py: Python<'_>, capacity: usize) -> PyResult<usize> {
+        self.run(py, LONG, |pool| {
+            pool.unrecorded(|pool| pool.keep_feed(capacity).map(|()| pool.block_size()))
+        })
+    }
+
+    /// What the feed has.
+    pub(crate) fn take_feed(&self, py: Python<'_>) -> PyResult<FeedBatch> {
+        self.get(py, |pool| pool.unrecorded(PoolWatch::take_feed))
     }
 
     /// What a ring holds.

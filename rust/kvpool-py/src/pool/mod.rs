@@ -21,6 +21,7 @@ use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
+use crate::metrics;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 pub(crate) use found::PyMatch;
@@ -52,9 +53,9 @@ impl PyBlockPool {
     #[pyo3(
         signature = (
             num_blocks, block_size=16, *, verify="none", duplicates="keep", eviction=None, retention=None, advisor=None,
-            event_capacity=0, journal=None, digest=false, payloads=false
+            event_capacity=0, journal=None, digest=false, payloads=false, metrics=false
         ),
-        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False)"
+        text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, metrics=False)"
     )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
@@ -70,6 +71,7 @@ impl PyBlockPool {
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
         payloads: bool,
+        metrics: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -85,6 +87,7 @@ impl PyBlockPool {
             digest,
             advisor: advice::config(advisor)?,
             payloads,
+            metrics,
             ..WatchConfig::default()
         };
         let (pool, health) =
@@ -454,6 +457,17 @@ impl PyBlockPool {
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
+    }
+
+    /// Returns what was counted since the pool was made; None without metrics.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let counted = self.run(py, 0, |pool| Ok(pool.metrics()))?;
+        counted.map(|counted| metrics::dict(py, &counted)).transpose()
+    }
+
+    /// Says what time it is for the metrics, in seconds on a clock of the caller's.
+    fn observe_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<()> {
+        self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now)))
     }
 
     /// Raises ``PolicyError`` if the pool's policy is written in Python and has failed.

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvpool_store::disk::{DiskBackend, DiskConfig};
+use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
-use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
+use kvpool_store::redis::{Address, RedisBackend, RedisConfig, Tls};
 use kvpool_store::{Backend, StoreError};
 use pyo3::prelude::*;
 
@@ -56,18 +56,31 @@ impl AnyBackend<'_> {
     }
 }
 
+/// How a back end moves bytes.
+pub(super) struct How {
+    /// Round the page cache.
+    pub(super) is_direct: bool,
+    pub(super) io: String,
+}
+
+/// How a disk of this machine would.
+pub(super) fn io_found() -> String {
+    Io::found().to_string()
+}
+
 impl Opener {
-    /// Opens it, and says whether it goes round the page cache. Waits.
-    pub(super) fn open(self) -> Result<(Arc<dyn Backend>, bool), StoreError> {
+    /// Opens it, and says how it moves bytes. Waits.
+    pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
+        let threads = How { is_direct: false, io: "threads".into() };
         Ok(match self {
             Self::Disk(config) => {
                 let disk = DiskBackend::open(&config)?;
-                let is_direct = disk.is_direct();
-                (disk, is_direct)
+                let how = How { is_direct: disk.is_direct(), io: disk.io().to_string() };
+                (disk, how)
             }
-            Self::Folder(config) => (FolderBackend::open(config)?, false),
-            Self::Redis(config) => (RedisBackend::open(config)?, false),
-            Self::Custom(custom) => (Arc::new(custom), false),
+            Self::Folder(config) => (FolderBackend::open(config)?, threads),
+            Self::Redis(config) => (RedisBackend::open(config)?, threads),
+            Self::Custom(custom) => (Arc::new(custom), threads),
         })
     }
 }
@@ -86,7 +99,8 @@ pub(crate) struct PyDisk {
 #[pymethods]
 impl PyDisk {
     #[new]
-    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8))]
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8, io_uring=true))]
+    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -95,6 +109,7 @@ impl PyDisk {
         #[pyo3(from_py_with = int)] free_floor_bytes: i128,
         direct: bool,
         #[pyo3(from_py_with = int)] scanners: i128,
+        io_uring: bool,
     ) -> PyResult<Self> {
         let config = DiskConfig {
             folder,
@@ -103,6 +118,7 @@ impl PyDisk {
             free_floor: count(py, "free_floor_bytes", free_floor_bytes)? as u64,
             direct,
             scanners: count(py, "scanners", scanners)?,
+            io_uring,
         };
         Ok(Self { config, max_payload: self::max_payload(py, max_payload)? })
     }
@@ -137,7 +153,7 @@ impl PySharedFolder {
 /// A Redis or Valkey server, and how much of it.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Redis")]
 pub(crate) struct PyRedis {
-    config: RedisConfig,
+    pub(super) config: RedisConfig,
     max_payload: Option<u32>,
 }
 
@@ -146,9 +162,11 @@ impl PyRedis {
     #[new]
     #[pyo3(signature = (
         capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, protocol=2,
-        max_payload=None, time_to_live=Some(86400.0), timeout=5.0
+        max_payload=None, time_to_live=Some(86400.0), timeout=5.0, tls=false, tls_ca=None, tls_certificate=None,
+        tls_server_name=None
     ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, \
-        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0)")]
+        protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0, tls=False, tls_ca=None, tls_certificate=None, \
+        tls_server_name=None)")]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
@@ -163,7 +181,24 @@ impl PyRedis {
         max_payload: Option<Int>,
         time_to_live: Option<f64>,
         #[pyo3(from_py_with = float)] timeout: f64,
+        tls: bool,
+        tls_ca: Option<PathBuf>,
+        tls_certificate: Option<(PathBuf, PathBuf)>,
+        tls_server_name: Option<Text>,
     ) -> PyResult<Self> {
+        let safe = Tls {
+            authorities: tls_ca,
+            certificate: tls_certificate,
+            server_name: tls_server_name.map(|text| text.0),
+        };
+        if !tls && safe != Tls::default() {
+            let message = "tls_ca, tls_certificate and tls_server_name are for tls=True";
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+        if tls && unix_socket.is_some() {
+            let message = "tls and unix_socket are both given: a Unix socket does not leave the machine";
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
         let port = u16::try_from(port).ok().filter(|&port| port > 0).ok_or_else(|| {
             raise(py, "InvalidArgumentError", format!("port is {port}: must be from 1 to {}", u16::MAX))
         })?;
@@ -173,7 +208,10 @@ impl PyRedis {
                 return Err(raise(py, "InvalidArgumentError", message));
             }
             (None, Some(path)) => Address::Unix(path),
-            (host, None) => Address::Tcp(host.map_or_else(|| "127.0.0.1".into(), |host| host.0), port),
+            (host, None) => {
+                let host = host.map_or_else(|| "127.0.0.1".into(), |host| host.0);
+                if tls { Address::Tls(host, port, safe) } else { Address::Tcp(host, port) }
+            }
         };
         let config = RedisConfig {
             username: username.map(|text| text.0),
@@ -189,7 +227,7 @@ impl PyRedis {
 
     fn __repr__(&self) -> String {
         let at = match &self.config.address {
-            Address::Tcp(host, port) => format!("{host}:{port}"),
+            Address::Tcp(host, port) | Address::Tls(host, port, _) => format!("{host}:{port}"),
             Address::Unix(path) => path.display().to_string(),
         };
         format!("Redis({at:?}, {})", self.config.capacity_bytes)

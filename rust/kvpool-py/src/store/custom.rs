@@ -7,7 +7,8 @@ use std::fmt;
 use std::io;
 
 use kvpool_store::{
-    Backend, BackendError, HEADER_BYTES, NamespaceDigest, Object, ObjectMut, ObjectName, Place, places,
+    Backend, BackendError, HEADER_BYTES, Namespace, NamespaceDigest, Object, ObjectMut, ObjectName, Place,
+    places,
 };
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -117,6 +118,16 @@ impl Backend for Custom {
 
     fn restore(&self, _: NamespaceDigest, _: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    /// If it wants it.
+    fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
+        self.call("writing the text of the namespace", |backend| {
+            if backend.hasattr("describe")? {
+                backend.call_method1("describe", (namespace.digest().to_string(), namespace.to_json()))?;
+            }
+            Ok(())
+        })
     }
 
     fn write(

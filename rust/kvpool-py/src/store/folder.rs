@@ -39,6 +39,12 @@ impl PyStoreFolder {
         self.0.object_bytes()
     }
 
+    /// How a store on this machine would move bytes.
+    #[getter]
+    fn io(&self) -> String {
+        super::backends::io_found()
+    }
+
     /// The objects at some places.
     #[pyo3(signature = (first, count, *, verify=false))]
     fn objects(&self, py: Python<'_>, first: Int, count: Int, verify: bool) -> PyResult<Vec<Found>> {

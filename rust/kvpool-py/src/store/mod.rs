@@ -5,6 +5,7 @@ mod backends;
 mod custom;
 mod folder;
 mod namespace;
+mod server;
 mod stats;
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -19,11 +20,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
 pub(crate) use self::arena::PyArena;
-use self::backends::AnyBackend;
+use self::backends::{AnyBackend, How};
 pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
 pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
+pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
 use crate::convert::{Int, count, float, int};
 use crate::enter::{Locked, enter};
@@ -120,7 +122,7 @@ pub(crate) struct PyStore {
     waiter: Waiter,
     opened: Instant,
     slot_bytes: u32,
-    is_direct: bool,
+    how: How,
 }
 
 impl PyStore {
@@ -194,12 +196,12 @@ impl PyStore {
         let slot_bytes = arena.0.slot_bytes();
         let opener = backend.opener(py, slot_bytes);
         let open = || {
-            let (backend, is_direct) = opener.open()?;
-            Ok::<_, StoreError>((Store::open(backend, arena.0.clone(), &namespace.0, config)?, is_direct))
+            let (backend, how) = opener.open()?;
+            Ok::<_, StoreError>((Store::open(backend, arena.0.clone(), &namespace.0, config)?, how))
         };
-        let (store, is_direct) = py.detach(open).or_raise(py)?;
+        let (store, how) = py.detach(open).or_raise(py)?;
         let waiter = store.waiter();
-        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes, is_direct })
+        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes, how })
     }
 
     /// Offers objects.
@@ -350,7 +352,13 @@ impl PyStore {
     /// Whether transfers go round the page cache.
     #[getter]
     fn is_direct(&self) -> bool {
-        self.is_direct
+        self.how.is_direct
+    }
+
+    /// How bytes move.
+    #[getter]
+    fn io(&self) -> &str {
+        &self.how.io
     }
 
     /// What it did and has.

@@ -7,19 +7,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::copy::HeaderCopy;
 use super::lock::Lock;
-use super::slab::Slab;
+use super::slab::{Slab, file_name};
 use crate::arena::Arena;
-use crate::backend::{PAGE, Page, Place};
 use crate::error::{BackendError, StoreError};
 use crate::header::{Header, HeaderError, Mismatch};
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{PAGE, Page, Place};
 
 /// A folder that a [`DiskBackend`](super::DiskBackend) made.
 #[derive(Debug)]
 pub struct Inspector {
     folder: PathBuf,
     slab: Slab,
+    /// If this may change the folder, and there is one.
+    copy: Option<HeaderCopy>,
     /// Held if this may change the folder.
     lock: Option<Lock>,
 }
@@ -45,7 +48,12 @@ impl Inspector {
 
     fn open(folder: &Path, lock: Option<Lock>) -> Result<Self, StoreError> {
         match Slab::of(folder, lock.is_some()) {
-            Ok(Some(slab)) => Ok(Self { folder: folder.to_owned(), slab, lock }),
+            Ok(Some(slab)) => {
+                let path = folder.join(file_name(slab.slot_bytes(), "headers"));
+                let copy = lock.as_ref().and_then(|_| HeaderCopy::of(&path).transpose()).transpose();
+                let copy = copy.map_err(BackendError::io("opening the copy of the headers"))?;
+                Ok(Self { folder: folder.to_owned(), slab, copy, lock })
+            }
             Ok(None) => Err(StoreError::NoStore { path: folder.to_owned() }),
             Err(_) if !folder.is_dir() => Err(StoreError::NoStore { path: folder.to_owned() }),
             Err(error) => Err(error.into()),
@@ -104,6 +112,8 @@ impl Inspector {
     /// [`StoreError::ReadOnly`] unless opened with [`Self::exclusive`]; [`StoreError::Backend`].
     pub fn clear(&self, place: Place) -> Result<(), StoreError> {
         self.may_write()?;
+        let forgotten = self.copy.as_ref().map_or(Ok(()), |copy| copy.forget(place));
+        forgotten.map_err(BackendError::io("writing the copy of the headers"))?;
         Ok(self.slab.write_header(place, &super::BLANK)?)
     }
 

@@ -5,7 +5,8 @@
 //! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left; it never grows |
 //! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
 //! | load | header and payload in one read, straight into the slot of the arena |
-//! | start | all headers are read, by several threads; what is not an intact header is free |
+//! | threads | each worker has several transfers on their way by [`io_uring`](Io), found at run time, or one |
+//! | start | a copy of all headers is read, and the headers of places that it does not know, by several threads; what is not an intact header is free |
 //! | `kill -9` | loses what was being written, and what it replaced; no write waits for the disk's cache (`fsync`), and none has to |
 //! | power loss | whatever order the disk wrote in, checksums find what does not fit together |
 //! | two processes | the second is refused ([`StoreError::FolderInUse`]) |
@@ -13,22 +14,30 @@
 //! Memory and disk are in whole pages, so direct I/O keeps the page cache out of it where the file system can
 //! ([`DiskBackend::is_direct`]).
 
+mod copy;
 mod inspect;
 mod lock;
+#[cfg(feature = "io-uring")]
+mod ring;
 mod slab;
 
+use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
+use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
 pub use self::inspect::Inspector;
 use self::lock::Lock;
-use self::slab::Slab;
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page, Place};
+use self::slab::{Slab, file_name};
+use crate::backend::Backend;
+#[cfg(feature = "io-uring")]
+use crate::backend::Lane;
 use crate::error::{BackendError, StoreError};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 
 /// Where objects are kept on a disk, and how much of it.
 #[derive(Clone, Debug)]
@@ -45,14 +54,61 @@ pub struct DiskConfig {
     pub direct: bool,
     /// Threads that read headers at the start.
     pub scanners: usize,
+    /// Whether a worker has several transfers on their way at once, by `io_uring`, where that is possible ([`DiskBackend::io`]).
+    pub io_uring: bool,
 }
 
 impl DiskConfig {
-    /// The defaults, but for what has none: 4 GiB stay free, direct I/O, 8 scanners.
+    /// The defaults, but for what has none: 4 GiB stay free, direct I/O, 8 scanners, `io_uring`.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, capacity_bytes: u64, max_payload: u32) -> Self {
         let folder = folder.into();
-        Self { folder, capacity_bytes, max_payload, free_floor: 4 << 30, direct: true, scanners: 8 }
+        Self {
+            folder,
+            capacity_bytes,
+            max_payload,
+            free_floor: 4 << 30,
+            direct: true,
+            scanners: 8,
+            io_uring: true,
+        }
+    }
+}
+
+/// How bytes move between memory and a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Io {
+    /// Each worker has several transfers on their way at once.
+    Uring,
+    /// Each worker has one.
+    Threads {
+        /// Why it is not `io_uring`.
+        why: String,
+    },
+}
+
+impl Io {
+    /// What this machine has.
+    #[must_use]
+    pub fn found() -> Self {
+        #[cfg(feature = "io-uring")]
+        let why = match ring::try_one() {
+            Ok(()) => return Self::Uring,
+            Err(error) => error.to_string(),
+        };
+        #[cfg(not(feature = "io-uring"))]
+        let why = "built without it".into();
+        Self::Threads { why }
+    }
+}
+
+/// As people read it.
+impl fmt::Display for Io {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uring => f.write_str("io_uring"),
+            Self::Threads { why } => write!(f, "threads (no io_uring: {why})"),
+        }
     }
 }
 
@@ -60,9 +116,11 @@ impl DiskConfig {
 #[derive(Debug)]
 pub struct DiskBackend {
     slab: Slab,
+    copy: HeaderCopy,
     folder: PathBuf,
     max_payload: u32,
     scanners: usize,
+    io: Io,
     /// Last: released once the file is closed.
     _lock: Lock,
 }
@@ -84,8 +142,12 @@ impl DiskBackend {
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
         let slab = Slab::open(config)?;
+        let path = config.folder.join(file_name(slab.slot_bytes(), "headers"));
+        let copy = HeaderCopy::open(&path, slab.file(), slab.slot_bytes(), slab.places());
+        let copy = copy.map_err(BackendError::io("opening the copy of the headers"))?;
+        let io = if config.io_uring { Io::found() } else { Io::Threads { why: "switched off".into() } };
         let DiskConfig { folder, max_payload, scanners, .. } = config.clone();
-        Ok(Arc::new(Self { slab, folder, max_payload, scanners, _lock: lock }))
+        Ok(Arc::new(Self { slab, copy, folder, max_payload, scanners, io, _lock: lock }))
     }
 
     /// Whether reads and writes go round the page cache.
@@ -94,24 +156,63 @@ impl DiskBackend {
         self.slab.is_direct()
     }
 
-    /// The headers of some places, those apart that were never written or were cleared.
-    fn scan(&self, places: std::ops::Range<Place>) -> Vec<(Place, [u8; HEADER_BYTES])> {
+    /// How bytes move.
+    #[must_use]
+    pub const fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// Before a place is written. Where this fails, nothing may be written: the copy would be wrong.
+    fn forget(&self, place: Place) -> Result<(), BackendError> {
+        self.copy.forget(place).map_err(BackendError::io("writing the copy of the headers"))
+    }
+
+    /// Once a place is written. What the copy does not take is looked at again at the next start.
+    fn note(&self, place: Place, page: &Page) {
+        page.0.first_chunk().into_iter().for_each(|header| drop(self.copy.note(place, header)));
+    }
+
+    /// Whether the copy of the headers is as the places say, wherever one looks.
+    fn believes_copy(&self) -> bool {
+        let step = (self.places() / LOOKED_AT).max(1);
         let mut page = Page::zeroed();
-        let mut found = Vec::new();
-        for place in places {
-            page.0.fill(0);
-            if self.slab.read_header(place, &mut page).is_err() {
-                page.0.fill(u8::MAX); // no header, and not free of damage either
-            }
-            if let Some(&header) = page.0.first_chunk()
-                && header != [0; HEADER_BYTES]
-            {
-                found.push((place, header));
-            }
-        }
-        found
+        (0..self.places()).step_by(step as usize).all(|place| {
+            let known = self.copy.read(place, 1).ok().and_then(|known| known[0]);
+            known.is_none_or(|known| self.header(place, &mut page) == Some(known))
+        })
+    }
+
+    /// The first bytes of a place; `None` if they cannot be read.
+    fn header(&self, place: Place, page: &mut Page) -> Option<Bytes> {
+        page.0.fill(0);
+        self.slab.read_header(place, page).ok()?;
+        page.0.first_chunk().copied()
+    }
+
+    /// The first bytes of some places, by several threads, each page on its own.
+    fn scan(&self, places: &[Place]) -> Result<Vec<(Place, Option<Bytes>)>, BackendError> {
+        let each = places.len().div_ceil(self.scanners).max(1);
+        let scan = |places: &[Place]| {
+            let mut page = Page::zeroed();
+            places.iter().map(|&place| (place, self.header(place, &mut page))).collect::<Vec<_>>()
+        };
+        thread::scope(|scope| {
+            let scanners: Vec<_> =
+                places.chunks(each).map(|places| scope.spawn(move || scan(places))).collect();
+            let headers =
+                scanners.into_iter().map(thread::ScopedJoinHandle::join).collect::<Result<Vec<_>, _>>();
+            let headers = headers.map_err(|_| std::io::Error::other("a scanner panicked"));
+            Ok(headers.map_err(BackendError::io("reading headers"))?.concat())
+        })
     }
 }
+
+/// Places whose headers are read and told at once.
+const AT_ONCE: u32 = 8192;
+/// Where no header could be read: none, and not free either.
+const UNREADABLE: Bytes = [u8::MAX; HEADER_BYTES];
+/// Where there is no header.
+const FREE: Bytes = [0; HEADER_BYTES];
 
 impl Backend for DiskBackend {
     fn name(&self) -> &'static str {
@@ -131,24 +232,36 @@ impl Backend for DiskBackend {
     }
 
     fn restore(&self, _: NamespaceDigest, found: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
-        let places = self.places();
-        let each = (places as usize).div_ceil(self.scanners).max(1);
-        thread::scope(|scope| {
-            let scanners: Vec<_> = (0..places)
-                .step_by(each)
-                .map(|first| {
-                    let end = places.min(first.saturating_add(each as u32)); // no more than there are places
-                    scope.spawn(move || self.scan(first..end))
-                })
-                .collect();
-            for scanner in scanners {
-                let headers = scanner.join().map_err(|_| {
-                    BackendError::io("reading headers")(std::io::Error::other("a scanner panicked"))
-                })?;
-                headers.iter().for_each(|(place, header)| found(*place, header));
+        let believed = !self.slab.is_fresh() && self.believes_copy();
+        for first in (0..self.places()).step_by(AT_ONCE as usize) {
+            let count = AT_ONCE.min(self.places() - first) as usize;
+            let mut known = vec![self.slab.is_fresh().then_some(FREE); count];
+            if believed {
+                known = self.copy.read(first, count).unwrap_or(known);
             }
-            Ok(())
-        })
+            let unknown: Vec<_> =
+                (first..).zip(&known).filter(|(_, known)| known.is_none()).map(|(place, _)| place).collect();
+            for (place, header) in self.scan(&unknown)? {
+                known[(place - first) as usize] = header;
+            }
+            // What cannot be noted, or read, is looked at again at the next start.
+            if unknown.len() == count || self.slab.is_fresh() {
+                drop(self.copy.note_all(first, &known));
+            } else {
+                for place in unknown {
+                    known[(place - first) as usize]
+                        .iter()
+                        .for_each(|known| drop(self.copy.note(place, known)));
+                }
+            }
+            for (place, header) in (first..).zip(known) {
+                match header {
+                    Some(FREE) => {}
+                    header => found(place, &header.unwrap_or(UNREADABLE)),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
@@ -163,7 +276,16 @@ impl Backend for DiskBackend {
         _: &[ObjectName],
         object: Object<'_>,
     ) -> Result<(), BackendError> {
-        self.slab.write(place, object.header, object.pages)
+        self.forget(place)?;
+        self.slab.write(place, object.header, object.pages)?;
+        self.note(place, object.header);
+        Ok(())
+    }
+
+    #[cfg(feature = "io-uring")]
+    fn lane(&self) -> Option<Box<dyn Lane + '_>> {
+        // Where it cannot be had for this worker, it has one call after the other.
+        (self.io == Io::Uring).then(|| ring::Ring::open(self).ok()).flatten().map(|ring| Box::new(ring) as _)
     }
 
     fn read(&self, place: Option<Place>, _: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
@@ -171,9 +293,13 @@ impl Backend for DiskBackend {
     }
 
     fn clear(&self, place: Option<Place>, _: &[ObjectName]) -> Result<(), BackendError> {
-        place.map_or(Ok(()), |place| self.slab.write_header(place, &BLANK))
+        let Some(place) = place else { return Ok(()) };
+        self.forget(place)?;
+        self.slab.write_header(place, &BLANK)?;
+        self.note(place, &BLANK);
+        Ok(())
     }
 }
 
 /// No header.
-static BLANK: Page = Page([0; crate::backend::PAGE]);
+static BLANK: Page = Page([0; crate::object::PAGE]);

@@ -14,8 +14,8 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::DiskConfig;
-use crate::backend::{PAGE, Page, Place, pages, places};
 use crate::error::BackendError;
+use crate::object::{PAGE, Page, Place, pages, places};
 
 #[derive(Debug)]
 pub(super) struct Slab {
@@ -23,18 +23,20 @@ pub(super) struct Slab {
     slot_bytes: u64,
     places: u32,
     direct: bool,
+    fresh: bool,
 }
 
 impl Slab {
     /// Opens the file of `config`, or makes it, with room on the disk for every slot. Files of other slot sizes are removed.
     pub(super) fn open(config: &DiskConfig) -> Result<Self, BackendError> {
         let slot_bytes = (PAGE + pages(config.max_payload as usize)) as u64;
-        let name = format!("objects-{slot_bytes}.slab");
-        remove_others(&config.folder, &name)
+        let name = file_name(slot_bytes, "slab");
+        remove_others(&config.folder, &[name.clone(), file_name(slot_bytes, "headers")])
             .map_err(BackendError::io("removing a slab of another slot size"))?;
         let path = config.folder.join(name);
         let opening = BackendError::io("opening the slab");
         let mut file = open(&path, false).map_err(&opening)?;
+        let fresh = file.metadata().map_err(&opening)?.len() == 0;
         let places = allocate(&file, slot_bytes, config)?;
         let mut direct = false;
         if config.direct
@@ -43,7 +45,7 @@ impl Slab {
         {
             (file, direct) = (other, true);
         }
-        Ok(Self { file, slot_bytes, places, direct })
+        Ok(Self { file, slot_bytes, places, direct, fresh })
     }
 
     /// The slab that a folder has, to be looked at: it is neither made nor grown nor shrunk. `None` if there is none.
@@ -51,11 +53,13 @@ impl Slab {
         let opening = BackendError::io("opening the slab");
         for entry in fs::read_dir(folder).map_err(BackendError::io("reading the folder"))? {
             let entry = entry.map_err(&opening)?;
-            let Some(slot_bytes) = slot_bytes_of(&entry.file_name().to_string_lossy()) else { continue };
+            let Some(slot_bytes) = slot_bytes_of(&entry.file_name().to_string_lossy(), "slab") else {
+                continue;
+            };
             let file = File::options().read(true).write(writable).open(entry.path()).map_err(&opening)?;
             let bytes = file.metadata().map_err(&opening)?.len();
             let places = u32::try_from(bytes / slot_bytes).unwrap_or(u32::MAX - 1);
-            return Ok(Some(Self { file, slot_bytes, places, direct: false }));
+            return Ok(Some(Self { file, slot_bytes, places, direct: false, fresh: false }));
         }
         Ok(None)
     }
@@ -72,7 +76,17 @@ impl Slab {
         self.direct
     }
 
-    const fn begin(&self, place: Place) -> u64 {
+    /// Whether nothing was ever written to it.
+    pub(super) const fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// Its file, to be told from others.
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) const fn begin(&self, place: Place) -> u64 {
         place as u64 * self.slot_bytes
     }
 
@@ -128,18 +142,24 @@ fn open(path: &Path, direct: bool) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path)
 }
 
+/// The name of a slab, or of what belongs to it.
+pub(super) fn file_name(slot_bytes: u64, kind: &str) -> String {
+    format!("objects-{slot_bytes}.{kind}")
+}
+
 /// What the name of a slab says.
-fn slot_bytes_of(name: &str) -> Option<u64> {
-    let bytes: u64 = name.strip_prefix("objects-")?.strip_suffix(".slab")?.parse().ok()?;
+fn slot_bytes_of(name: &str, kind: &str) -> Option<u64> {
+    let bytes: u64 = name.strip_prefix("objects-")?.strip_suffix(kind)?.strip_suffix('.')?.parse().ok()?;
     (bytes > PAGE as u64 && bytes.is_multiple_of(PAGE as u64)).then_some(bytes)
 }
 
-fn remove_others(folder: &Path, own: &str) -> io::Result<()> {
+fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if slot_bytes_of(&name).is_some() && name != own {
+        let is_ours = ["slab", "headers"].iter().any(|kind| slot_bytes_of(&name, kind).is_some());
+        if is_ours && !own.iter().any(|own| *own == name) {
             fs::remove_file(entry.path())?;
         }
     }

@@ -13,21 +13,28 @@
 //! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later, or any Valkey. Of a cluster it
 //! takes a proxy, or a node that has all keys: redirections are errors.
 
+mod inspect;
 mod resp;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use self::inspect::{Inspector, Scanned, Seen};
 use self::resp::{Fault, Reply, Resp, append, command};
 pub use self::stream::Address;
-use self::stream::Stream;
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Place, places};
+use self::stream::{Place as Where, Stream};
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
+use crate::backend::Backend;
 use crate::error::{BackendError, StoreError};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{Object, ObjectMut, ObjectName, Place, places};
 
 /// Which server, and how much of it.
 #[derive(Clone)]
@@ -88,6 +95,7 @@ type Connection = Resp<Stream>;
 #[derive(Debug)]
 pub struct RedisBackend {
     config: RedisConfig,
+    at: Where,
     places: u32,
     /// Connections that no worker has. The lock is held for a push or a pop.
     idle: Mutex<Vec<Connection>>,
@@ -124,7 +132,8 @@ impl RedisBackend {
                 return Err(StoreError::InvalidConfig { field, value, expected });
             }
         }
-        let backend = Self { config, places, idle: Mutex::default() };
+        let at = config.address.ready().map_err(BackendError::io("reading certificates"))?;
+        let backend = Self { config, at, places, idle: Mutex::default() };
         backend.call("asking the server", |server| {
             server.send(&[&command(&[b"PING"])])?;
             done(server)
@@ -133,8 +142,8 @@ impl RedisBackend {
     }
 
     fn connect(&self) -> Result<Connection, Fault> {
-        let RedisConfig { address, username, password, database, protocol, timeout, .. } = &self.config;
-        let mut server = Resp::new(Stream::connect(address, *timeout)?);
+        let RedisConfig { username, password, database, protocol, timeout, .. } = &self.config;
+        let mut server = Resp::new(Stream::connect(&self.at, *timeout)?);
         let mut greetings = Vec::new();
         if *protocol == 3 {
             greetings.push(command(&[b"HELLO", b"3"]));

@@ -122,6 +122,19 @@ impl<S: Read + Write> Resp<S> {
         }
     }
 
+    /// The next reply, which is to be an array: how many items follow, to be taken one by one. Another reply is returned as such.
+    pub(super) fn array(&mut self) -> io::Result<Result<usize, Reply>> {
+        while self.from == self.to {
+            self.receive()?;
+        }
+        if !matches!(self.received[self.from], b'*' | b'~') {
+            return self.reply().map(Err);
+        }
+        let line = self.line()?;
+        let items = length(line.get(1..).unwrap_or_default())?;
+        items.map(Ok).ok_or_else(|| nonsense("nothing where an array was expected"))
+    }
+
     /// Takes bytes of a bulk string.
     pub(super) fn take(&mut self, into: &mut [u8]) -> io::Result<()> {
         let copied = into.len().min(self.to - self.from);

@@ -15,7 +15,9 @@
 use std::ops::Range;
 
 use super::request::Request;
+use crate::block::BlockId;
 use crate::error::PoolError;
+use crate::groups::{Blocks, GroupKind, Groups};
 use crate::hash::HashCursor;
 use crate::pool::BlockPool;
 use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
@@ -220,7 +222,11 @@ impl Hints {
         &self,
         pool: &mut BlockPool,
         cursor: &HashCursor,
+        groups: Option<&Groups>,
     ) -> Result<HintReport, PoolError> {
+        if let Some(groups) = groups {
+            return self.apply_to_chain_in_groups(pool, cursor, groups);
+        }
         let found = pool.find_prefix(cursor.chain(), usize::MAX)?.blocks;
         let now = pool.retention_time();
         let hashes = cursor.chain().hashes();
@@ -232,16 +238,55 @@ impl Hints {
                 report.add(pool.retain(&found[cached], retention)?);
                 return Ok(());
             }
-            // Tail first, and all copies: none of them is of use any more. What somebody holds is his to end; a fence is nobody.
+            // Tail first.
             for hash in hashes[cached].iter().rev() {
-                let mut copies = pool.copies(hash);
-                let all = copies.len();
-                copies.retain(|&copy| pool.num_holders(copy) == 0);
-                report.ignored += all - copies.len();
-                report.add(pool.retain(&copies, retention)?);
+                report.add(end_life_of(pool, pool.copies(hash), retention)?);
             }
             Ok(())
         })?;
         Ok(report)
     }
+
+    /// The same where there are KV-cache groups. Each of them has given up what its hits do not need, so of a chain there may be blocks
+    /// of any position: all that are there are reached, and what is not there counts as ignored in groups of full attention alone.
+    fn apply_to_chain_in_groups(
+        &self,
+        pool: &mut BlockPool,
+        cursor: &HashCursor,
+        groups: &Groups,
+    ) -> Result<HintReport, PoolError> {
+        let (chain, now) = (cursor.chain(), pool.retention_time());
+        let mut report = HintReport::default();
+        for (group, spec) in groups.specs().iter().enumerate().filter(|(_, spec)| spec.kind.is_cached()) {
+            let positions = chain.len() * groups.unit() / spec.block_tokens;
+            self.stretches(0..positions, spec.block_tokens, 0, now, Scope::All, |stretch, retention| {
+                for at in stretch.rev() {
+                    let mut copies = pool.copies_in_group(groups, chain, group, Blocks(at))?;
+                    report.ignored += usize::from(copies.is_empty() && spec.kind == GroupKind::Full);
+                    report.add(if retention.keep == Keep::Demoted {
+                        end_life_of(pool, copies, retention)?
+                    } else {
+                        copies.truncate(1);
+                        pool.retain(&copies, retention)?
+                    });
+                }
+                Ok(())
+            })?;
+        }
+        Ok(report)
+    }
+}
+
+/// All copies of a content are of no use any more. What somebody holds is his to end; a fence is nobody.
+fn end_life_of(
+    pool: &mut BlockPool,
+    mut copies: Vec<BlockId>,
+    end: Retention,
+) -> Result<HintReport, PoolError> {
+    let all = copies.len();
+    copies.retain(|&copy| pool.num_holders(copy) == 0);
+    let ignored = all - copies.len();
+    let mut report = pool.retain(&copies, end)?;
+    report.ignored += ignored;
+    Ok(report)
 }

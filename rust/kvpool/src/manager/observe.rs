@@ -86,6 +86,9 @@ pub trait ManagerObserver: Any + fmt::Debug + Send + Sync {
     /// A step is completed. What is found wrong here fails the call ([`CacheManager::poison`]).
     fn step_completed(&mut self, manager: &mut CacheManager) {}
 
+    /// The manager was told the time, and its device's pool with it: seconds, on the clock of its caller.
+    fn time_passed(&mut self, now: f64, manager: &mut CacheManager) {}
+
     /// Compares what it noted with the manager: part of [`CacheManager::check_invariants`].
     ///
     /// # Errors

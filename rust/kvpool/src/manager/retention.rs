@@ -216,7 +216,7 @@ impl CacheManager {
     /// All that a request holds, or has cached if it holds nothing on the device, is of no use to it any more.
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
-        let Self { requests, tiers, stats, .. } = self;
+        let Self { requests, tiers, stats, groups, .. } = self;
         let request = requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
         let Sequence { cursor, tier, .. } = &request.sequence;
         if *tier == 0 && request.sequence.num_entries() > 0 {
@@ -225,14 +225,15 @@ impl CacheManager {
         if cursor.epoch() != tiers.device().epoch() {
             return Ok(HintReport::default());
         }
-        let report = end.apply_to_chain(tiers.device_mut(), cursor)?;
+        let report = end.apply_to_chain(tiers.device_mut(), cursor, groups.as_deref())?;
         stats.hints.add(report);
         Ok(report)
     }
 
     /// [`Self::retain`] by hash chain: for content whose request is gone, or was never here. Only what is cached now is
-    /// reached; positions of the chain that are not count as ignored, and so does an end of life of blocks in use.
-    /// O(blocks of the chain).
+    /// reached; positions of the chain that are not count as ignored, and so does an end of life of blocks in use. With KV-cache groups
+    /// the blocks of all of them are reached; only those of full attention that are not there count as ignored, for the others keep what
+    /// hits need. O(blocks of the chain, of every group).
     ///
     /// # Errors
     /// [`ManagerError::ForeignCursor`], [`PoolError::StaleEpoch`], and what [`Self::admit_with`] says of hints.
@@ -245,7 +246,7 @@ impl CacheManager {
         self.check_cursor(cursor)?;
         self.check_ranges(ranges)?;
         let hints = Hints::of(ranges, self.now());
-        let report = hints.apply_to_chain(self.tiers.device_mut(), cursor)?;
+        let report = hints.apply_to_chain(self.tiers.device_mut(), cursor, self.groups.as_deref())?;
         self.stats.hints.add(report);
         Ok(report)
     }
@@ -269,7 +270,9 @@ impl CacheManager {
     /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, ManagerError> {
         self.check_poison()?;
-        Ok(self.tiers.device_mut().advance_time(now)?)
+        let ran_out = self.tiers.device_mut().advance_time(now)?;
+        self.tell(|observer, manager| observer.time_passed(now, manager));
+        Ok(ran_out)
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.

@@ -95,6 +95,19 @@ impl BlockPool {
         Ok(OfChain { pool: self, groups, hashes: chain.hashes(), named: Vec::new() })
     }
 
+    /// The blocks registered for a position of a chain in a group, as [`Self::copies`]; none of a group that caches nothing.
+    pub(crate) fn copies_in_group(
+        &self,
+        groups: &Groups,
+        chain: &HashChain,
+        group: usize,
+        at: Blocks,
+    ) -> Result<Vec<BlockId>, PoolError> {
+        let hashes = self.of_chain(groups, chain)?.hashes;
+        let hash = groups.naming_unit(group, at).and_then(|unit| hashes.get(unit.0));
+        Ok(hash.map_or_else(Vec::new, |hash| self.copies_named(Name { hash, group: group as u16 })))
+    }
+
     /// From now on the hash units inside blocks can be named, for hits of [`GroupSpec::partial_hits`](crate::groups::GroupSpec): at
     /// most `per_block` of each block. 72 bytes each.
     ///
@@ -140,7 +153,7 @@ impl BlockPool {
         self.counters.misses += found.asked.saturating_sub(hits) as u64;
         self.tell_changed(blocks);
         let (hits, tenant) = (tokens / self.block_size(), found.tenant);
-        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, tenant });
+        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits, blocks, tenant });
         Ok(())
     }
 

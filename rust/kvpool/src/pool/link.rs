@@ -74,19 +74,19 @@ impl BlockPool {
     fn acquire_link(&mut self, link: &LinkRef<'_>) -> Result<Option<BlockId>, PoolError> {
         let Some(shared) = self.index.find_link(&self.records, link).ok().flatten() else {
             self.counters.misses += 1;
-            self.tell_link(link, false);
+            self.tell_link(link, &[]);
             return Ok(None);
         };
         self.acquire_by_id(&[shared])?;
         self.counters.hits += 1;
-        self.tell_link(link, true);
+        self.tell_link(link, &[shared]);
         Ok(Some(shared))
     }
 
-    fn tell_link(&mut self, link: &LinkRef<'_>, hit: bool) {
+    fn tell_link(&mut self, link: &LinkRef<'_>, blocks: &[BlockId]) {
         let LinkRef { hash, depth, parent, .. } = *link;
-        let hits = usize::from(hit);
-        self.tell_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, tenant: None });
+        let hits = blocks.len();
+        self.tell_looked_up(&Lookup { hashes: &[hash], depth, parent, hits, blocks, tenant: None });
     }
 
     /// What is known of a registered and computed block's content.

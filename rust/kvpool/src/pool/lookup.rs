@@ -107,8 +107,8 @@ impl BlockPool {
         self.counters.collisions += u64::from(found.collided);
         self.tell_changed(&found.blocks);
         let hashes = hashes.get(..found.asked).unwrap_or(&[]);
-        let PrefixMatch { tenant, .. } = *found;
-        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: found.blocks.len(), tenant });
+        let PrefixMatch { tenant, ref blocks, .. } = *found;
+        self.tell_looked_up(&Lookup { hashes, depth: 0, parent: None, hits: blocks.len(), blocks, tenant });
         Ok(())
     }
 

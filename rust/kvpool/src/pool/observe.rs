@@ -95,6 +95,8 @@ pub struct Lookup<'a> {
     pub parent: Option<BlockHash>,
     /// How many of them were found, from the first on.
     pub hits: usize,
+    /// The blocks that were found, each held once more now: one for each hit, and with KV-cache groups those of every group.
+    pub blocks: &'a [BlockId],
     /// Who asked.
     pub tenant: Option<TenantId>,
 }
@@ -193,6 +195,9 @@ pub trait PoolObserver: Any + fmt::Debug + Send + Sync {
     /// All contents are forgotten; `epoch` is the pool's now. Every block may have changed.
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {}
 
+    /// The pool was told the time: seconds, on the clock of its caller.
+    fn time_passed(&mut self, now: f64) {}
+
     /// The pool is about to grow to so many blocks, null block included.
     ///
     /// # Errors
@@ -262,6 +267,12 @@ impl BlockPool {
         Blocks { records: &self.records }
     }
 
+    /// The hash of what is before the content of `block` in its chain, if that is known: see [`Computed::parent`]. O(1).
+    #[must_use]
+    pub fn parent_of(&self, block: BlockId) -> Option<BlockHash> {
+        self.index.parent_of(&self.records, block)
+    }
+
     /// Whether somebody wants to know of contents that come and go.
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
@@ -286,6 +297,12 @@ impl BlockPool {
     pub(super) fn tell_registered(&mut self, blocks: &[BlockId], chain: Option<(&HashChain, usize)>) {
         if let Some(observer) = &mut self.observer {
             observer.registered(&NewContents { blocks, chain }, Blocks { records: &self.records });
+        }
+    }
+
+    pub(super) fn tell_time(&mut self, now: f64) {
+        if let Some(observer) = &mut self.observer {
+            observer.time_passed(now);
         }
     }
 

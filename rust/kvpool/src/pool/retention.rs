@@ -65,10 +65,14 @@ impl BlockPool {
     /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
-        if self.order.retention().is_none() && self.order.keeps_time() {
-            return self.order.set_time(now).map(|()| 0);
-        }
-        self.retainer("keep time")?.advance_time(now)
+        let ran_out = if self.order.retention().is_none() && self.order.keeps_time() {
+            self.order.set_time(now)?;
+            0
+        } else {
+            self.retainer("keep time")?.advance_time(now)?
+        };
+        self.tell_time(now);
+        Ok(ran_out)
     }
 
     /// Whether [`Self::advance_time`] has anything to do: there is retention, or a policy that measures ages.

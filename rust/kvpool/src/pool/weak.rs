@@ -228,6 +228,7 @@ impl BlockPool {
             depth: found.start as u32,
             parent: found.parent,
             hits: found.len(),
+            blocks: &found.blocks,
             tenant: None,
         });
         Ok(())

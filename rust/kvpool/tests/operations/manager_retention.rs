@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use kvpool::groups::{self, GroupKind, GroupSpec, Groups};
 use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
@@ -44,6 +45,10 @@ fn run(manager: &mut CacheManager, id: i64, tokens: &[u32], hints: AdmitOptions)
     let cursor = prompt(manager, tokens);
     manager.admit_with(id, cursor, &hints).unwrap();
     manager.commit(id, tokens.len()).unwrap();
+}
+
+fn counting(n: u32) -> Vec<u32> {
+    (0..n).collect()
 }
 
 fn ranges(start: usize, end: Option<usize>, retention: Retention) -> Vec<RetentionRange> {
@@ -220,6 +225,61 @@ fn a_fence_is_nobody_who_holds() {
     assert_eq!(manager.end_session(2, Some(8)).unwrap(), accepted(2));
     manager.complete_step(8).unwrap();
     assert_eq!(stats(&manager).demoted, 2);
+}
+
+/// Blocks of four tokens beside a window of one block of two, and a state that is kept every four tokens.
+fn grouped(usable: usize) -> CacheManager {
+    let state = GroupSpec { keep: groups::Keep::Every(4), ..GroupSpec::new(GroupKind::State, 4) };
+    let window = GroupSpec::new(GroupKind::Sliding { window: 3 }, 2);
+    let specs = vec![GroupSpec::new(GroupKind::Full, 4), window, state];
+    CacheManager::new(ManagerConfig {
+        num_blocks: usable + 1,
+        block_size: 2,
+        groups: Some(Groups::new(specs, Some(2)).unwrap()),
+        retention: Some(RetentionConfig { pin_budget: PIN_BUDGET, tenants: Vec::new() }),
+        ..ManagerConfig::default()
+    })
+    .unwrap()
+}
+
+/// It reached blocks of the first group alone, and of that one only where its blocks were of one hash unit: the others stayed until
+/// they were the oldest of all.
+#[test]
+fn the_end_of_a_session_reaches_every_group_of_a_request_that_holds_nothing() {
+    let mut manager = grouped(40);
+    run(&mut manager, 1, &counting(9), AdmitOptions::default());
+    manager.take_plan().unwrap();
+    manager.preempt(1, None).unwrap();
+    let cached = stats(&manager);
+    let there = manager.pool().stats().cached_free;
+    assert!(there > 2, "blocks of several groups: {cached:?}");
+    let report = manager.end_session(1, None).unwrap();
+    assert_eq!(report, HintReport { accepted: there, clipped: 0, ignored: 0 });
+    assert_eq!(stats(&manager).demoted, there);
+    manager.check_invariants().unwrap();
+}
+
+#[test]
+fn a_chain_reaches_every_group() {
+    let mut manager = grouped(40);
+    run(&mut manager, 1, &counting(9), AdmitOptions::default());
+    manager.take_plan().unwrap();
+    manager.release(1, None).unwrap();
+    let there = manager.pool().stats().cached_free;
+    let cursor = prompt(&manager, &counting(9));
+    // A priority for the second block of the first group, and for what the others have of these tokens.
+    let report = manager.retain_prefix(&cursor, &ranges(4, Some(8), priority(3))).unwrap();
+    assert!(report.accepted > 1 && report.accepted < there, "{report:?} of {there}");
+    assert_eq!(report.ignored, 0);
+    assert_eq!(manager.end_of_life_of(&cursor, 0).unwrap().accepted, there);
+    assert_eq!(stats(&manager).demoted, there);
+    // Tokens that nobody has computed: two blocks of full attention.
+    let other = prompt(&manager, &[9, 8, 7, 6, 5, 4, 3, 2]);
+    assert_eq!(
+        manager.end_of_life_of(&other, 0).unwrap(),
+        HintReport { accepted: 0, clipped: 0, ignored: 2 }
+    );
+    manager.check_invariants().unwrap();
 }
 
 #[test]

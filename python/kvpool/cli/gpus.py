@@ -1,0 +1,189 @@
+"""The memory of GPUs, and what of it is left for a KV cache: ``--gpu``, ``--gpus``, ``--weights-gib``, ``--gpu-share``.
+
+Owns the list and the sum: GPUs x memory x share - weights. Figures are the vendors', in GiB; a driver reports about 1 %
+less. GDDR6 with ECC on gives 15 of 16 parts of its size, which is in the figures. What an engine needs for activations
+and graphs has to fit into the rest: vLLM, SGLang and TensorRT-LLM leave a tenth by default, and so does this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kvpool.cli.problems import UsageError
+
+if TYPE_CHECKING:
+    from kvpool.models import KvShape
+
+__all__ = ["GPUS", "Gpu", "GpuMemory", "GpuShare", "Gpus", "WeightsGib", "gpu_memory", "say_copies"]
+
+#: GiB of memory, by name.
+GPUS: Final[dict[str, float]] = {
+    "l4": 22.5,
+    "a10": 22.5,
+    "l40s": 45,
+    "rtx-4090": 24,
+    "rtx-5090": 32,
+    "a100-40": 40,
+    "a100": 80,
+    "h20": 96,
+    "h100": 80,
+    "h100-nvl": 94,
+    "gh200": 96,
+    "h200": 141,
+    "b200": 180,
+    "gb200": 186,
+    "mi250x": 128,
+    "mi300x": 192,
+    "mi325x": 256,
+    "mi350x": 288,
+    "mi355x": 288,
+}
+
+#: The share that engines use by default.
+_SHARE: Final = 0.9
+
+_PANEL: Final = "Size by GPU"
+
+
+def _complete(incomplete: str) -> list[str]:
+    return [name for name in GPUS if name.startswith(incomplete.lower())]
+
+
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Size by GPU, instead of GiB: one of {', '.join(GPUS)}. Needs --weights-gib.",
+        metavar="NAME",
+        rich_help_panel=_PANEL,
+        show_default=False,
+        autocompletion=_complete,
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        help="GPUs that weights and KV are divided among; those beyond a model's KV heads only under data parallelism.",
+        metavar="N",
+        rich_help_panel=_PANEL,
+        show_default="1",
+    ),
+]
+WeightsGib = Annotated[
+    float | None,
+    typer.Option(
+        help="What the weights take on all of them together: the size of the checkpoint's files.",
+        metavar="GIB",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+GpuShare = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the memory that the engine uses for both, vLLM's --gpu-memory-utilization.",
+        metavar="SHARE",
+        rich_help_panel=_PANEL,
+        show_default=str(_SHARE),
+    ),
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """GPUs, and what of their memory a KV cache gets.
+
+    >>> GpuMemory("h100", 2, 0.9, 130.4).in_words()
+    '2 x h100 of 80 GiB, 90 % used, weights 130.4 GiB'
+    """
+
+    name: str
+    gpus: int
+    share: float
+    weights_gib: float
+
+    @property
+    def kv_gib(self) -> float:
+        """GiB that are left for the KV cache."""
+        return self.gpus * GPUS[self.name] * self.share - self.weights_gib
+
+    def in_words(self) -> str:
+        """The sum, for a report."""
+        return (
+            f"{self.gpus} x {self.name} of {GPUS[self.name]:g} GiB, {100 * self.share:g} % used, "
+            f"weights {self.weights_gib:,.4g} GiB"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Give what ``--json`` prints."""
+        return {**dataclasses.asdict(self), "memory_gib": GPUS[self.name], "kv_gib": self.kv_gib}
+
+
+def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, share: float | None) -> GpuMemory | None:
+    """Read the options; ``None`` if no GPU is given.
+
+    Raises:
+        UsageError: an unknown GPU, a number out of range, an option that needs another, or no room for KV.
+
+    """
+    if gpu is None:
+        for option, value in (("--gpus", gpus), ("--weights-gib", weights_gib), ("--gpu-share", share)):
+            if value is not None:
+                raise UsageError(f"{option} needs --gpu", "--gpu h100 for instance")
+        return None
+    name = gpu.strip().lower().replace("_", "-").replace(" ", "-")
+    if name not in GPUS:
+        close = difflib.get_close_matches(name, GPUS, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}? --capacity-gib takes any size" if close else "--capacity-gib takes any size"
+        raise UsageError(f"--gpu is {gpu!r}: must be one of {', '.join(GPUS)}", hint)
+    if weights_gib is None:
+        raise UsageError("--gpu needs --weights-gib", "the size of the checkpoint's files; 0 for the whole memory")
+    if not math.isfinite(weights_gib) or weights_gib < 0:
+        raise UsageError(f"--weights-gib is {weights_gib}: must be a number, 0 or more")
+    number = 1 if gpus is None else gpus
+    if not 1 <= number <= 1_000_000:
+        raise UsageError(f"--gpus is {number}: must be 1 to 1,000,000")
+    used = _SHARE if share is None else share
+    if not 0 < used <= 1:
+        raise UsageError(f"--gpu-share is {used}: must be above 0, and at most 1")
+    memory = GpuMemory(name, number, used, weights_gib)
+    if memory.kv_gib <= 0:
+        total = number * GPUS[name] * used
+        raise UsageError(
+            f"--weights-gib is {weights_gib:g}: {number} x {name} have {total:,.4g} GiB for weights and KV",
+            f"--gpus {math.ceil(weights_gib / (GPUS[name] * used)) + 1} have room for both",
+        )
+    return memory
+
+
+def kv_heads(shape: KvShape) -> int | None:
+    """The fewest heads that a layer of attention keeps, 1 of latents; ``None`` without attention.
+
+    >>> from kvpool.models import kv_shape
+    >>> kv_heads(kv_shape("Llama-3.1-8B")), kv_heads(kv_shape("DeepSeek-V3")), kv_heads(kv_shape("Gemma-4-31B"))
+    (8, 1, 4)
+    """
+    found = []
+    for kind in shape.layers:
+        heads = re.match(r"(\d+) x ", kind.what)
+        if kind.kind != "state" and (heads or kind.what.startswith("MLA")):
+            found.append(int(heads[1]) if heads else 1)
+    return min(found, default=None)
+
+
+def say_copies(memory: GpuMemory | None, shape: KvShape | None) -> None:
+    """Say on stderr, of more GPUs than KV heads, that tensor parallelism would keep copies."""
+    heads = None if shape is None else kv_heads(shape)
+    if memory is None or shape is None or heads is None or memory.gpus <= heads:
+        return
+    words = "one KV head" if heads == 1 else f"{heads} KV heads"
+    typer.echo(
+        f"note: {shape.name} has {words} to a layer: tensor parallelism over {memory.gpus} GPUs keeps "
+        f"{memory.gpus / heads:g} copies of each; so much KV fits with data parallelism alone",
+        err=True,
+    )

@@ -1,0 +1,59 @@
+"""Words and choices that ``kvpool store`` has for disks and servers alike."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from kvpool.cli.problems import UsageError
+from kvpool.cli.terminal import shown_name
+
+if TYPE_CHECKING:
+    from kvpool.store import Namespace
+
+__all__ = ["described", "digests_kept", "size_words"]
+
+
+def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]:
+    """Find the namespaces that options name."""
+    if not keep:
+        return known
+    kept = set()
+    for beginning in keep:
+        found = [digest for digest in known if digest.startswith(beginning.lower())]
+        if len(found) != 1:
+            count = "no namespace" if not found else f"{len(found)} namespaces"
+            raise UsageError(
+                f"--keep {shown_name(beginning)}: {count} of this {what} begin with that",
+                "kvpool store show lists them",
+            )
+        kept.add(found[0])
+    return kept
+
+
+def described(namespace: Namespace | None) -> str:
+    """Say whose objects they are."""
+    if namespace is None:
+        return "its text is lost: whose objects they are only their engine knows"
+    fields = json.loads(namespace.to_json())
+    layers, heads = (f"{fields[name]['first']}+{fields[name]['count']}" for name in ("layers", "heads"))
+    model, weights, dtype, algorithm = (
+        shown_name(fields[name]) or "-" for name in ("model", "weights", "kv_dtype", "hash_algorithm")
+    )
+    return (
+        f"{model}, weights {weights}, {dtype}, blocks of {fields['block_size']} tokens by {algorithm}, "
+        f"layers {layers}, heads {heads}"
+    )
+
+
+def size_words(count: float) -> str:
+    """Write bytes in the unit that fits.
+
+    >>> size_words(65536), size_words(1 << 20), size_words(0)
+    ('64 KiB', '1 MiB', '0 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:,.4g} {unit}"
+        count /= 1024
+    return f"{count:,.4g} TiB"

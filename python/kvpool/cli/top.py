@@ -1,0 +1,173 @@
+"""``kvpool top``: a pool at work, in the terminal.
+
+Owns where it reads from, how often, and how it ends. Exit code 0: shown. 1: there is no page, none of kvpool's, or the
+replay of a journal differs from it. 2: bad usage, or a journal that cannot be replayed. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+import kvpool
+from kvpool.cli.journal import REPLAYS, MaxGib, readable
+from kvpool.cli.problems import UsageError
+from kvpool.cli.top_reading import PageError, Reading, of_view, read_url, summary
+from kvpool.cli.top_view import screen
+from kvpool.errors import KvpoolError
+
+if TYPE_CHECKING:
+    from kvpool.journal import JournalReport
+
+__all__ = ["TOP_EXAMPLES", "top_command"]
+
+TOP_EXAMPLES: Final = """Examples:
+
+  kvpool top http://127.0.0.1:9400/metrics
+
+  kvpool top http://127.0.0.1:9400/metrics --once
+
+  kvpool top run.kvj     a recorded journal, played from start to end
+
+  kvpool top run.kvj --once --json | jq .pools
+
+The page: kvpool.metrics.add("main", manager); kvpool.metrics.start_http(9400)"""
+
+
+class TopError(KvpoolError):
+    """What ends the command with 1."""
+
+
+def top_command(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="URL of a page of metrics, or a journal; - is one on stdin."),
+    ],
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end; of a journal, its end.")] = False,
+    interval: Annotated[
+        float, typer.Option(help="Seconds from one reading to the next.", metavar="SECONDS", min=0.05, max=3600.0)
+    ] = 2.0,
+    frames: Annotated[
+        int, typer.Option(help="Readings of a journal, spread over its operations.", metavar="N", min=1, max=10_000)
+    ] = 60,
+    max_gib: MaxGib = 8.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a reading, a line each, instead of the screen.")
+    ] = False,
+) -> None:
+    """Show a pool at work: blocks, hits, misses, evictions, advice, tenants.
+
+    From the page of metrics that an engine serves, again and again until
+    Ctrl-C; or from a journal, which is replayed on this build with an
+    advisor and all metrics, whatever it was recorded with. What is shown
+    beside + and as now is of the time since the reading before.
+    """
+    if "://" in source:
+        _follow(source, interval, once=once, as_json=as_json)
+    else:
+        _play(Path(source), interval, 1 if once else frames, max_gib, as_json=as_json)
+
+
+def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
+    """A page, until Ctrl-C. Once it has been there it may fail for a while: an engine restarts."""
+    timeout = min(max(interval, 2.0), 30.0)
+    before: Reading | None = None
+    then = 0.0
+    with _Screen(url, live=not once, as_json=as_json) as out:
+        while True:
+            note = ""
+            try:
+                now = time.monotonic()
+                reading = read_url(url, timeout)
+                out.show(summary(reading, before, now - then), f"every {interval:g} s")
+                before, then = reading, now
+            except PageError as error:
+                if before is None or once:
+                    hint = "an engine serves it with kvpool.metrics.start_http(PORT)"
+                    raise TopError(f"{error}; {hint}") from error
+                note = str(error)
+            if once:
+                return
+            if note:
+                out.note(note)
+            time.sleep(interval)
+
+
+def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: bool) -> None:
+    """A journal, from start to end."""
+    views, report = _views(file, frames, max_gib)
+    before: Reading | None = None
+    with _Screen(str(file), live=frames > 1, as_json=as_json) as out:
+        for at, view in enumerate(views):
+            if at > 0 and not as_json:
+                time.sleep(interval)
+            reading = of_view(view)
+            # A journal has no clock that is worth the name.
+            out.show(
+                summary(reading, before),
+                f"operation {view.operations:,} of {report.operations:,}",
+                operations=view.operations,
+            )
+            before = reading
+    if report.difference is not None:
+        raise TopError(
+            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown ends there; "
+            "kvpool journal replay says how"
+        )
+
+
+def _views(file: Path, frames: int, max_gib: float) -> tuple[list[Any], JournalReport]:
+    with readable(file, max_gib, REPLAYS) as source:
+        total = kvpool.journal.read_journal(source).operations
+        if total == 0:
+            raise UsageError(f"{file}: the journal has no operations")
+        every = 0 if frames == 1 else max(1, -(-total // frames))
+        return kvpool.journal.observe_journal(source, every=every, advisor=True, explain=True)
+
+
+class _Screen:
+    """Where readings go: a live screen, one page of text, or lines of JSON."""
+
+    def __init__(self, source: str, *, live: bool, as_json: bool) -> None:
+        self._source, self._as_json = source, as_json
+        self._console = Console(highlight=False)
+        # Where nobody looks, a screen that is drawn again and again is noise.
+        self._live = Live(console=self._console, auto_refresh=False) if live and self._console.is_terminal else None
+        self._last: Any = None
+
+    def __enter__(self) -> _Screen:
+        if self._live is not None and not self._as_json:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._live is not None and not self._as_json:
+            self._live.stop()
+
+    def show(self, told: dict[str, Any], note: str, **more: int) -> None:
+        """A reading."""
+        if self._as_json:
+            typer.echo(json.dumps({"source": self._source, **more, **told}))
+            return
+        self._last = told
+        self._put(told, note)
+
+    def note(self, note: str) -> None:
+        """The reading before, with what is wrong."""
+        if self._as_json:
+            typer.echo(f"warning: {note}", err=True)
+        elif self._last is not None:
+            self._put(self._last, note)
+
+    def _put(self, told: dict[str, Any], note: str) -> None:
+        page = screen(told, self._source, note, self._console.width)
+        if self._live is not None:
+            self._live.update(page, refresh=True)
+        else:
+            self._console.print(page)

@@ -1,0 +1,97 @@
+"""What hints may do, and what became of one.
+
+Owns the switches and limits of a reader, all off at first, and the words of an answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self
+
+from kvpool.errors import ArgumentTypeError, InvalidArgumentError
+
+__all__ = ["Answer", "HintRules", "Outcome"]
+
+#: ``accepted``: as it was asked. ``clipped``: less than that, up to a limit. ``ignored``: without effect.
+Outcome = Literal["accepted", "clipped", "ignored"]
+
+#: The normal priority of a block, and the highest.
+NORMAL: Final = 35
+HIGHEST: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one hint.
+
+    Attributes:
+        hint: Its name; of an action of an envelope ``kv_hints[N] TYPE``.
+        outcome: ``accepted``, ``clipped`` or ``ignored``.
+        why: Of what was not accepted as it was, the reason, for a log.
+    """
+
+    hint: str
+    outcome: Outcome
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HintRules:
+    """Which hints are followed, and how far. Without arguments: none.
+
+    Attributes:
+        priority: Requests' priorities, as vLLM has them: the lower, the sooner.
+        session_ttl: Seconds for which the blocks of a session are kept after their last use; None for no longer than
+            others.
+        tenants: By cache salt, whose blocks a request's are: a tenant of ``RetentionConfig``.
+        kv_hints: Envelopes of actions.
+        cache_key: ``prompt_cache_key`` and ``prompt_cache_retention``, as OpenAI has them.
+        breakpoints: Cache breakpoints, as Anthropic has them.
+        pins: Whether an action may pin; otherwise its blocks are kept at ``max_priority``.
+        max_priority: The highest priority that a hint may give, 35 to 100.
+        max_ttl: The longest time to live that one may give, in seconds.
+
+    Raises:
+        InvalidArgumentError: A limit is out of range.
+        ArgumentTypeError: ``tenants`` are not tenants by salt.
+    """
+
+    priority: bool = False
+    session_ttl: float | None = None
+    tenants: Mapping[str, int] = field(default_factory=dict)
+    kv_hints: bool = False
+    cache_key: bool = False
+    breakpoints: bool = False
+    pins: bool = False
+    max_priority: int = HIGHEST
+    max_ttl: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.max_priority, int) and NORMAL <= self.max_priority <= HIGHEST):
+            raise InvalidArgumentError(f"max_priority is {self.max_priority}: must be {NORMAL} to {HIGHEST}")
+        if not (_is_number(self.max_ttl) and 0 < self.max_ttl < math.inf):
+            raise InvalidArgumentError(f"max_ttl is {self.max_ttl}: must be a number of seconds above 0")
+        if self.session_ttl is not None and not (_is_number(self.session_ttl) and 0 < self.session_ttl <= self.max_ttl):
+            raise InvalidArgumentError(
+                f"session_ttl is {self.session_ttl}: must be above 0, and at most max_ttl, {self.max_ttl:g}"
+            )
+        if not isinstance(self.tenants, Mapping) or not all(
+            isinstance(salt, str) and isinstance(tenant, int) for salt, tenant in self.tenants.items()
+        ):
+            raise ArgumentTypeError("tenants must be a mapping of cache salts to numbers of tenants")
+
+    @classmethod
+    def all(cls, **more: Any) -> Self:
+        """All of them, but for pins and tenants; sessions are kept for ten minutes.
+
+        >>> HintRules.all(pins=True).kv_hints
+        True
+        """
+        switched = {"priority": True, "session_ttl": 600.0, "kv_hints": True, "cache_key": True, "breakpoints": True}
+        return cls(**(switched | more))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

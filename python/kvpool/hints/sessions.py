@@ -1,0 +1,101 @@
+"""Sessions: which requests belong together, so that the end of a session reaches what they left cached.
+
+Owns the names of sessions and, of each, its live requests and the content of the last that ended. Bounded: the session
+that was used longest ago is forgotten first, and with it only the chance to end it early. Changes the manager through
+``end_of_life`` and ``end_of_life_of`` alone: requests that still run go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from kvpool.errors import InvalidArgumentError, KvpoolError, StaleEpochError
+
+if TYPE_CHECKING:
+    from kvpool import CacheManager
+    from kvpool._core import RequestId
+
+__all__ = ["Sessions"]
+
+
+class Sessions:
+    """The sessions of one manager.
+
+    Args:
+        manager: Made with retention.
+        limit: Sessions that are remembered. Each holds the hashes of its last prompt: 32 bytes per block.
+
+    Raises:
+        InvalidArgumentError: ``limit`` is below 1.
+
+    >>> import kvpool
+    >>> manager = kvpool.CacheManager(64, 4, retention=True)
+    >>> sessions = Sessions(manager)
+    >>> for turn in (1, 2):
+    ...     _ = manager.admit(turn, range(8 * turn)), manager.commit(turn, 8 * turn)
+    ...     sessions.admitted("chat", turn)
+    ...     sessions.releasing(turn)
+    ...     manager.release(turn)
+    >>> sessions.end("chat")  # accepted, clipped and ignored blocks
+    (4, 0, 0)
+    >>> manager.retention_stats().demoted
+    4
+    """
+
+    def __init__(self, manager: CacheManager, limit: int = 4096) -> None:
+        if limit < 1:
+            raise InvalidArgumentError(f"limit is {limit}: must be at least 1")
+        self._manager, self._limit = manager, limit
+        #: By session: its live requests, and the chain of the last that was released.
+        self._known: OrderedDict[str, tuple[dict[RequestId, None], Any]] = OrderedDict()
+        self._of: dict[RequestId, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def admitted(self, session_id: str, request_id: RequestId) -> None:
+        """A request of a session was admitted."""
+        live, last = self._known.pop(session_id, ({}, None))
+        live[request_id] = None
+        self._known[session_id] = (live, last)
+        self._of[request_id] = session_id
+        while len(self._known) > self._limit:
+            _, (forgotten, _) = self._known.popitem(last=False)
+            for one in forgotten:
+                self._of.pop(one, None)
+
+    def releasing(self, request_id: RequestId) -> None:
+        """A request is about to be released: what it has cached is its session's. Of one without a session nothing."""
+        session_id = self._of.pop(request_id, None)
+        if session_id is None:
+            return
+        live, last = self._known[session_id]
+        live.pop(request_id, None)
+        # Of one that is not known any more, what there was before stays.
+        with contextlib.suppress(KvpoolError):
+            last = self._manager.cursor(request_id)
+        self._known[session_id] = (live, last)
+
+    def end(self, session_id: str) -> tuple[int, int, int]:
+        """The session has ended: what it has cached, and nobody else holds, goes first.
+
+        Returns:
+            Blocks on which that took effect, in part, and not at all; zeros for a session that is not known.
+        """
+        live, last = self._known.pop(session_id, ({}, None))
+        reports = []
+        for request_id in live:
+            self._of.pop(request_id, None)
+            if request_id in self._manager:
+                reports.append(self._manager.end_of_life(request_id))
+        if last is not None:
+            # Of weights that are gone nothing can be hit.
+            with contextlib.suppress(StaleEpochError):
+                reports.append(self._manager.end_of_life_of(last))
+        return (
+            sum(report.accepted for report in reports),
+            sum(report.clipped for report in reports),
+            sum(report.ignored for report in reports),
+        )

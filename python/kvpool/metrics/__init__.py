@@ -1,0 +1,163 @@
+"""Metrics: what pools, managers and stores count, as a page for Prometheus, or for OpenTelemetry.
+
+>>> import kvpool
+>>> manager = kvpool.CacheManager(64, 4, metrics=True, explain=True)
+>>> metrics = kvpool.metrics.Metrics()
+>>> metrics.add("main", manager)
+>>> manager.observe_time(0.0)  # seconds on any clock of yours, say once per step
+>>> _ = manager.admit("a", range(10)), manager.commit("a", 10)
+>>> manager.observe_time(4.0)
+>>> manager.admit("b", range(10)).cached_tokens
+8
+>>> page = metrics.render()
+>>> [line for line in page.splitlines() if line.startswith("kvpool_hit_tokens_total")]
+['kvpool_hit_tokens_total{pool="main"} 8.0']
+>>> with metrics.start_http(0) as server:  # on 127.0.0.1
+...     server.url == f"http://127.0.0.1:{server.port}/metrics"
+True
+
+:func:`add`, :func:`remove`, :func:`render` and :func:`start_http` are those of one :class:`Metrics` for the whole
+process. All names, with units and meanings: ``docs/metrics.md``. Text and server are ``prometheus_client``'s, which is
+imported when it is first needed: ``pip install 'kvpool[metrics]'``.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from kvpool.errors import ArgumentTypeError, InvalidArgumentError
+from kvpool.metrics import page, telemetry
+from kvpool.metrics.aliases import Engine
+from kvpool.metrics.catalogue import CATALOGUE, Definition
+from kvpool.metrics.collect import Subject, collect
+from kvpool.metrics.page import Format, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kvpool.metrics.collect import Samples
+
+__all__ = ["CATALOGUE", "Definition", "Metrics", "Server", "add", "remove", "render", "start_http"]
+
+_LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+class Metrics:
+    """What is watched, by name, and its page.
+
+    May be used by several threads. It keeps what it watches alive until that is removed. A page asks each of them once,
+    under its lock for as long as it takes to copy the counts; the text is made without it.
+
+    Args:
+        labels: Labels of every sample: ``{"rank": "0"}`` where each process of several has a page of its own.
+        also: ``"vllm"``, ``"sglang"``: facts that the engine has a name for are told under that, too.
+
+    Raises:
+        InvalidArgumentError: A label whose name is none, or one of the catalogue's; an engine that is not known.
+    """
+
+    def __init__(self, *, labels: Mapping[str, str] | None = None, also: Iterable[Engine] = ()) -> None:
+        self._lock = threading.Lock()
+        self._subjects: dict[str, Subject] = {}
+        self._labels = dict(labels or {})
+        self._also = tuple(dict.fromkeys(also))
+        taken = {label for definition in CATALOGUE for label in definition.labels} | {"le", "cache_source"}
+        for name in self._labels:
+            if not _LABEL.fullmatch(name) or name.startswith("__") or name in taken:
+                raise InvalidArgumentError(f"label {name!r}: must be a name such as rank, and none of the metrics' own")
+        for engine in self._also:
+            if engine not in get_args(Engine):
+                raise InvalidArgumentError(f"also has {engine!r}: must be of {', '.join(get_args(Engine))}")
+
+    def add(self, name: str, subject: Subject) -> None:
+        """Watches a manager, a pool or a store, under a name of its own.
+
+        Raises:
+            InvalidArgumentError: Another has the name.
+            ArgumentTypeError: It is none of them.
+        """
+        if not isinstance(subject, Subject):
+            raise ArgumentTypeError(
+                f"{name!r} is a {type(subject).__name__}: must be a CacheManager, BlockPool or Store"
+            )
+        with self._lock:
+            if self._subjects.get(name, subject) is not subject:
+                raise InvalidArgumentError(f"the name {name!r} is taken: remove it first, or take another")
+            self._subjects[name] = subject
+
+    def remove(self, name: str) -> None:
+        """Watches it no more; one that is not watched is fine."""
+        with self._lock:
+            self._subjects.pop(name, None)
+
+    def collect(self) -> Samples:
+        """Every sample now, as plain values."""
+        with self._lock:
+            subjects = dict(self._subjects)
+        return collect(subjects)
+
+    def _families(self) -> Iterator[Any]:
+        return page.families(self.collect(), self._labels, self._also)
+
+    def render(self, form: Format = "openmetrics") -> str:
+        """The page as text: OpenMetrics 1.0, or the older text format of Prometheus.
+
+        Raises:
+            MissingPackageError: There is no ``prometheus_client``.
+            InvalidArgumentError: Another format.
+        """
+        if form not in get_args(Format):
+            raise InvalidArgumentError(f"form is {form!r}: must be one of {', '.join(get_args(Format))}")
+        return page.text(self._families, form)
+
+    def start_http(self, port: int, host: str = "127.0.0.1") -> Server:
+        """Serves the page from a thread, at any path, in the format that the client asks for.
+
+        It has no passwords and no TLS: another host than this machine is for networks whose every member may read how
+        many tokens each tenant had.
+
+        Args:
+            port: 0 for any that is free: ``Server.port`` says which.
+            host: The address that it listens on.
+
+        Raises:
+            MissingPackageError: There is no ``prometheus_client``.
+            OSError: The port is taken.
+        """
+        return page.serve(self._families, port, host)
+
+    def observe(self, meter: Any) -> None:
+        """Makes instruments of a meter of OpenTelemetry, which ask whenever they are read.
+
+        Args:
+            meter: As from ``opentelemetry.metrics.get_meter``.
+
+        Raises:
+            MissingPackageError: There is no ``opentelemetry``.
+        """
+        telemetry.observe(meter, self.collect, self._labels)
+
+
+_default: Final = Metrics()
+
+
+def add(name: str, subject: Subject) -> None:
+    """:meth:`Metrics.add` of the process's own."""
+    _default.add(name, subject)
+
+
+def remove(name: str) -> None:
+    """:meth:`Metrics.remove` of the process's own."""
+    _default.remove(name)
+
+
+def render(form: Format = "openmetrics") -> str:
+    """:meth:`Metrics.render` of the process's own."""
+    return _default.render(form)
+
+
+def start_http(port: int, host: str = "127.0.0.1") -> Server:
+    """:meth:`Metrics.start_http` of the process's own."""
+    return _default.start_http(port, host)

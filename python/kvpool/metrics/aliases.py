@@ -1,0 +1,80 @@
+"""The same facts under the names that vLLM and SGLang have for them, for dashboards that are there already.
+
+Owns which names of theirs mean exactly what a metric of kvpool's means, and no others: vLLM's gap between uses leaves
+out the first one, SGLang's hit rate is that of the last batch, so neither is here. Samples keep kvpool's labels. Inside
+vLLM, which has its own page, they are told twice: ask for them only where the engine does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from kvpool.metrics.catalogue import Kind
+    from kvpool.metrics.collect import Buckets, Samples
+
+__all__ = ["ALIASES", "Alias", "Engine", "values"]
+
+Engine = Literal["vllm", "sglang"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A name of an engine's, and the samples of kvpool's that are the same."""
+
+    name: str
+    kind: Kind
+    #: A metric of the catalogue.
+    of: str
+    #: Labels that its samples must have, behind ``pool``.
+    where: tuple[str, ...] = ()
+    #: The label that the engine has in their place.
+    label: tuple[str, str] | None = None
+    #: Whether the samples are blocks, and the engine counts tokens.
+    in_tokens: bool = False
+
+
+ALIASES: Final[dict[Engine, tuple[Alias, ...]]] = {
+    "vllm": (
+        Alias("vllm:prefix_cache_queries", "counter", "kvpool_prompt_tokens"),
+        Alias("vllm:prefix_cache_hits", "counter", "kvpool_hit_tokens"),
+        Alias("vllm:external_prefix_cache_hits", "counter", "kvpool_external_tokens"),
+        Alias("vllm:kv_cache_usage_perc", "gauge", "kvpool_usage_ratio", ("device",)),
+        Alias("vllm:num_requests_running", "gauge", "kvpool_requests", ("running",)),
+        Alias("vllm:num_preemptions", "counter", "kvpool_preemptions"),
+        Alias("vllm:kv_block_lifetime_seconds", "histogram", "kvpool_block_lifetime_seconds", ("device",)),
+        Alias(
+            "vllm:kv_block_idle_before_evict_seconds",
+            "histogram",
+            "kvpool_block_idle_before_eviction_seconds",
+            ("device",),
+        ),
+    ),
+    "sglang": (
+        Alias("sglang:prompt_tokens", "counter", "kvpool_prompt_tokens"),
+        Alias("sglang:cached_tokens", "counter", "kvpool_hit_tokens", label=("cache_source", "device")),
+        Alias("sglang:num_running_reqs", "gauge", "kvpool_requests", ("running",)),
+        Alias("sglang:token_usage", "gauge", "kvpool_usage_ratio", ("device",)),
+        Alias("sglang:kv_used_tokens", "gauge", "kvpool_blocks", ("device", "active"), in_tokens=True),
+        Alias("sglang:kv_available_tokens", "gauge", "kvpool_blocks", ("device", "free"), in_tokens=True),
+        Alias("sglang:kv_evictable_tokens", "gauge", "kvpool_blocks", ("device", "cached_free"), in_tokens=True),
+    ),
+}
+
+
+def values(alias: Alias, samples: Samples) -> list[tuple[str, float | Buckets]]:
+    """What an alias says, by pool."""
+    found: list[tuple[str, float | Buckets]] = []
+    sizes = {labels[0]: value for labels, value in samples.values.get("kvpool_block_size_tokens", [])}
+    for (pool, *rest), value in samples.values.get(alias.of, []):
+        if tuple(rest) != alias.where:
+            continue
+        if alias.in_tokens:
+            size = sizes[pool]
+            assert isinstance(size, (int, float)), size  # noqa: S101 - the collector's own
+            assert isinstance(value, (int, float)), value  # noqa: S101
+            found.append((pool, value * size))
+        else:
+            found.append((pool, value))
+    return found

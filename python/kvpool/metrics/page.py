@@ -1,0 +1,183 @@
+"""Metrics as a page: what Prometheus, its relatives and people read.
+
+Owns how samples become the families of ``prometheus_client``, which writes the text and serves it. That package is
+imported when a page is first made: ``pip install 'kvpool[metrics]'``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final, Literal
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import kvpool
+from kvpool.errors import MissingPackageError
+from kvpool.metrics.aliases import ALIASES, values
+from kvpool.metrics.catalogue import CATALOGUE
+from kvpool.metrics.collect import Buckets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from prometheus_client.core import Metric
+
+    from kvpool.metrics.aliases import Engine
+    from kvpool.metrics.catalogue import Kind
+    from kvpool.metrics.collect import Samples
+
+__all__ = ["Format", "Server", "families", "library", "serve", "text"]
+
+Format = Literal["openmetrics", "prometheus"]
+
+#: Leaves names as they are: otherwise prometheus_client makes underscores of colons in names of OpenMetrics samples.
+_ESCAPING: Final = "allow-utf-8"
+_OPENMETRICS: Final = f"application/openmetrics-text; version=1.0.0; escaping={_ESCAPING}"
+
+
+def library() -> Any:
+    """The package ``prometheus_client``; raises ``MissingPackageError`` without it."""
+    try:
+        import prometheus_client
+    except ImportError as error:
+        raise MissingPackageError("pages of metrics need prometheus_client: pip install 'kvpool[metrics]'") from error
+    return prometheus_client
+
+
+def families(samples: Samples, constant: Mapping[str, str], also: Iterable[Engine]) -> Iterator[Metric]:
+    """The families of a page; those without samples are left out."""
+    library()
+    from prometheus_client.core import InfoMetricFamily
+
+    info = InfoMetricFamily("kvpool_build", "The kvpool that says this.", labels=tuple(constant))
+    info.add_metric(tuple(constant.values()), {"version": kvpool.__version__})
+    yield info
+    for definition in CATALOGUE:
+        found = samples.values.get(definition.name)
+        if found:
+            named = [(tuple(zip(definition.labels, labels, strict=True)), value) for labels, value in found]
+            yield _family(definition.name, definition.kind, definition.help, definition.unit, named, constant)
+    for alias in itertools.chain.from_iterable(ALIASES[engine] for engine in also):
+        more = () if alias.label is None else (alias.label,)
+        same = [((("pool", pool), *more), value) for pool, value in values(alias, samples)]
+        if same:
+            yield _family(alias.name, alias.kind, f"As {alias.of}.", "", same, constant)
+
+
+def _family(
+    name: str,
+    kind: Kind,
+    text: str,
+    unit: str,
+    found: list[tuple[tuple[tuple[str, str], ...], float | Buckets]],
+    constant: Mapping[str, str],
+) -> Metric:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    classes = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+    names = [*constant, *(label for label, _ in found[0][0])]
+    family: Any = classes[kind](name, text, labels=names, unit=unit)
+    for labels, value in found:
+        told = [*constant.values(), *(label for _, label in labels)]
+        if isinstance(value, Buckets):
+            ends = [*(_number(end) for end in value.bounds), "+Inf"]
+            family.add_metric(told, list(zip(ends, itertools.accumulate(value.counts), strict=True)), value.sum)
+        else:
+            family.add_metric(told, value)
+    return family  # type: ignore[no-any-return]
+
+
+def _number(value: float) -> str:
+    """As Prometheus writes a bound: always as a float."""
+    return repr(float(value))
+
+
+class _Source:
+    """What a registry of ``prometheus_client`` asks."""
+
+    def __init__(self, collect: Any) -> None:
+        self.collect = collect
+
+
+def _registry(collect: Any) -> Any:
+    registry = library().CollectorRegistry(auto_describe=False)
+    registry.register(_Source(collect))
+    return registry
+
+
+def text(collect: Any, form: Format) -> str:
+    """The page as text."""
+    write: Any = library().generate_latest
+    if form == "openmetrics":
+        from prometheus_client.openmetrics import exposition
+
+        write = exposition.generate_latest
+    page: bytes = write(_registry(collect), escaping=_ESCAPING)
+    return page.decode()
+
+
+class Server:
+    """A page that is served until it is closed. Also a context manager.
+
+    Attributes:
+        port: The port that it listens on.
+        url: Where the page is.
+    """
+
+    def __init__(self, server: Any, thread: Any, host: str) -> None:
+        self._server, self._thread = server, thread
+        self.port: int = server.server_port
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
+
+    def close(self) -> None:
+        """Stops listening. Closing it again does nothing."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+            self._thread.join()
+
+    def __enter__(self) -> Server:
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Closes it."""
+        self.close()
+
+
+class _Threaded(ThreadingMixIn, WSGIServer):
+    """A thread per request: one that is slow keeps no other from the page."""
+
+    daemon_threads = True
+
+
+class _ThreadedOnSix(_Threaded):
+    address_family = socket.AF_INET6
+
+
+class _Silent(WSGIRequestHandler):
+    """Requests are not logged, and whoever says nothing is not waited for."""
+
+    timeout = 30
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base
+        """Writes nothing."""
+
+
+def serve(collect: Any, port: int, host: str) -> Server:
+    """A thread that serves the page."""
+    page = library().make_wsgi_app(_registry(collect))
+
+    def app(environ: dict[str, Any], respond: Any) -> Any:
+        wanted = environ.get("HTTP_ACCEPT", "")
+        environ["HTTP_ACCEPT"] = _OPENMETRICS if "application/openmetrics-text" in wanted else ""
+        return page(environ, respond)
+
+    kind = _ThreadedOnSix if ":" in host else _Threaded
+    server = make_server(host, port, app, kind, handler_class=_Silent)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="kvpool-metrics", daemon=True)
+    thread.start()
+    return Server(server, thread, host)

@@ -1,0 +1,173 @@
+"""Objects looked at from outside, by people and tools: whatever keeps them, page by page, while engines use it.
+
+Owns: what a page of objects is, and how each back end lists them. Whether an object is intact the core says
+(``check_object``). A disk's folder has places instead of names, and is one engine's: ``StoreFolder``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from kvpool._core.store import Redis, StoreServer, check_object
+from kvpool.errors import InvalidArgumentError, StoreError, StoreNotFoundError
+from kvpool.store.custom import HEADER_BYTES
+from kvpool.store.pages import TEXT, Page, Seen, parsed
+from kvpool.store.urls import backend_from_url, path_of, s3_from_url, scheme_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kvpool._core.store import Namespace
+
+__all__ = ["Inspector", "SharedFolderInspector", "StoreServerInspector", "inspector_from_url"]
+
+_PAGE: Final = 256
+#: Bytes of a shared folder's file before its payload.
+_FRONT: Final = 4096
+
+
+class Inspector(Protocol):
+    """What keeps objects, looked at from outside."""
+
+    def total(self) -> int | None:
+        """About how many things all pages are about, if that can be had without looking at all."""
+
+    def pages(self, *, verify: bool) -> Iterator[Page]:
+        """Everything that is there, once; with ``verify`` all bytes are read and compared with their checksums.
+
+        Raises:
+            StoreError: It cannot be listed or read.
+        """
+
+    def remove(self, names: list[str]) -> None:
+        """Removes objects, those that are there."""
+
+    def forget(self, digest: str) -> None:
+        """Removes the text of a namespace."""
+
+
+class StoreServerInspector:
+    """A Redis or Valkey server."""
+
+    def __init__(self, server: Redis) -> None:
+        self._server = StoreServer(server)
+
+    def total(self) -> int:
+        """How many keys the database has."""
+        return self._server.keys()
+
+    def pages(self, *, verify: bool) -> Iterator[Page]:
+        """See :class:`Inspector`."""
+        cursor, seen = 0, set[int]()
+        while True:
+            cursor, objects, namespaces, others = self._server.scan(cursor, verify=verify)
+            # A server may tell a key twice while its table grows. A hash of 64 bits for each is enough to count.
+            once = [one for one in objects if hash(one[0]) not in seen]
+            seen.update(hash(one[0]) for one in once)
+            yield Page(once, namespaces, others)
+            if cursor == 0:
+                return
+
+    def remove(self, names: list[str]) -> None:
+        """See :class:`Inspector`."""
+        self._server.remove(names)
+
+    def forget(self, digest: str) -> None:
+        """See :class:`Inspector`."""
+        self._server.forget(digest)
+
+
+class SharedFolderInspector:
+    """A folder with a file per object."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise StoreNotFoundError(f"{folder} has no objects of a store: no such folder")
+        self._folder = folder
+
+    def total(self) -> None:
+        """Nobody knows."""
+
+    def pages(self, *, verify: bool) -> Iterator[Page]:
+        """See :class:`Inspector`."""
+        objects: list[Seen] = []
+        namespaces: dict[str, Namespace | None] = {}
+        others = 0
+        for path in self._folder.iterdir():
+            text = TEXT.fullmatch(path.name)
+            if text:
+                namespaces[text[1]] = parsed(text[1], _read(path, 1 << 20) or b"")
+            elif not path.is_dir():
+                others += 1
+            else:
+                for file in path.glob("*/*"):
+                    seen = self._seen(path.name, file, verify=verify)
+                    if seen is None:
+                        others += file.suffix != ".tmp"  # one that is being written
+                    else:
+                        objects.append(seen)
+                    if len(objects) >= _PAGE:
+                        yield Page(objects)
+                        objects = []
+        yield Page(objects, namespaces, others)
+
+    @staticmethod
+    def _seen(namespace: str, file: Path, *, verify: bool) -> Seen | None:
+        name = f"{namespace}/{file.name}"
+        if check_object(name, b"", 0) is None:
+            return None
+        try:
+            with file.open("rb") as opened:
+                length = file.stat().st_size - _FRONT + HEADER_BYTES
+                front = opened.read(_FRONT)[:HEADER_BYTES]
+                payload = opened.read() if verify else None
+        except FileNotFoundError:
+            return None  # gone meanwhile
+        except OSError as error:
+            raise StoreError(f"reading {file} failed: {error}") from error
+        return check_object(name, front, max(length, 0), payload)
+
+    def remove(self, names: list[str]) -> None:
+        """See :class:`Inspector`."""
+        for name in names:
+            namespace, _, file = name.partition("/")
+            if check_object(name, b"", 0) is None:
+                raise InvalidArgumentError(f"{name!r} is no name of an object")
+            (self._folder / namespace / file[:2] / file).unlink(missing_ok=True)
+
+    def forget(self, digest: str) -> None:
+        """See :class:`Inspector`."""
+        if not TEXT.fullmatch(f"{digest}.json"):
+            raise InvalidArgumentError(f"{digest!r} is no digest of a namespace: 64 hexadecimal digits")
+        (self._folder / f"{digest}.json").unlink(missing_ok=True)
+
+
+def _read(path: Path, most: int) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except OSError:
+        return None
+
+
+def inspector_from_url(url: str) -> Inspector:
+    """Return what looks at the objects of a back end that engines share, by its URL.
+
+    Args:
+        url: As ``backend_from_url`` has them, but for those of a disk: ``StoreFolder`` looks at these.
+
+    Raises:
+        InvalidArgumentError: No such scheme, or one whose objects cannot be listed.
+        StoreError: It cannot be reached.
+        MissingPackageError: S3 without ``obstore``.
+    """
+    match scheme_of(url):
+        case "folder":
+            return SharedFolderInspector(Path(path_of(url)))
+        case "s3" | "gs" | "az":
+            return s3_from_url(url)
+    backend = backend_from_url(url, 1 << 30)
+    if not isinstance(backend, Redis):
+        raise InvalidArgumentError(f"{url} is a disk: StoreFolder looks at it")
+    return StoreServerInspector(backend)

@@ -1,0 +1,102 @@
+//! `Form`: which of the forms of an event a consumer reads.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// How an event is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// A map with names: what engines write since the middle of 2026.
+    #[default]
+    Map,
+    /// A positional array: what they wrote before, and what some consumers still read alone.
+    Array,
+}
+
+/// Whose fields, and whose names of tiers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// vLLM's.
+    #[default]
+    Vllm,
+    /// SGLang's: fewer fields, the salt beside them, no groups.
+    Sglang,
+}
+
+/// What a digest becomes in an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum HashForm {
+    /// Its last 8 bytes as an unsigned number: vLLM's.
+    #[default]
+    Last8,
+    /// Its first 8 bytes as a signed number: SGLang's.
+    First8,
+    /// All of it, as bytes.
+    Bytes,
+}
+
+/// The form of a sink's events.
+///
+/// ```
+/// use kvpool_events::{Dialect, Form, HashForm, Layout};
+/// let form: Form = "vllm-array".parse()?;
+/// assert_eq!(form, Form { layout: Layout::Array, dialect: Dialect::Vllm, hashes: HashForm::Last8 });
+/// assert!("json".parse::<Form>().is_err());
+/// # Ok::<(), kvpool_events::UnknownForm>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Form {
+    /// How an event is laid out.
+    pub layout: Layout,
+    /// Whose fields.
+    pub dialect: Dialect,
+    /// What a digest becomes.
+    pub hashes: HashForm,
+}
+
+/// No form has this name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there is no form {name:?}: one of {}", Form::NAMES.map(|(name, _)| name).join(", "))]
+pub struct UnknownForm {
+    /// The name.
+    pub name: String,
+}
+
+impl Form {
+    /// The forms that have names.
+    pub const NAMES: [(&'static str, Self); 6] = [
+        ("vllm", Self::of(Layout::Map, Dialect::Vllm, HashForm::Last8)),
+        ("vllm-array", Self::of(Layout::Array, Dialect::Vllm, HashForm::Last8)),
+        ("vllm-bytes", Self::of(Layout::Map, Dialect::Vllm, HashForm::Bytes)),
+        ("vllm-array-bytes", Self::of(Layout::Array, Dialect::Vllm, HashForm::Bytes)),
+        ("sglang", Self::of(Layout::Map, Dialect::Sglang, HashForm::First8)),
+        ("sglang-array", Self::of(Layout::Array, Dialect::Sglang, HashForm::First8)),
+    ];
+
+    const fn of(layout: Layout, dialect: Dialect, hashes: HashForm) -> Self {
+        Self { layout, dialect, hashes }
+    }
+
+    /// What a tier is called: 0 is the device, then the host, disks, and what lies beyond.
+    #[must_use]
+    pub const fn medium(self, tier: u8) -> &'static str {
+        match (self.dialect, tier) {
+            (_, 0) => "GPU",
+            (Dialect::Vllm, 1) => "CPU",
+            (Dialect::Vllm, _) => "STORAGE",
+            (Dialect::Sglang, 1) => "CPU_PINNED",
+            (Dialect::Sglang, 2) => "DISK",
+            (Dialect::Sglang, _) => "EXTERNAL",
+        }
+    }
+}
+
+impl FromStr for Form {
+    type Err = UnknownForm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownForm> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|&(_, form)| form).ok_or_else(|| UnknownForm { name: name.to_owned() })
+    }
+}

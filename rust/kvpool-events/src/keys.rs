@@ -1,0 +1,84 @@
+//! `KeysOf`: what a request's blocks were hashed with beside tokens, in the words of events.
+//!
+//! | of kvpool | in events |
+//! |---|---|
+//! | the adapter's id | `lora_name`, and each block's first extra key |
+//! | salt | the first block's extra key; in SGLang's form `cache_salt` |
+//! | tenant, user | a part of the salt, as `tenant=...;user=...;salt=...`: a router that does not ask with it must not hit |
+//! | multimodal items | extra keys of the blocks that they lie in, from where they begin |
+//!
+//! Bytes that are no text are written as hex digits.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use kvpool::ExtraKeys;
+use kvpool_observe::Learned;
+
+use crate::contents::Keys;
+use crate::event::{Extra, Label};
+
+/// The label of the latest request: its blocks come one after the other.
+#[derive(Default)]
+pub(crate) struct KeysOf {
+    latest: Option<(Arc<ExtraKeys>, Arc<Label>)>,
+}
+
+fn text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold(String::new(), |mut text, byte| {
+            let _infallible = write!(text, "{byte:02x}");
+            text
+        }),
+    }
+}
+
+/// One name for all that separates requests of equal tokens.
+fn salt_of(extra: &ExtraKeys) -> Option<String> {
+    let salt = extra.salt.as_deref().map(text);
+    let named = |name: &str, value: Option<&[u8]>| value.map(|value| format!("{name}={}", text(value)));
+    let parts: Vec<_> = [named("tenant", extra.tenant.as_deref()), named("user", extra.user.as_deref())]
+        .into_iter()
+        .flatten()
+        .collect();
+    if parts.is_empty() {
+        return salt;
+    }
+    let salt = salt.map(|salt| format!("salt={salt}"));
+    Some(parts.into_iter().chain(salt).collect::<Vec<_>>().join(";"))
+}
+
+impl KeysOf {
+    /// The keys of a block of so many tokens; `None` if it was hashed with tokens alone.
+    pub(crate) fn of(&mut self, learned: &Learned, block_tokens: usize) -> Option<Keys> {
+        let extra = learned.extra.as_ref()?;
+        let label = match &self.latest {
+            Some((of, label)) if Arc::ptr_eq(of, extra) => Arc::clone(label),
+            _ => {
+                let label = Arc::new(Label {
+                    lora_name: extra.adapter.as_ref().map(|adapter| text(&adapter.id)),
+                    salt: salt_of(extra),
+                    ..Label::default()
+                });
+                self.latest = Some((Arc::clone(extra), Arc::clone(&label)));
+                label
+            }
+        };
+        let mut keys: Vec<_> = label.lora_name.iter().map(|name| Extra::Text(name.clone())).collect();
+        let first = learned.first_token as u64;
+        let end = first + block_tokens as u64;
+        let inside = extra
+            .multimodal
+            .iter()
+            .filter(|item| item.offset < end && item.offset.saturating_add(item.length) > first);
+        keys.extend(inside.map(|item| {
+            let begins = i128::from(item.offset) - i128::from(first);
+            Extra::Item(text(&item.identifier), i64::try_from(begins).unwrap_or(i64::MIN))
+        }));
+        if first == 0 {
+            keys.extend(label.salt.iter().map(|salt| Extra::Text(salt.clone())));
+        }
+        Some(Keys { extra: (!keys.is_empty()).then(|| keys.into()), label })
+    }
+}

@@ -1,0 +1,268 @@
+//! Metrics: how old contents are when they are hit and when they go, by tier; what went, and why; hits of each tenant.
+//!
+//! Owns: these counts and histograms of one pool, and the times of its blocks that they are made of. What a pool and a manager count
+//! themselves ([`PoolStats`](kvpool::PoolStats), [`ManagerStats`](kvpool::ManagerStats)), what explains misses and what the advisor
+//! says is theirs, and is not counted again here.
+//!
+//! **Time** is told ([`PoolWatch::observe_time`](crate::PoolWatch::observe_time),
+//! [`BlockPool::advance_time`](kvpool::BlockPool::advance_time)); nobody reads a clock. What was told last is the time of all that
+//! follows. Before anything was told there are counts, and no ages. A block that was computed before that has no age, nor has one that was
+//! there before the pool was watched.
+//!
+//! | histogram | from | to |
+//! |---|---|---|
+//! | age at a hit | a block's content became computed | each hit of it |
+//! | gap between uses | it became computed, or was hit | the next hit |
+//! | lifetime | it became computed | it is evicted |
+//! | idle before its eviction | it became computed, or was hit last | it is evicted |
+//! | hits before its eviction | | how often it was hit, without a unit |
+//!
+//! A hit is a block that a lookup acquired; sharing by id is none. Evicted is what made way for others or whose retention ended; what was
+//! dropped by name, or forgotten with all the rest, is counted apart and is in no histogram.
+//!
+//! Invariants: N1: contents stored and not gone are the computed ones of the pool; N2: each histogram has counted at most what there was
+//! to be counted.
+//!
+//! Costs: 24 bytes per block, all taken at construction. A hit, a content that is computed and one that goes cost a line of memory each,
+//! and a bucket for every run of blocks with the same times.
+
+mod histogram;
+mod tenants;
+
+use kvpool::evictor::parts::{ensure, try_reserve};
+use kvpool::observe::{Blocks, Computed, Lookup, RemovalCause, Removed};
+use kvpool::retention::EvictionCause;
+use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
+
+pub use histogram::Histogram;
+pub use tenants::{MAX_TENANTS, TenantCounts, TenantHits};
+
+/// Upper ends of buckets of ages, in seconds: from ten milliseconds to a week.
+pub const AGE_BOUNDS: [f64; 18] = [
+    0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1_800.0, 3_600.0, 10_800.0, 21_600.0,
+    86_400.0, 259_200.0, 604_800.0,
+];
+
+/// Upper ends of buckets of hits.
+pub const HIT_BOUNDS: [f64; 9] = [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 1_024.0];
+
+/// What was counted of one pool since it is watched. All in blocks, but for ages.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PoolMetrics {
+    /// The time that was told last; `None` before any was.
+    pub time: Option<f64>,
+    /// Blocks whose content became computed, those included that were when the watch began.
+    pub stored: u64,
+    /// Computed blocks that were evicted, by cause: see [`Self::evictions`].
+    evicted: [u64; EVICTION_CAUSES.len()],
+    /// Computed blocks that were dropped by name, or as duplicates.
+    pub dropped: u64,
+    /// Computed blocks that were forgotten by resets and ended epochs.
+    pub cleared: u64,
+    /// Seconds from becoming computed to each hit.
+    pub age_at_hit: Histogram,
+    /// Seconds from becoming computed, or the hit before, to each hit.
+    pub reuse_gap: Histogram,
+    /// Seconds from becoming computed to the eviction.
+    pub lifetime: Histogram,
+    /// Seconds from becoming computed, or the last hit, to the eviction.
+    pub idle_before_eviction: Histogram,
+    /// Hits of each block before its eviction.
+    pub hits_before_eviction: Histogram,
+    /// Blocks that lookups asked for, by tenant.
+    pub tenants: TenantCounts,
+}
+
+/// Names of causes of evictions.
+const EVICTION_CAUSES: [&str; 5] = ["policy", "priority", "end-of-life", "expired", "tenant-ceiling"];
+
+impl PoolMetrics {
+    fn new(stored: u64) -> Self {
+        let ages = || Histogram::new(&AGE_BOUNDS);
+        Self {
+            time: None,
+            stored,
+            evicted: [0; EVICTION_CAUSES.len()],
+            dropped: 0,
+            cleared: 0,
+            age_at_hit: ages(),
+            reuse_gap: ages(),
+            lifetime: ages(),
+            idle_before_eviction: ages(),
+            hits_before_eviction: Histogram::new(&HIT_BOUNDS),
+            tenants: TenantCounts::default(),
+        }
+    }
+
+    /// Evicted blocks by cause, every cause by its name.
+    pub fn evictions(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        EVICTION_CAUSES.into_iter().zip(self.evicted)
+    }
+
+    /// Blocks that were evicted, whatever the cause.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted.iter().sum()
+    }
+}
+
+/// What is known of a block's content.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// When it became computed; no number if that is not known.
+    born: f64,
+    /// When it became so, or was hit last.
+    used: f64,
+    hits: u32,
+    is_known: bool,
+}
+
+impl Seen {
+    const NOTHING: Self = Self { born: f64::NAN, used: f64::NAN, hits: 0, is_known: false };
+}
+
+/// What counts, of one pool.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// No number before any was told.
+    now: f64,
+    /// By block.
+    seen: Vec<Seen>,
+    metrics: PoolMetrics,
+}
+
+impl Meter {
+    /// Counts from now on. O(blocks).
+    pub(crate) fn new(pool: &BlockPool) -> Result<Self, PoolError> {
+        let blocks = pool.num_blocks();
+        let computed = (0..blocks as u32).filter(|&block| pool.is_computed(BlockId::new(block))).count();
+        let mut meter = Self { now: f64::NAN, seen: Vec::new(), metrics: PoolMetrics::new(computed as u64) };
+        meter.grow(blocks)?;
+        Ok(meter)
+    }
+
+    /// Room for a pool of so many blocks; what fails changes nothing.
+    pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let more = num_blocks.saturating_sub(self.seen.len());
+        try_reserve(&mut self.seen, more)?;
+        self.seen.resize(self.seen.len() + more, Seen::NOTHING);
+        Ok(())
+    }
+
+    /// The time from now on, or an earlier one that is ignored: another clock that is behind.
+    pub(crate) fn time_passed(&mut self, now: f64) {
+        // The first time is no later than no number.
+        if now.is_finite() && (self.now.is_nan() || now > self.now) {
+            self.now = now;
+        }
+    }
+
+    /// The time from now on.
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`], [`PoolError::InvalidConfig`] for what is no number.
+    pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
+        if !now.is_finite() {
+            return Err(PoolError::config("now", now, "a number of seconds"));
+        }
+        if now < self.now {
+            let text = |time: f64| time.to_string().into_boxed_str();
+            return Err(PoolError::TimeBackwards { now: text(now), before: text(self.now) });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn looked_up(&mut self, lookup: &Lookup<'_>) {
+        let asked = lookup.hashes.len();
+        self.metrics.tenants.count(lookup.tenant, lookup.hits, asked.saturating_sub(lookup.hits));
+        let Self { now, seen, metrics } = self;
+        // Neighbours in a chain mostly have the same times: one bucket for all of them.
+        let (mut born, mut used, mut run) = (f64::NAN, f64::NAN, 0);
+        let mut count = |born: f64, used: f64, run: u64| {
+            metrics.age_at_hit.add(*now - born, run);
+            metrics.reuse_gap.add(*now - used, run);
+        };
+        for block in lookup.blocks {
+            let Some(at) = seen.get_mut(block.get() as usize) else { continue };
+            at.hits = at.hits.saturating_add(1);
+            if at.born.to_bits() != born.to_bits() || at.used.to_bits() != used.to_bits() {
+                count(born, used, run);
+                (born, used, run) = (at.born, at.used, 0);
+            }
+            run += 1;
+            if !at.born.is_nan() {
+                at.used = *now;
+            }
+        }
+        count(born, used, run);
+    }
+
+    pub(crate) fn computed(&mut self, computed: &Computed) {
+        self.metrics.stored += 1;
+        if let Some(seen) = self.seen.get_mut(computed.block.get() as usize) {
+            *seen = Seen { born: self.now, used: self.now, hits: 0, is_known: true };
+        }
+    }
+
+    pub(crate) fn removed(&mut self, removed: &Removed) {
+        let seen = self.seen.get_mut(removed.block.get() as usize);
+        let seen = seen.map_or(Seen::NOTHING, |seen| std::mem::replace(seen, Seen::NOTHING));
+        if !removed.content.computed {
+            return;
+        }
+        let metrics = &mut self.metrics;
+        let RemovalCause::Evicted(cause) = removed.cause else {
+            metrics.dropped += 1;
+            return;
+        };
+        metrics.evicted[match cause {
+            EvictionCause::Priority => 1,
+            EvictionCause::EndOfLife => 2,
+            EvictionCause::Expired => 3,
+            EvictionCause::TenantCeiling => 4,
+            _ => 0,
+        }] += 1;
+        metrics.lifetime.add(self.now - seen.born, 1);
+        metrics.idle_before_eviction.add(self.now - seen.used, 1);
+        if seen.is_known {
+            metrics.hits_before_eviction.add(f64::from(seen.hits), 1);
+        }
+    }
+
+    /// All contents are forgotten. O(blocks), as it is for the pool.
+    pub(crate) fn cleared(&mut self) {
+        self.metrics.cleared += self.cached();
+        self.seen.fill(Seen::NOTHING);
+    }
+
+    /// Computed blocks now.
+    fn cached(&self) -> u64 {
+        let PoolMetrics { stored, dropped, cleared, .. } = self.metrics;
+        stored.saturating_sub(dropped + cleared + self.metrics.evicted())
+    }
+
+    /// What was counted. O(buckets and tenants).
+    pub(crate) fn metrics(&self) -> PoolMetrics {
+        PoolMetrics { time: (!self.now.is_nan()).then_some(self.now), ..self.metrics.clone() }
+    }
+
+    /// N1 and N2. O(blocks).
+    pub(crate) fn check(&self, blocks: Blocks<'_>) -> Result<(), InvariantViolation> {
+        const STORED: &str = "N1 (contents stored and not gone are the computed ones)";
+        const COUNTED: &str = "N2 (histograms count what there was)";
+        let computed =
+            |block: &u32| blocks.get(BlockId::new(*block)).content.is_some_and(|content| content.computed);
+        let found = (0..blocks.len() as u32).filter(computed).count() as u64;
+        ensure(self.cached() == found, STORED, || format!("{} counted, {found} found", self.cached()))?;
+        let PoolMetrics { age_at_hit, reuse_gap, lifetime, idle_before_eviction: idle, .. } = &self.metrics;
+        let evicted = self.metrics.evicted();
+        let right = age_at_hit.count() == reuse_gap.count()
+            && lifetime.count() == idle.count()
+            && lifetime.count() <= self.metrics.hits_before_eviction.count()
+            && self.metrics.hits_before_eviction.count() <= evicted
+            && reuse_gap.sum() <= age_at_hit.sum()
+            && idle.sum() <= lifetime.sum();
+        ensure(right, COUNTED, || format!("{:?}", self.metrics))
+    }
+}

@@ -1,0 +1,211 @@
+//! `EventPublisher`: kvpool-events over a manager or a pool.
+//!
+//! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step waits for nothing here. What a
+//! feed has is taken away under the manager's lock, in O(1), and turned into bytes without it.
+
+use std::sync::Arc;
+
+use kvpool_events::{Batch, Form, Group, Publisher, PublisherError, SinkConfig};
+use kvpool_observe::{FeedBatch, ManagerWatch};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::convert::{Int, count, float, int};
+use crate::enter::{LONG, Locked, enter_sized};
+use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::manager::PyCacheManager;
+use crate::pool::PyBlockPool;
+
+impl ToPyErr for PublisherError {
+    fn to_py_err(&self, py: Python<'_>) -> PyErr {
+        raise(py, "InvalidArgumentError", self.to_string())
+    }
+}
+
+/// What a publisher tells of.
+enum Source {
+    Manager(Py<PyCacheManager>),
+    Pool(Py<PyBlockPool>),
+}
+
+impl Source {
+    /// The manager or pool that an object is.
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(manager) = object.cast::<PyCacheManager>() {
+            return Ok(Self::Manager(manager.clone().unbind()));
+        }
+        if let Ok(pool) = object.cast::<PyBlockPool>() {
+            return Ok(Self::Pool(pool.clone().unbind()));
+        }
+        let name = object.get_type().name()?;
+        let message = format!("source is a {name}: must be a CacheManager or a BlockPool");
+        Err(raise(object.py(), "ArgumentTypeError", message))
+    }
+
+    /// Keeps a feed of it. Returns its groups.
+    fn follow(&self, py: Python<'_>, capacity: usize) -> PyResult<Vec<Group>> {
+        match self {
+            Self::Manager(manager) => {
+                let kept = manager.get().enter(py, LONG, |manager| {
+                    manager.unrecorded(|manager| manager.keep_feed(capacity)).map(|()| Group::all_of(manager))
+                });
+                kept?.or_raise(py)
+            }
+            Self::Pool(pool) => Ok(vec![Group::full(pool.get().keep_feed(py, capacity)?)]),
+        }
+    }
+
+    /// What it told since the last time, by tier: the lowest first, so that what moves up or down is never nowhere.
+    fn take(&self, py: Python<'_>) -> PyResult<Vec<(u8, FeedBatch)>> {
+        match self {
+            Self::Manager(manager) => manager.get().enter(py, 0, |manager| {
+                manager.unrecorded(|manager| {
+                    let tiers = manager.tiers().len().min(usize::from(kvpool_events::MAX_TIERS));
+                    (0..tiers).rev().map(|tier| (tier as u8, manager.take_feed(tier))).collect()
+                })
+            }),
+            Self::Pool(pool) => Ok(vec![(0, pool.get().take_feed(py)?)]),
+        }
+    }
+}
+
+/// Batches of KV events for several sinks: numbers, bytes, what was lost.
+#[pyclass(frozen, module = "kvpool._core.events", name = "EventPublisher")]
+pub(crate) struct PyEventPublisher {
+    source: Source,
+    inner: Locked<Publisher>,
+}
+
+/// A snapshot: the first number, the last one that is part of it, and batches.
+type Told<'py> = (u64, Option<u64>, Vec<Bound<'py, PyBytes>>);
+
+impl PyEventPublisher {
+    /// A call that may be long: detached.
+    fn run<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Publisher) -> R + Send) -> R {
+        enter_sized(py, &self.inner, LONG, call)
+    }
+}
+
+#[pymethods]
+impl PyEventPublisher {
+    #[new]
+    #[pyo3(signature = (source, base, *, rank=0, capacity=1_048_576))]
+    fn new(
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        base: Int,
+        #[pyo3(from_py_with = int)] rank: i128,
+        #[pyo3(from_py_with = int)] capacity: i128,
+    ) -> PyResult<Self> {
+        let source = Source::of(source)?;
+        let below = |name: &str, value: i128, end: i128| {
+            let message = || format!("{name} is {value}: must be from 0 to {}", end - 1);
+            u64::try_from(value)
+                .ok()
+                .filter(|_| value < end)
+                .ok_or_else(|| raise(py, "InvalidArgumentError", message()))
+        };
+        let rank = below("rank", rank, 1 << 32)? as u32;
+        // Twice as far as any clock goes: room for numbers.
+        let base = below("base", base.into(), 1 << 63)?;
+        let groups = source.follow(py, count(py, "capacity", capacity)?)?;
+        let publisher = Publisher::new(groups, rank, base).or_raise(py)?;
+        Ok(Self { source, inner: Locked::new(publisher) })
+    }
+
+    /// Adds a sink, which is told everything with the next flush. Returns its number.
+    #[pyo3(signature = (form="vllm", *, replay_batches=10_000, replay_bytes=67_108_864))]
+    fn add_sink(
+        &self,
+        py: Python<'_>,
+        form: &str,
+        #[pyo3(from_py_with = int)] replay_batches: i128,
+        #[pyo3(from_py_with = int)] replay_bytes: i128,
+    ) -> PyResult<usize> {
+        let form: Form =
+            form.parse().map_err(|error| raise(py, "InvalidArgumentError", format!("form: {error}")))?;
+        let replay_batches = count(py, "replay_batches", replay_batches)?;
+        let replay_bytes = count(py, "replay_bytes", replay_bytes)?;
+        Ok(self.run(py, |publisher| publisher.add(SinkConfig { form, replay_batches, replay_bytes })))
+    }
+
+    /// Takes in what the source told since the last call.
+    fn collect(&self, py: Python<'_>) -> PyResult<()> {
+        let taken = self.source.take(py)?;
+        if taken.iter().any(|(_, batch)| !batch.is_empty()) {
+            self.run(py, |publisher| taken.iter().for_each(|(tier, batch)| publisher.take_in(*tier, batch)));
+        }
+        Ok(())
+    }
+
+    /// Returns the batches of what has changed since the last flush: sink, number and bytes of each.
+    fn flush<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = float)] now: f64,
+        #[pyo3(from_py_with = float)] heartbeat: f64,
+    ) -> Vec<(usize, u64, Bound<'py, PyBytes>)> {
+        let batches = self.run(py, |publisher| publisher.flush(now, heartbeat));
+        let object = |Batch { sink, number, payload }| (sink, number, PyBytes::new(py, &payload));
+        batches.into_iter().map(object).collect()
+    }
+
+    /// Says that a batch of a sink was lost: it is told everything anew.
+    fn lost(&self, py: Python<'_>, sink: Int) -> PyResult<()> {
+        let sink = count(py, "sink", sink)?;
+        self.run(py, |publisher| publisher.lost(sink)).or_raise(py)
+    }
+
+    /// Says whether a sink has no room: then nothing is made for it.
+    fn hold(&self, py: Python<'_>, sink: Int, held: bool) -> PyResult<()> {
+        let sink = count(py, "sink", sink)?;
+        self.run(py, |publisher| publisher.hold(sink, held)).or_raise(py)
+    }
+
+    /// Returns the batches of a sink from a number on that are kept, at most so many: number and bytes of each.
+    #[pyo3(signature = (sink, start, limit=1_048_576))]
+    fn replay<'py>(
+        &self,
+        py: Python<'py>,
+        sink: Int,
+        start: Int,
+        #[pyo3(from_py_with = int)] limit: i128,
+    ) -> PyResult<Vec<(u64, Bound<'py, PyBytes>)>> {
+        let (sink, limit) = (count(py, "sink", sink)?, count(py, "limit", limit)?);
+        let start = count(py, "start", start)? as u64;
+        let kept = self.run(py, |publisher| {
+            let kept = publisher.replay(sink, start)?;
+            let kept = kept.take(limit).map(|(number, payload)| (number, Arc::clone(payload)));
+            Ok::<Vec<_>, PublisherError>(kept.collect())
+        });
+        let kept = kept.or_raise(py)?;
+        Ok(kept.into_iter().map(|(number, payload)| (number, PyBytes::new(py, &payload))).collect())
+    }
+
+    /// Returns all that a sink was told and that is still so: its epoch, its cut, its batches.
+    fn snapshot<'py>(
+        &self,
+        py: Python<'py>,
+        sink: Int,
+        #[pyo3(from_py_with = float)] now: f64,
+    ) -> PyResult<Told<'py>> {
+        let sink = count(py, "sink", sink)?;
+        let snapshot = self.run(py, |publisher| publisher.snapshot(sink, now)).or_raise(py)?;
+        let payloads = snapshot.payloads.iter().map(|payload| PyBytes::new(py, payload)).collect();
+        Ok((snapshot.epoch, snapshot.cut, payloads))
+    }
+
+    /// Returns what is there by tier, what of it cannot be told, and what was ignored.
+    fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (contents, untold, ignored) = self.run(py, |publisher| {
+            let contents = publisher.contents();
+            let tiers: Vec<_> = (0..kvpool_events::MAX_TIERS).map(|tier| contents.len(tier)).collect();
+            (tiers, contents.untold(), contents.ignored())
+        });
+        let counts = PyDict::new(py);
+        counts.set_item("contents", contents)?;
+        counts.set_item("untold", untold)?;
+        counts.set_item("ignored", ignored)?;
+        Ok(counts)
+    }
+}

@@ -1,0 +1,169 @@
+//! `HeaderCopy`: the headers of all places side by side in a file of their own, so that a start reads megabytes and not every place.
+//!
+//! Owns: that file. It is a hint: nothing is loaded on its word, since every load compares the header and the payload that are at the
+//! place. What it does not know, or what is damaged in it, is read from the places; what is wrong in it is a miss.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..32 | `kvpoolhc`, version, bytes of a slot, the slab's inode, XXH3-64 of these; zeros up to 4096 |
+//! | 4096 + 128 n | of place n the 112 bytes of its header, zeros if it is free; XXH3-64 of them, seeded with n: the seal; 8 zeros |
+//!
+//! An entry without its seal is unknown. The seal is broken before a place is written and made anew behind that, so a process that is
+//! killed in between leaves an unknown entry, never a wrong one. After a power loss entries may be older than their places: a start
+//! compares [`LOOKED_AT`] of them with what is there, and where one differs it believes none.
+//!
+//! Cost: 128 bytes per place beside the slab, and two small writes into the page cache per object; neither waits for the disk.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::header::HEADER_BYTES;
+use crate::object::{PAGE, Place};
+
+/// The first bytes of an object's page, whatever they are; zeros of a free place.
+pub(super) type Bytes = [u8; HEADER_BYTES];
+
+/// Places at which a start looks before it believes the copy.
+pub(super) const LOOKED_AT: u32 = 64;
+
+const MAGIC: [u8; 8] = *b"kvpoolhc";
+const VERSION: u32 = 1;
+/// Bytes of the file's own header that its checksum covers.
+const CHECKED: usize = 28;
+/// Bytes of an entry, those that mean something, and where its seal begins.
+const ENTRY: usize = 128;
+const SEALED: usize = HEADER_BYTES + 8;
+
+#[derive(Debug)]
+pub(super) struct HeaderCopy {
+    file: File,
+}
+
+impl HeaderCopy {
+    /// Opens the copy of a slab, or makes it, with room on the disk for every place. Nothing is known of it if it is of another slab.
+    pub(super) fn open(path: &Path, slab: &File, slot_bytes: u64, places: u32) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let own = identity(slab.metadata()?.ino(), slot_bytes);
+        let mut found = [0; CHECKED + 8];
+        // Too short a file is another one.
+        if file.read_exact_at(&mut found, 0).is_err() || found != own {
+            file.set_len(0)?;
+            file.write_all_at(&own, 0)?;
+        }
+        // Longer ones are cut: what is behind the end would be believed when it grows again.
+        let bytes = begin(places);
+        file.set_len(bytes)?;
+        match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(Self { file }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The copy that a folder has, whichever slab it is of, to break seals.
+    pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
+        match File::options().read(true).write(true).open(path) {
+            Ok(file) => Ok(Some(Self { file })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Nothing is known of a place any more: before it is written.
+    pub(super) fn forget(&self, place: Place) -> io::Result<()> {
+        self.file.write_all_at(&[0; 8], begin(place) + HEADER_BYTES as u64)
+    }
+
+    /// What is at a place: once it is written.
+    pub(super) fn note(&self, place: Place, header: &Bytes) -> io::Result<()> {
+        self.file.write_all_at(&sealed(place, header)[..SEALED], begin(place))
+    }
+
+    /// What is at the places from `first` on.
+    pub(super) fn note_all(&self, first: Place, headers: &[Option<Bytes>]) -> io::Result<()> {
+        let sealed = |(place, header): (Place, &Option<Bytes>)| {
+            header.as_ref().map_or([0; ENTRY], |header| sealed(place, header))
+        };
+        let entries: Vec<u8> = (first..).zip(headers).flat_map(sealed).collect();
+        self.file.write_all_at(&entries, begin(first))
+    }
+
+    /// What is known of `count` places from `first` on; nothing of what the file does not have.
+    pub(super) fn read(&self, first: Place, count: usize) -> io::Result<Vec<Option<Bytes>>> {
+        let mut bytes = vec![0; count * ENTRY];
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.file.read_at(&mut bytes[done..], begin(first) + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let entries = (first..).zip(bytes.chunks_exact(ENTRY));
+        Ok(entries.map(|(place, entry)| unsealed(place, entry)).collect())
+    }
+}
+
+/// Where the entry of a place begins.
+const fn begin(place: Place) -> u64 {
+    PAGE as u64 + place as u64 * ENTRY as u64
+}
+
+fn identity(inode: u64, slot_bytes: u64) -> [u8; CHECKED + 8] {
+    let mut bytes = [0; CHECKED + 8];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[12..20].copy_from_slice(&slot_bytes.to_le_bytes());
+    bytes[20..CHECKED].copy_from_slice(&inode.to_le_bytes());
+    let checksum = xxh3_64(&bytes[..CHECKED]);
+    bytes[CHECKED..].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// The seed makes the seal that of a place: an entry that was written elsewhere is unknown.
+fn seal(place: Place, header: &[u8]) -> [u8; 8] {
+    xxh3_64_with_seed(header, u64::from(place) + 1).to_le_bytes()
+}
+
+fn sealed(place: Place, header: &Bytes) -> [u8; ENTRY] {
+    let mut entry = [0; ENTRY];
+    entry[..HEADER_BYTES].copy_from_slice(header);
+    entry[HEADER_BYTES..SEALED].copy_from_slice(&seal(place, header));
+    entry
+}
+
+fn unsealed(place: Place, entry: &[u8]) -> Option<Bytes> {
+    let (header, rest) = entry.split_first_chunk::<HEADER_BYTES>()?;
+    (rest.first_chunk() == Some(&seal(place, header))).then_some(*header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every bit of an entry counts, but those that mean nothing, and so does the place.
+    #[test]
+    fn an_entry_is_known_whole_or_not_at_all() {
+        let header: Bytes = std::array::from_fn(|at| at as u8);
+        let entry = sealed(7, &header);
+        assert_eq!(unsealed(7, &entry), Some(header));
+        assert_eq!(unsealed(8, &entry), None);
+        for bit in 0..SEALED * 8 {
+            let mut other = entry;
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(unsealed(7, &other), None, "bit {bit}");
+        }
+        assert_eq!(unsealed(7, &[0; ENTRY]), None, "what was never written is not free");
+        assert_eq!(
+            unsealed(7, &sealed(7, &[0; HEADER_BYTES])),
+            Some([0; HEADER_BYTES]),
+            "what is free is known"
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! `Inspector`: the objects of a server looked at from outside, by people and tools, while engines use it.
+//!
+//! It lists keys in pages, in one round trip each and one more for their headers, and removes those that it is told. What a server
+//! evicts or takes in meanwhile is seen or not. A key may be told twice while the server's table grows or shrinks.
+
+use super::resp::{Fault, Reply, command};
+use super::{Connection, RedisBackend, RedisConfig, done};
+use crate::error::{BackendError, StoreError};
+use crate::header::{HEADER_BYTES, Header, Mismatch};
+use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::ObjectName;
+
+/// Keys that a page has, about.
+const PAGE_KEYS: &[u8] = b"512";
+/// The longest key or text of a namespace that is looked at.
+const TEXT: usize = 1 << 20;
+
+/// A server whose objects are looked at.
+#[derive(Debug)]
+pub struct Inspector(std::sync::Arc<RedisBackend>);
+
+/// An object as a server has it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What it is called there.
+    pub name: ObjectName,
+    /// What its header says; or why it is no object that an engine would take.
+    pub header: Result<Header, Mismatch>,
+}
+
+/// A page of keys.
+#[derive(Clone, Debug, Default)]
+pub struct Scanned {
+    /// Where the next page begins; 0 behind the last.
+    pub next: u64,
+    /// Objects, or what is in their places.
+    pub objects: Vec<Seen>,
+    /// Texts of namespaces; `None` where one is damaged.
+    pub namespaces: Vec<(NamespaceDigest, Option<Namespace>)>,
+    /// Keys of somebody else.
+    pub others: u64,
+}
+
+impl Inspector {
+    /// Connects. `capacity_bytes` and `max_payload` do not matter.
+    ///
+    /// # Errors
+    /// As [`RedisBackend::open`].
+    pub fn open(config: RedisConfig) -> Result<Self, StoreError> {
+        let bounds = RedisConfig { capacity_bytes: 1 << 20, max_payload: 1, ..config };
+        RedisBackend::open(bounds).map(Self)
+    }
+
+    /// How many keys the database has, those of others included.
+    ///
+    /// # Errors
+    /// [`BackendError`].
+    pub fn keys(&self) -> Result<u64, BackendError> {
+        self.0.call("counting keys", |server| {
+            server.send(&[&command(&[b"DBSIZE"])])?;
+            match server.reply()? {
+                Reply::Integer(keys) => Ok(keys.cast_unsigned()),
+                reply => Err(unexpected(reply)),
+            }
+        })
+    }
+
+    /// The page of keys that begins at `cursor`; the first at 0. With `verify` all bytes of its objects are read and compared.
+    ///
+    /// # Errors
+    /// [`BackendError`].
+    pub fn scan(&self, cursor: u64, verify: bool) -> Result<Scanned, BackendError> {
+        let (next, keys) = self.0.call("listing keys", |server| {
+            server.send(&[&command(&[b"SCAN", cursor.to_string().as_bytes(), b"COUNT", PAGE_KEYS])])?;
+            page(server)
+        })?;
+        let mut scanned = Scanned { next, ..Scanned::default() };
+        let mut names = Vec::new();
+        for key in keys {
+            match Key::of(&key) {
+                Key::Object(name) => names.push(name),
+                Key::Namespace(digest) => {
+                    let text = self.text(&key)?;
+                    let namespace = text.and_then(|text| Namespace::from_json(&text).ok());
+                    let namespace = namespace.filter(|namespace| namespace.digest() == digest);
+                    scanned.namespaces.push((digest, namespace));
+                }
+                Key::Other => scanned.others += 1,
+            }
+        }
+        let headers = self.headers(&names)?;
+        for (name, header) in names.into_iter().zip(headers) {
+            let Some((bytes, header)) = header else { continue }; // gone meanwhile
+            let mut header = Header::seen(&header, &name, bytes);
+            if verify
+                && let Ok(intact) = header
+                && let Some(value) = self.value(&name, bytes)?
+            {
+                header = intact.verify(value.get(HEADER_BYTES..).unwrap_or_default()).map(|()| intact);
+            }
+            scanned.objects.push(Seen { name, header });
+        }
+        Ok(scanned)
+    }
+
+    /// Removes objects.
+    ///
+    /// # Errors
+    /// [`BackendError`].
+    pub fn remove(&self, names: &[ObjectName]) -> Result<(), BackendError> {
+        crate::backend::Backend::clear(self.0.as_ref(), None, names)
+    }
+
+    /// Removes the text of a namespace.
+    ///
+    /// # Errors
+    /// [`BackendError`].
+    pub fn forget(&self, namespace: NamespaceDigest) -> Result<(), BackendError> {
+        self.0.call("removing the text of a namespace", |server| {
+            server.send(&[&command(&[b"UNLINK", format!("kvpool/{namespace}.json").as_bytes()])])?;
+            done(server)
+        })
+    }
+
+    /// Lengths and first bytes of values, in one round trip; `None` of those that are not there, or no values of bytes.
+    fn headers(&self, names: &[ObjectName]) -> Result<Vec<Option<Front>>, BackendError> {
+        let last = (HEADER_BYTES - 1).to_string();
+        let asked: Vec<_> = names
+            .iter()
+            .flat_map(|name| {
+                let key = super::key(name);
+                [command(&[b"STRLEN", &key]), command(&[b"GETRANGE", &key, b"0", last.as_bytes()])]
+            })
+            .flatten()
+            .collect();
+        self.0.call("reading headers", |server| {
+            server.send(&[&asked])?;
+            let mut found = Vec::with_capacity(names.len());
+            for _ in names {
+                let bytes = server.reply()?;
+                let header = string(server, HEADER_BYTES)?;
+                found.push(match (bytes, header) {
+                    (Reply::Integer(bytes), Some(header)) if bytes > 0 => {
+                        Some((bytes.cast_unsigned(), header))
+                    }
+                    (Reply::Integer(_), _) => None,
+                    // Of another kind: a list, for one.
+                    _ => Some((0, Vec::new())),
+                });
+            }
+            Ok(found)
+        })
+    }
+
+    /// A whole value, if it has as many bytes as it had.
+    fn value(&self, name: &ObjectName, bytes: u64) -> Result<Option<Vec<u8>>, BackendError> {
+        let get = command(&[b"GET", &super::key(name)]);
+        let most = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.0.call("reading an object", |server| {
+            server.send(&[&get])?;
+            string(server, most)
+        })
+    }
+
+    fn text(&self, key: &[u8]) -> Result<Option<String>, BackendError> {
+        self.0.call("reading the text of a namespace", |server| {
+            server.send(&[&command(&[b"GET", key])])?;
+            Ok(string(server, TEXT)?.and_then(|text| String::from_utf8(text).ok()))
+        })
+    }
+}
+
+/// Bytes of a value, and the first of them.
+type Front = (u64, Vec<u8>);
+
+fn unexpected(reply: Reply) -> Fault {
+    match reply {
+        Reply::Error(why) => Fault::Refused(why),
+        reply => Fault::Refused(format!("an answer of another kind: {reply:?}")),
+    }
+}
+
+/// A string of at most so many bytes, and nothing of a longer one; `None` if there is none, or something else.
+fn string(server: &mut Connection, most: usize) -> Result<Option<Vec<u8>>, Fault> {
+    match server.reply()? {
+        Reply::Bulk(len) if len <= most => {
+            let mut bytes = vec![0; len];
+            server.take(&mut bytes)?;
+            server.finish(0)?;
+            Ok(Some(bytes))
+        }
+        Reply::Bulk(len) => {
+            server.finish(len)?;
+            Ok(None)
+        }
+        Reply::Done | Reply::Integer(_) | Reply::Null | Reply::Error(_) => Ok(None),
+    }
+}
+
+/// What SCAN answers: a number as a string, and an array of strings.
+fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
+    if let Err(reply) = server.array()? {
+        return Err(unexpected(reply));
+    }
+    let next = string(server, 32)?.and_then(|text| String::from_utf8(text).ok()?.parse().ok());
+    let next = next.ok_or_else(|| Fault::Refused("a page without the number of the next".into()))?;
+    let keys = server.array()?.map_err(unexpected)?;
+    let keys =
+        (0..keys).map(|_| string(server, TEXT).map(Option::unwrap_or_default)).collect::<Result<_, _>>()?;
+    Ok((next, keys))
+}
+
+/// Whose a key is.
+enum Key {
+    Object(ObjectName),
+    Namespace(NamespaceDigest),
+    Other,
+}
+
+impl Key {
+    fn of(key: &[u8]) -> Self {
+        let Some(text) = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix("kvpool/")) else {
+            return Self::Other;
+        };
+        if let Some(digest) = text.strip_suffix(".json").and_then(|digest| digest.parse().ok()) {
+            return Self::Namespace(digest);
+        }
+        text.parse().map_or(Self::Other, Self::Object)
+    }
+}

@@ -1,0 +1,93 @@
+//! `Tls`: who a server must be, and who this side is, over TLS 1.2 and 1.3.
+//!
+//! Owns: certificates, read once when the back end is opened. What cannot be read, or trusts nobody, is an error then; a server that is
+//! somebody else is an error of each connection. Nothing is ever sent without TLS instead.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// How a connection is made safe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// A PEM file of those who may vouch for the server; those of this system if there is none.
+    pub authorities: Option<PathBuf>,
+    /// PEM files of this side's own certificate and its key, for servers that ask for one.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// The name in the server's certificate, if it is not the host's.
+    pub server_name: Option<String>,
+}
+
+/// Certificates that were read.
+#[derive(Clone)]
+pub(super) struct Ready {
+    config: Arc<ClientConfig>,
+    server_name: ServerName<'static>,
+}
+
+/// Without the key.
+impl fmt::Debug for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tls({:?})", self.server_name)
+    }
+}
+
+fn invalid(what: impl fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what.to_string())
+}
+
+/// An error of a file, with its path.
+fn of<E: fmt::Display>(path: &Path) -> impl Fn(E) -> io::Error {
+    move |error| invalid(format!("{}: {error}", path.display()))
+}
+
+fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let found = found.map_err(of(path))?;
+    if found.is_empty() { Err(of(path)("no certificate in it")) } else { Ok(found) }
+}
+
+impl Tls {
+    /// Reads what it names.
+    pub(super) fn ready(&self, host: &str) -> io::Result<Ready> {
+        let mut roots = RootCertStore::empty();
+        match &self.authorities {
+            Some(path) => {
+                for certificate in certificates(path)? {
+                    roots.add(certificate).map_err(of(path))?;
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        if roots.is_empty() {
+            return Err(invalid("this system has no certificates of authorities: name a file of them"));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(invalid)?.with_root_certificates(roots);
+        let config = match &self.certificate {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let own = PrivateKeyDer::from_pem_file(key).map_err(of(key))?;
+                builder.with_client_auth_cert(certificates(certificate)?, own).map_err(of(key))?
+            }
+        };
+        let name = self.server_name.as_deref().unwrap_or(host);
+        let server_name = ServerName::try_from(name.to_owned())
+            .map_err(|_| invalid(format!("{name:?} is no name of a server")))?;
+        Ok(Ready { config: Arc::new(config), server_name })
+    }
+}
+
+impl Ready {
+    pub(super) fn connection(&self) -> io::Result<ClientConnection> {
+        ClientConnection::new(Arc::clone(&self.config), self.server_name.clone()).map_err(io::Error::other)
+    }
+}

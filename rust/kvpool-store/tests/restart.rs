@@ -1,0 +1,217 @@
+//! A start believes the copy of the headers, and nothing is loaded on its word: whatever is wrong in it, or in what it is of, no bytes
+//! are wrong.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use common::folder::{Folder, SLOT, config, copied, copy_of, open};
+use common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
+use kvpool_store::disk::Inspector;
+use kvpool_store::{Header, PAGE, Store, TokenRange, Why};
+
+/// More than a start looks at.
+const PLACES: u64 = 300;
+
+fn filled(folder: &Folder, objects: u64) -> Store {
+    let (mut store, arena) = open(&config(folder.path(), PLACES), always());
+    for n in 0..objects {
+        put(&mut store, &arena, n, at(0)).unwrap();
+    }
+    store
+}
+
+/// Loads all that may be there, each of them right or a miss; returns how many were there.
+fn load_all(folder: &Folder, objects: u64) -> u64 {
+    let (mut store, arena) = open(&config(folder.path(), PLACES), always());
+    let restored = store.stats().restored;
+    let there = (0..objects).filter(|&n| get(&mut store, &arena, n, at(0)).is_ok()).count() as u64;
+    settle(&mut store, at(0));
+    let stats = store.stats();
+    assert_eq!(restored - there, stats.damaged + stats.lost, "what was believed and is not there is gone");
+    assert_eq!(stats.objects, there);
+    store.check_invariants().unwrap();
+    store.close();
+    there
+}
+
+fn flip(path: &PathBuf, byte: u64, bit: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut there = [0];
+    file.read_exact_at(&mut there, byte).unwrap();
+    file.write_all_at(&[there[0] ^ 1 << bit], byte).unwrap();
+}
+
+/// What a store leaves is known whole: of every place what is there.
+#[test]
+fn the_copy_is_what_the_places_say() {
+    let folder = Folder::new();
+    let mut store = filled(&folder, PLACES / 2);
+    store.remove(&[3, 5, 8].map(key), at(0));
+    settle(&mut store, at(0));
+    store.close();
+    let known = copied(&folder);
+    assert!(known.iter().all(Option::is_some) && known.len() as u64 == PLACES);
+    let slab = File::open(folder.slab()).unwrap();
+    for (place, known) in (0..).zip(known) {
+        let mut there = [0; 112];
+        slab.read_exact_at(&mut there, place * SLOT).unwrap();
+        assert_eq!(known, Some(there), "place {place}");
+    }
+    assert_eq!(load_all(&folder, PLACES), PLACES / 2 - 3);
+}
+
+/// A header that was damaged since is believed, as a start does not look everywhere, and found out by the load.
+#[test]
+fn what_the_copy_knows_is_not_read_at_the_start() {
+    let folder = Folder::new();
+    filled(&folder, PLACES).close();
+    for place in 0..PLACES {
+        if place % 4 != 0 {
+            flip(&folder.slab(), place * SLOT + 50, 1);
+        }
+    }
+    let (mut store, arena) = open(&config(folder.path(), PLACES), always());
+    assert_eq!(store.stats().restored, PLACES, "300 places: every fourth is looked at");
+    let got: Vec<_> = (0..PLACES).map(|n| get(&mut store, &arena, n, at(0))).collect();
+    assert_eq!(got.iter().filter(|got| **got == Err(Why::Damaged)).count() as u64, PLACES * 3 / 4);
+    assert_eq!(got.iter().filter(|got| got.is_ok()).count() as u64, PLACES / 4);
+}
+
+/// One of those that a start looks at is another one: it reads all of them.
+#[test]
+fn a_copy_that_is_wrong_somewhere_is_not_believed() {
+    let folder = Folder::new();
+    filled(&folder, PLACES).close();
+    for place in 0..PLACES {
+        flip(&folder.slab(), place * SLOT + 50, 1);
+    }
+    let (store, _) = open(&config(folder.path(), PLACES), always());
+    assert_eq!((store.stats().restored, store.stats().foreign), (0, PLACES));
+}
+
+/// Of the copy alone: nothing is lost, since what it does not know is read where it is.
+#[test]
+fn flipped_bits_of_the_copy_lose_nothing() {
+    let folder = Folder::new();
+    filled(&folder, PLACES).close();
+    let mut numbers = Numbers(3);
+    for _ in 0..20 {
+        for _ in 0..20 {
+            let entry = numbers.below(PLACES) * 128 + numbers.below(120);
+            flip(&copy_of(&folder), PAGE as u64 + entry, numbers.below(8));
+        }
+        let unknown = copied(&folder).iter().filter(|known| known.is_none()).count();
+        assert!(unknown > 0, "the flips are seen");
+        assert_eq!(load_all(&folder, PLACES), PLACES);
+        assert!(copied(&folder).iter().all(Option::is_some), "it is made whole again");
+    }
+    flip(&copy_of(&folder), 3, 0); // whose it is
+    assert_eq!(load_all(&folder, PLACES), PLACES);
+}
+
+#[test]
+fn torn_foreign_and_missing_copies_lose_nothing() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    filled(&folder, PLACES).close();
+    filled(&other, 0).close();
+    let path = copy_of(&folder);
+    let mut numbers = Numbers(4);
+    for round in 0..20 {
+        match round % 4 {
+            0 => {
+                File::options()
+                    .write(true)
+                    .open(&path)
+                    .unwrap()
+                    .set_len(numbers.below(PLACES * 128))
+                    .unwrap();
+            }
+            1 => {
+                let noise: Vec<u8> = (0..PLACES * 128).map(|_| numbers.below(256) as u8).collect();
+                std::fs::write(&path, noise).unwrap();
+            }
+            2 => drop(std::fs::copy(copy_of(&other), &path).unwrap()),
+            _ => std::fs::remove_file(&path).unwrap(),
+        }
+        assert_eq!(load_all(&folder, PLACES), PLACES, "round {round}");
+    }
+}
+
+/// As a power loss may leave it: of some moment before. Objects that it does not know of may be lost, none is wrong.
+#[test]
+fn an_old_copy_serves_no_wrong_bytes() {
+    let mut numbers = Numbers(5);
+    for changed in [1, 20, 299] {
+        let folder = Folder::new();
+        filled(&folder, PLACES).close();
+        let old = std::fs::read(copy_of(&folder)).unwrap();
+        let (mut store, arena) = open(&config(folder.path(), PLACES), always());
+        for _ in 0..changed {
+            put(&mut store, &arena, PLACES + numbers.below(PLACES), at(0)).unwrap();
+        }
+        let now = store.stats().objects;
+        store.close();
+        // Any entry may be old, or not.
+        let mut mixed = std::fs::read(copy_of(&folder)).unwrap();
+        for place in 0..PLACES as usize {
+            let entry = PAGE + place * 128..PAGE + place * 128 + 128;
+            if numbers.below(2) == 0 {
+                mixed[entry.clone()].copy_from_slice(&old[entry]);
+            }
+        }
+        let in_place = File::options().write(true).open(copy_of(&folder)).unwrap();
+        in_place.write_all_at(&mixed, 0).unwrap();
+        let there = load_all(&folder, 2 * PLACES);
+        assert!(now - there <= changed, "{changed} were written, {} are lost", now - there);
+    }
+}
+
+/// The slab is gone, and a new one may well get the number of the old: what the copy knows is of the old one.
+#[test]
+fn a_new_slab_is_empty_whatever_the_copy_says() {
+    let folder = Folder::new();
+    filled(&folder, PLACES).close();
+    std::fs::remove_file(folder.slab()).unwrap();
+    assert_eq!(load_all(&folder, PLACES), 0);
+    filled(&folder, 7).close();
+    assert_eq!(load_all(&folder, PLACES), 7);
+    // Fewer places, and more again: what was behind the end is not known any more.
+    filled(&folder, PLACES).close();
+    open(&config(folder.path(), 10), always()).0.close();
+    let (store, _) = open(&config(folder.path(), PLACES), always());
+    assert_eq!((store.stats().restored, store.stats().foreign), (10, 0));
+}
+
+/// What somebody clears from outside is free at the next start.
+#[test]
+fn what_a_tool_clears_is_not_believed() {
+    let folder = Folder::new();
+    filled(&folder, PLACES).close();
+    let inspector = Inspector::exclusive(folder.path()).unwrap();
+    (100..200).for_each(|place| inspector.clear(place).unwrap());
+    drop(inspector);
+    let (store, _) = open(&config(folder.path(), PLACES), always());
+    assert_eq!(store.stats().restored, PLACES - 100);
+}
+
+/// Headers that no store of this folder wrote: the copy takes them as they are, and a start counts them each time.
+#[test]
+fn what_is_foreign_is_foreign_each_time() {
+    let folder = Folder::new();
+    filled(&folder, 5).close();
+    std::fs::remove_file(copy_of(&folder)).unwrap();
+    let slab = File::options().write(true).open(folder.slab()).unwrap();
+    let (namespace, tokens) = (namespace(2).digest(), TokenRange { first: 0, count: 16 });
+    let other = Header { namespace, key: key(1), tokens, len: LEN, checksum: 1 };
+    slab.write_all_at(&other.encode(), 7 * SLOT).unwrap();
+    slab.write_all_at(b"kvpoolob, and nothing that fits", 9 * SLOT).unwrap();
+    for _ in 0..3 {
+        let (store, _) = open(&config(folder.path(), PLACES), always());
+        assert_eq!((store.stats().restored, store.stats().foreign), (5, 2));
+        store.close();
+    }
+}
