@@ -17,7 +17,7 @@ import yaml
 from kvpool import _core
 from tools import release
 from tools.cargo_tools import CheckFailedError
-from tools.releasing import checks, notices, report, running, targets, tree, wheel
+from tools.releasing import checks, notices, running, targets, tree, wheel
 from tools.releasing.targets import ALL, TARGETS, MissingError
 
 if TYPE_CHECKING:
@@ -281,19 +281,36 @@ def test_what_cannot_be_built_or_run_is_said_and_fails_where_all_is_wanted(
     assert "NOT RUN HERE: no emulator" in said.out
     assert "NOT ALL OF IT: aarch64-gnu, x86_64-musl" in said.err
     told = {part["name"]: part for part in json.loads((tmp_path / "report.json").read_text())["parts"]}
-    assert (told["x86_64-gnu"]["checked"][-1], told["x86_64-gnu"]["not_run"]) == ("ran", "")
+    assert (told["x86_64-gnu"]["checked"][-1], told["x86_64-gnu"]["not_run"]) == ("ran", [])
     assert told["x86_64-musl"]["file"] == ""
     page = (tmp_path / "report.md").read_text()
     assert "NOT BUILT HERE: no standard library" in page
     assert len((tmp_path / "SHA256SUMS").read_text().splitlines()) == 2
 
 
-def test_a_part_that_fails_is_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    part = report.Part("x", file="x.whl", failed="broken")
-    assert not part.is_whole
-    assert part.lines()[-1] == "  FAILED: broken"
-    report.write([part], tmp_path, "1", "abc")
-    assert "FAILED: broken" in (tmp_path / "report.md").read_text()
+def test_a_check_that_fails_is_a_failure_and_keeps_no_other_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = pack(tmp_path / NAME, content())
+
+    def fails() -> str:
+        raise CheckFailedError("too large")
+
+    def missing() -> str:
+        raise MissingError("no emulator")
+
+    monkeypatch.setattr(tree, "changes", list)
+    monkeypatch.setattr(release, "WORK", tmp_path / "work")
+    monkeypatch.setattr(release.Release, "prepare", lambda _: None)
+    monkeypatch.setattr(wheel, "build_sdist", lambda *_: path)
+    monkeypatch.setattr(
+        release.Release, "looks_at_sdist", lambda *_: [fails, missing, lambda: "looked", lambda: ["a", "b"]]
+    )
+    assert release.main(["sdist", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    for line in ("  looked", "  a", "  b", "  NOT RUN HERE: no emulator", "  FAILED: too large"):
+        assert f"{line}\n" in said
+    assert "FAILED: too large" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))
