@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import sys
+import types
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,6 +179,32 @@ def test_a_bill_of_materials_does_not_tell_where_or_when_it_was_made() -> None:
     assert bill["serialNumber"].startswith("urn:uuid:")
     # All else is left as it is, also what looks alike.
     assert wheel.scrubbed("kvpool/sboms/x.json", b"/build/here", Path("/build/here"), 0) == b"/build/here"
+
+
+def test_a_wheel_that_zopfli_has_deflated_reads_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bytes] = []
+
+    def compress(data: bytes, numiterations: int) -> bytes:
+        given.append(data)
+        return zlib.compress(data, numiterations)
+
+    stand_in = types.ModuleType("zopfli.zlib")
+    vars(stand_in)["compress"] = compress
+    package = types.ModuleType("zopfli")
+    vars(package)["zlib"] = stand_in
+    monkeypatch.setitem(sys.modules, "zopfli", package)
+    monkeypatch.setitem(sys.modules, "zopfli.zlib", stand_in)
+    with wheel.compressing_well():
+        path = pack(tmp_path / NAME, content())
+    assert b"\x7fELF kvpool" in b"".join(given)
+    with zipfile.ZipFile(path) as packed:
+        assert packed.testzip() is None
+        assert packed.read("kvpool/_core.abi3.so") == content()["kvpool/_core.abi3.so"]
+    checks.check_record(path)
+    # Whatever is written afterwards is written as ever.
+    given.clear()
+    pack(tmp_path / f"x{NAME}", content())
+    assert given == []
 
 
 def test_paths_of_crates_and_of_the_sources_are_told_to_rustc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
