@@ -289,3 +289,49 @@ fn a_manager_is_warm() {
     again.check_invariants().unwrap();
     assert!(again.restore(&image, 0.0, |_| true).is_err());
 }
+
+/// The same of whole requests: what the restored manager answers is what the other one answers.
+#[test]
+fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
+    for seed in 0..60 {
+        let config = ManagerConfig { num_blocks: 40, block_size: 2, ..ManagerConfig::default() };
+        let mut manager = CacheManager::new(config.clone()).unwrap();
+        let mut numbers = Numbers(seed);
+        let serve = |manager: &mut CacheManager, id: u64, numbers: &mut Numbers| {
+            let family = numbers.below(6) as u32;
+            let prompt: Vec<u32> =
+                (0..1 + numbers.below(20) as u32).map(|at| if at < 4 { 1 } else { family }).collect();
+            let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+            let admitted =
+                manager.admit(id, cursor).map(|admission| (admission.cached_tokens, admission.block_ids));
+            let admitted = admitted.map_err(|refused| refused.error.to_string());
+            if admitted.is_ok() {
+                manager.commit(id, prompt.len()).unwrap();
+                let appended = manager.append(
+                    &[kvpool::RequestId::from(id).as_ref()],
+                    &[family],
+                    kvpool::Computed::Nothing,
+                );
+                let done = format!("{admitted:?} {appended:?}");
+                manager.release(id, None).unwrap();
+                return done;
+            }
+            format!("{admitted:?}")
+        };
+        for id in 0..numbers.below(50) as u64 {
+            serve(&mut manager, id, &mut numbers);
+        }
+        let mut again = CacheManager::new(config).unwrap();
+        again.restore(&manager.image().unwrap(), 0.0, |_| true).unwrap();
+        let (mut ones, mut others) = (Numbers(seed + 1000), Numbers(seed + 1000));
+        for id in 100..150 {
+            assert_eq!(
+                serve(&mut manager, id, &mut ones),
+                serve(&mut again, id, &mut others),
+                "seed {seed}, request {id}"
+            );
+            again.check_invariants().unwrap();
+        }
+        assert_eq!(manager.pool().eviction_order(), again.pool().eviction_order());
+    }
+}
