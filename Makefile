@@ -44,9 +44,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
-	vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
+	dynamo-check vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot top-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain crates-check crates-publish workflows-check clean
+	size-screenshot top-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	workflows-check clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -105,6 +106,10 @@ $(VENV)/.supply-chain: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group supply-chain
 	@touch $@
 
+$(VENV)/.release: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.test pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	@touch $@
@@ -144,7 +149,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 # failure.
 nightly: engine-check docs-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check test-mutants coverage journal-check \
-	supply-chain crates-check test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+	supply-chain crates-check release-host test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
 test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
@@ -257,6 +262,12 @@ vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseco
 vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in GB/s (FOLDER=on-the-disk)
 	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
 
+# 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.
+dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
+	test -d target/dynamo || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--target target/dynamo "ai-dynamo-runtime==1.6.1" || rm -rf target/dynamo
+	$(BIN)/python tools/dynamo_check.py --packages target/dynamo $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
+
 # With CI set, an SGLang that cannot be had is a failure.
 sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
 	$(BIN)/python tools/sglang_hicache_check.py
@@ -329,6 +340,12 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 
 supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
 	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
+
+release: $(VENV)/.release ## All that is shipped, in dist/release: built, looked into, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REQUIRE_ALL=1 PYTHONS="..."
+	$(BIN)/python tools/release.py $(TARGETS) $(if $(TAG),--tag $(TAG)) $(if $(REQUIRE_ALL),--require-all) $(addprefix --python ,$(PYTHONS))
+
+release-host: $(VENV)/.release ## Of that, the source distribution and the wheel of this machine
+	$(BIN)/python tools/release.py --host $(addprefix --python ,$(PYTHONS))
 
 crates-check: $(BIN)/python ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
 	$(BIN)/python tools/crates_check.py $(if $(BASELINE),--baseline $(BASELINE))

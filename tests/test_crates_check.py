@@ -144,30 +144,36 @@ def test_an_archive_that_is_too_large_is_a_failure(archive: Path, monkeypatch: p
         crates_check.look_into(archive, package("a"), [])
 
 
-def repository(folder: Path, *tags: str) -> Path:
-    for command in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message", "one"]):
-        name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", *name, *command], cwd=folder, check=True)
-    for tag in tags:
-        subprocess.run(["git", "tag", tag], cwd=folder, check=True)
+def repository(folder: Path, *commits: str) -> Path:
+    """A repository with a commit for each of these, which are its tags; an empty one is none."""
+    folder.mkdir(exist_ok=True)
+    name = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    for tag in commits:
+        made = ["commit", "--quiet", "--allow-empty", "--message", "one"]
+        subprocess.run(["git", *name, *made], cwd=folder, check=True)
+        if tag:
+            subprocess.run(["git", "tag", tag], cwd=folder, check=True)
     return folder
 
 
 def test_without_a_tag_the_surface_is_skipped_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clone = repository(tmp_path, "nightly-1")
+    clone = repository(tmp_path, "nightly-1", "")
     check = ("semver", lambda: crates_check.check_semver([], clone, tmp_path, tmp_path, None))
     assert cargo_tools.run_checks([check]) == (False, True)
     assert "semver: SKIPPED, NOT CHECKED: no tag v..." in capsys.readouterr().err
 
 
-def test_the_last_tag_is_that_of_a_version(tmp_path: Path) -> None:
-    assert crates_check.last_tag(repository(tmp_path, "v0.1.0", "zebra")) == "v0.1.0"
-    (tmp_path / "b").mkdir()
-    bare = repository(tmp_path / "b")
-    with pytest.raises(SkippedError):
-        crates_check.last_tag(bare)
+def test_the_last_tag_is_that_of_a_version_before_this_one(tmp_path: Path) -> None:
+    assert crates_check.last_tag(repository(tmp_path / "a", "v0.1.0", "zebra", "")) == "v0.1.0"
+    # A release is compared with the one before it, not with itself; the first one with nothing.
+    assert crates_check.last_tag(repository(tmp_path / "b", "v0.1.0", "v0.2.0")) == "v0.1.0"
+    for commits in (["v0.1.0"], ["", "v0.1.0"]):
+        first = repository(tmp_path / str(len(commits)), *commits)
+        with pytest.raises(SkippedError, match="no tag v"):
+            crates_check.last_tag(first)
 
 
 @pytest.mark.parametrize(

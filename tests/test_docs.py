@@ -139,3 +139,12 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
         assert path.exists(), f"{page.name}: {target}"
         if anchor and path.suffix == ".md":
             assert anchor in anchors(path), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_alert_has_a_line_in_the_runbook() -> None:
+    rules = (DOCS / "metrics" / "kvpool.rules.yml").read_text(encoding="utf-8")
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(alerts) > 5
+    for alert in alerts:
+        assert f"`{alert}`" in page, alert

@@ -28,6 +28,7 @@ NO_CHECK: Final = {
     "docs-pictures": "makes; test_docs_site.py compares",
     "gpu-check": "needs a GPU",
     "crates-publish": "publishes",
+    "release": "builds for every platform; release-host is the part for one",
     "bench": "measures",
     "bench-rust": "measures",
     "bench-counts": "measures",
@@ -222,7 +223,12 @@ CHECKED = "make vllm-drift vllm-shadow-selftest vllm-check vllm-conformance"
 def test_ci_checks_everything_where_it_can(ci: Path) -> None:
     code, called, said = run_ci(ci)
     assert (code, said) == (0, "")
-    assert called == ["make lint", "make test test-threads test-soak", "python3 tools/vllm_env.py", CHECKED]
+    assert called == [
+        "make lint",
+        "make test test-threads test-soak dynamo-check",
+        "python3 tools/vllm_env.py",
+        CHECKED,
+    ]
 
 
 @pytest.mark.parametrize("env_code", ["3", "124"])
@@ -242,5 +248,5 @@ def test_anything_else_that_fails_is_a_failure(ci: Path, variable: str, code: in
 
 def test_it_can_be_left_out_and_says_so(ci: Path) -> None:
     code, called, said = run_ci(ci, KVPOOL_CI_VLLM="0")
-    assert (code, called) == (0, ["make lint", "make test test-threads test-soak"])
+    assert (code, called) == (0, ["make lint", "make test test-threads test-soak dynamo-check"])
     assert "NOT CHECKED" in said

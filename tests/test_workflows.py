@@ -51,7 +51,14 @@ def makefile() -> Makefile:
 
 def test_every_target_that_a_workflow_makes_is_there(makefile: Makefile) -> None:
     named = {(workflow, name, target) for workflow, name, job in jobs() for target in made(job)}
-    assert {target for _, _, target in named} >= {"lint", "test", "test-threads", "test-soak", "crates-check"}
+    assert {target for _, _, target in named} >= {
+        "lint",
+        "test",
+        "test-threads",
+        "test-soak",
+        "dynamo-check",
+        "crates-check",
+    }
     unknown = {one for one in named if one[2] not in makefile.phony}
     assert not unknown
 
@@ -70,7 +77,7 @@ def test_what_ci_checks_is_checked_for_every_change(makefile: Makefile) -> None:
     reached = makefile.reached({target for job in for_changes for target in made(job)})
     calls = re.findall(r"^make (.*)$", (ROOT / ".ci/run").read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert calls[0] == "lint"
-    assert calls[1].split() == ["test", "test-threads", "test-soak"]
+    assert calls[1].split() == ["test", "test-threads", "test-soak", "dynamo-check"]
     assert {"lint", *calls[1].split()} <= reached
     # A real vLLM is hours of machines: at night.
     (night,) = [job for workflow, name, job in jobs() if (workflow, name) == ("nightly", "check")]

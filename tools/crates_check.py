@@ -171,8 +171,8 @@ def check_minimal_versions(crates: list[Crate], clone: Path, target: Path) -> st
 
 
 def last_tag(clone: Path) -> str:
-    """The tag that the surface is compared with."""
-    found = call("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", cwd=clone)
+    """The tag that the surface is compared with: the last one before this commit, which may be a release itself."""
+    found = call("git", "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^", cwd=clone)
     if found.returncode != 0:
         raise SkippedError(
             "no tag v... is in the history of this checkout: there is no published surface to compare with"

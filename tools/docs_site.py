@@ -92,7 +92,10 @@ def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     docs.mkdir(parents=True)
     pages = {path.stem for path in (root / "docs").glob("*.md")}
-    shutil.copytree(root / "docs" / "images", docs / "images")
+    for asset in (path for path in (root / "docs").rglob("*") if path.is_file() and path.suffix != ".md"):
+        copy = docs / asset.relative_to(root / "docs")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(asset, copy)
     for name in sorted(pages):
         text = (root / "docs" / f"{name}.md").read_text(encoding="utf-8")
         (docs / f"{name}.md").write_text(linked(text, root / "docs", pages, root), encoding="utf-8")
@@ -152,7 +155,7 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
             raise SiteError(f"{folder.name}: {match[0]}: there is no {path.relative_to(root)}")
         name = path.relative_to(root).as_posix()
         where = f"#{anchor}" if anchor else ""
-        if name.startswith("docs/images/"):
+        if name.startswith("docs/") and path.is_file() and path.suffix != ".md":
             return f"{match['bang']}[{match['words']}]({name.removeprefix('docs/')})"
         if name.startswith("docs/") and path.stem in pages:
             return f"[{_titled(match['words'], path, root)}]({path.stem}.md{where})"

@@ -4,12 +4,13 @@
 //! can reach. So this holds a copy of what the pools hold, brought up to date away from their steps, and says what has changed since
 //! consumers were told last ([`Contents::settle`]), or all of it ([`Contents::snapshot`]).
 //!
-//! Owns: which contents are *open*: in some tier, with tokens that are known, and in groups where a block is of no use without the one
-//! before it behind a parent that is open, or at the start of a chain. Those are what a lookup can reach, and what is told. A content
-//! whose parent was dropped is not told any more, nor is what hangs on it, until the parent is back.
+//! Owns: which contents are *open*, and in which tiers: those in which they are, with tokens that are known, and in groups where a block
+//! is of no use without the one before it at the start of a chain, or behind a parent that is open in the same tier or a faster one.
+//! Those are what a lookup can reach, and what is told. What hangs on a content that was dropped is not told any more until that is
+//! back; nor is what the device holds behind a block that only host memory has, which no lookup there gets to.
 //!
 //! Invariants, which [`Contents::check`] recounts: the table leads to each node and to no other; a node that holds nothing and has no children is
-//! free; every child names its parent; a node is open exactly if the rule says so; nothing closed is told behind a settling.
+//! free; every child names its parent; a node is open exactly where the rule says so; nothing closed is told behind a settling.
 //!
 //! Memory: per content 80 bytes, its tokens, and 8 for the table. Costs: O(1) per change, some 100 ns; a parent that goes or comes back
 //! costs what hangs on it.
@@ -44,7 +45,8 @@ struct Node {
     tiers: u8,
     /// Tiers that consumers know it in.
     told: u8,
-    open: bool,
+    /// Of the tiers that hold it, those in which it is open.
+    open: u8,
     has_tokens: bool,
     /// Whether it waits for a settling.
     dirty: bool,
@@ -144,7 +146,7 @@ impl Contents {
     /// Contents that are held and can't be told: their tokens are not known, or what is before them is not here.
     #[must_use]
     pub fn untold(&self) -> usize {
-        self.nodes.iter().filter(|node| node.tiers != 0 && !node.open).count()
+        self.nodes.iter().filter(|node| node.tiers != 0 && node.open == 0).count()
     }
 
     fn slot_of(hash: &BlockHash, group: u16) -> u64 {
@@ -171,7 +173,7 @@ impl Contents {
             group,
             tiers: 0,
             told: 0,
-            open: false,
+            open: 0,
             has_tokens: false,
             dirty: false,
             parent: NONE,
@@ -265,12 +267,13 @@ impl Contents {
         }
     }
 
-    /// Whether the rule says that a node is open.
-    fn may_open(&self, at: u32) -> bool {
-        self.node(at).is_some_and(|node| {
-            let behind = self.node(node.parent).is_none_or(|parent| parent.open);
-            node.tiers != 0 && node.has_tokens && (behind || !self.is_chained(node.group))
-        })
+    /// The tiers in which the rule says that a node is open.
+    fn may_open(&self, at: u32) -> u8 {
+        let Some(node) = self.node(at).filter(|node| node.has_tokens) else { return 0 };
+        let parent = self.node(node.parent).filter(|_| self.is_chained(node.group));
+        // No faster than the fastest of its parent's.
+        let fastest = parent.map_or(0, |parent| parent.open.trailing_zeros());
+        node.tiers & 0xff_u8.checked_shl(fastest).unwrap_or(0)
     }
 
     /// Opens or closes a node and what hangs on it, as the rule says.
@@ -282,8 +285,10 @@ impl Contents {
             let Some(node) = self.nodes.get_mut(at as usize).filter(|node| node.open != open) else {
                 continue;
             };
+            let fastest = node.open.trailing_zeros();
             node.open = open;
-            let mut child = node.first_child;
+            // What hangs on it asks for its fastest tier alone.
+            let mut child = if open.trailing_zeros() == fastest { NONE } else { node.first_child };
             self.mark(at);
             while let Some(node) = self.node(child) {
                 waiting.push(child);
@@ -458,8 +463,7 @@ impl Contents {
         for &at in &dirty {
             let mut above = at;
             while let Some(node) = self.node(above)
-                && node.open
-                && node.tiers & !node.told != 0
+                && node.open & !node.told != 0
             {
                 chain.push(above);
                 above = node.parent;
@@ -473,7 +477,7 @@ impl Contents {
         for &at in &dirty {
             let Some(node) = self.nodes.get_mut(at as usize) else { continue };
             node.dirty = false;
-            let gone = node.told & !if node.open { node.tiers } else { 0 };
+            let gone = node.told & !node.open;
             node.told &= !gone;
             if node.tiers == 0 {
                 // It stays only for what hangs on it.
@@ -500,7 +504,7 @@ impl Contents {
     /// Tells of the tiers that consumers do not know a node in.
     fn tell(&mut self, at: u32, runs: &mut Runs) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
-        let new = node.tiers & !node.told;
+        let new = node.open & !node.told;
         node.told |= new;
         let parent = node.parent;
         for tier in (0..MAX_TIERS).filter(|tier| new >> tier & 1 == 1) {
@@ -530,11 +534,10 @@ impl Contents {
             waiting.push(root);
             while let Some(at) = waiting.pop() {
                 let Some(node) = self.node(at) else { continue };
-                if !node.open && self.is_chained(node.group) {
+                if node.open == 0 && self.is_chained(node.group) {
                     continue;
                 }
-                let tiers = if node.open { node.tiers } else { 0 };
-                for tier in (0..MAX_TIERS).filter(|tier| tiers >> tier & 1 == 1) {
+                for tier in (0..MAX_TIERS).filter(|tier| node.open >> tier & 1 == 1) {
                     runs.push(tier, at, node.parent, self.goes_on(at, node.parent));
                 }
                 let mut child = node.first_child;
@@ -595,7 +598,7 @@ impl Contents {
                 return Err(format!("the table does not lead to node {at}"));
             }
             if node.open != self.may_open(at) {
-                return Err(format!("node {at} is open: {}", node.open));
+                return Err(format!("node {at} is open in {:b}", node.open));
             }
             if node.tiers == 0 && node.first_child == NONE && !node.dirty {
                 return Err(format!("node {at} holds nothing"));
@@ -607,9 +610,8 @@ impl Contents {
                 }
                 child = node.next;
             }
-            let wanted = if node.open { node.tiers } else { 0 };
-            if !node.dirty && !self.cleared && node.told != wanted {
-                return Err(format!("node {at} is told of in {:b}, is in {wanted:b}", node.told));
+            if !node.dirty && node.told != node.open {
+                return Err(format!("node {at} is told of in {:b}, is open in {:b}", node.told, node.open));
             }
         }
         if counts != self.counts {

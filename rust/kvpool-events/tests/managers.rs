@@ -184,21 +184,30 @@ impl Run {
                 }
             }
         }
-        let reaches = |group: u16, hash: BlockHash| {
+        let of = |group: u16, hash: BlockHash| {
+            // No faster than what is before it, from the first block on.
+            let mut chain = Vec::new();
             let mut at = Some(hash);
             while let Some(hash) = at {
-                let Some((_, parent, is_first)) = held.get(&(group, hash)) else { return false };
-                if !self.chained[usize::from(group)] || *is_first {
-                    return true;
+                let Some((tiers, parent, is_first)) = held.get(&(group, hash)) else { return Vec::new() };
+                chain.push(tiers);
+                let is_enough = !self.chained[usize::from(group)] || *is_first;
+                at = parent.filter(|_| !is_enough);
+                if at.is_none() && !is_enough {
+                    return Vec::new();
                 }
-                at = *parent;
             }
-            false
+            let mut least = 0;
+            for tiers in chain[1..].iter().rev() {
+                let Some(&fastest) = tiers.range(least..).next() else { return Vec::new() };
+                least = fastest;
+            }
+            chain[0].range(least..).copied().collect()
         };
-        let reached = held.iter().filter(|&(&(group, hash), _)| reaches(group, hash));
-        reached
-            .flat_map(|(&(group, hash), (tiers, ..))| tiers.iter().map(move |&tier| (tier, group, hash)))
-            .collect()
+        let told = held
+            .keys()
+            .flat_map(|&(group, hash)| of(group, hash).into_iter().map(move |tier| (tier, group, hash)));
+        told.collect()
     }
 }
 

@@ -24,9 +24,8 @@ use hashbrown::{HashMap, HashSet};
 use kvpool::evictor::Content;
 use kvpool::{BlockId, EvictionPolicy, Policy, PoolError};
 
-use crate::backend::{ObjectName, Place};
-use crate::header::ObjectKey;
 use crate::namespace::NamespaceDigest;
+use crate::object::{ObjectKey, ObjectName, Place};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {

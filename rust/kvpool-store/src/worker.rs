@@ -6,10 +6,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::backend::{Backend, Lane, ObjectName};
+use crate::backend::{Backend, Lane, perform};
 use crate::ends::{Done, End, Ends};
 use crate::error::BackendError;
 use crate::namespace::NamespaceDigest;
+use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
@@ -38,8 +39,8 @@ impl Worker<'_> {
                 Some(mut transfer) => {
                     let id = transfer.id();
                     let end = self.caught(|worker| {
-                        let moved = transfer.perform(worker.backend);
-                        transfer.end(moved, worker.backend, &mut worker.memory).1
+                        let moved = perform(&mut transfer, worker.backend);
+                        worker.check(transfer, moved)
                     });
                     self.tell(id, end)
                 }
@@ -98,8 +99,18 @@ impl Worker<'_> {
 
     fn end(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> Result<(), Over> {
         let id = transfer.id();
-        let end = self.caught(|worker| transfer.end(moved, worker.backend, &mut worker.memory).1);
+        let end = self.caught(|worker| worker.check(transfer, moved));
         self.tell(id, end)
+    }
+
+    /// How a transfer has ended. What is damaged where no place is known goes now: nothing else knows its name.
+    fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
+        let (name, place) = (transfer.name(), transfer.place());
+        let end = transfer.end(moved, &mut self.memory);
+        if place.is_none() && matches!(end, End::Damaged(_)) {
+            drop(self.backend.clear(None, &[name])); // where it fails, the next load misses, too
+        }
+        end
     }
 
     fn ask(&self, namespace: NamespaceDigest, work: Work) -> End {

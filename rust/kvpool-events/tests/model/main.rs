@@ -89,6 +89,17 @@ impl Pools {
         (0..3).any(|tier| self.held.contains(&(tier, group, content)))
     }
 
+    /// The fastest tier in which a content of the first group is reached: each block in the same tier as the one before it, or a
+    /// slower one.
+    fn fastest(&self, content: u64) -> Option<u8> {
+        let least = match parent_of(content) {
+            None => 0,
+            Some(before) => self.fastest(before)?,
+        };
+        let known = self.known.contains(&(0, content));
+        (least..3).find(|&tier| known && self.held.contains(&(tier, 0, content)))
+    }
+
     fn forget(&mut self) {
         let Self { held, known } = self;
         known.retain(|&(group, content)| (0..3).any(|tier| held.contains(&(tier, group, content))));
@@ -96,15 +107,12 @@ impl Pools {
 
     /// What a lookup that begins at the first block can reach.
     fn reachable(&self) -> BTreeSet<(String, i128, i128)> {
-        let reaches = |group, content| {
-            let chain = std::iter::successors(Some(content), |&content| parent_of(content));
+        let reached = self.held.iter().filter(|&&(tier, group, content)| {
             // A block of the second group is of use without those before it.
-            let chain = chain.take(if group == 0 { usize::MAX } else { 1 });
-            chain
-                .into_iter()
-                .all(|content| self.is_held(group, content) && self.known.contains(&(group, content)))
-        };
-        let reached = self.held.iter().filter(|&&(_, group, content)| reaches(group, content));
+            let before = parent_of(content).filter(|_| group == 0);
+            let tokens = self.known.contains(&(group, content));
+            tokens && before.is_none_or(|before| self.fastest(before).is_some_and(|fastest| fastest <= tier))
+        });
         reached
             .map(|&(tier, group, content)| {
                 (TIERS[usize::from(tier)].to_owned(), group.into(), number_of(content).into())
@@ -160,9 +168,11 @@ impl Consumer {
                         Some(before) => {
                             assert_eq!(parent.number(), number_of(before).into());
                             let is_known = group == 1
-                                || TIERS.iter().any(|&medium| {
-                                    self.known.contains(&(medium.to_owned(), group, parent.number()))
-                                });
+                                || TIERS.iter().take_while(|&&faster| faster != medium).chain([&medium]).any(
+                                    |&medium| {
+                                        self.known.contains(&(medium.to_owned(), group, parent.number()))
+                                    },
+                                );
                             assert!(is_known, "what is before {content} is not known");
                         }
                     }

@@ -1,0 +1,397 @@
+"""What can happen between a worker and the indexer, and a comparison behind each.
+
+What is so is counted apart from the publisher: by the manager's own events, closed under parents. Where there are tiers
+beneath the device, whose changes a manager does not tell in Python, it is the publisher's snapshot, which the tests of
+kvpool-events compare with the pools block by block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import kvpool
+from kvpool.events import Publisher, ZmqSink
+from tests.events.consumers import Vllm
+from tools.dynamo.indexer import PATIENCE, DifferenceError, Held, Indexer, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kvpool.events import Form
+
+BLOCK: Final = 4
+#: Histories that one worker lives for: the next one is a restart.
+PER_LIFE: Final = 50
+
+
+class Leaky(ZmqSink):
+    """A sink from which batches can be lost on the way, as from a socket whose subscriber is too slow."""
+
+    drops = False
+    full = False
+
+    def send(self, number: int, batch: bytes) -> bool:
+        """Loses a batch, or has no room for it, if it is to."""
+        if self.full:
+            return False
+        return True if self.drops else super().send(number, batch)
+
+    def has_room(self) -> bool:
+        """Whether it may have room again."""
+        return not self.full
+
+
+class Worker:
+    """A manager, its publisher, and what it should be known to hold."""
+
+    #: Incarnations so far: each begins a second later than the one before, as restarts do.
+    lives = int(time.time())
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        form: Form = "vllm",
+        endpoints: tuple[str, str | None] = ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*"),
+        base: int | None = None,
+        blocks: int = 64,
+        host: int = 0,
+        capacity: int = 1 << 20,
+    ) -> None:
+        self.number = number
+        self.form = form
+        self.host = host
+        self.manager = kvpool.CacheManager(blocks, block_size=BLOCK, host_blocks=host, event_capacity=1 << 20)
+        self.sink = Leaky(*endpoints, form=form)
+        Worker.lives += 1
+        self.publisher = Publisher(
+            self.manager,
+            [self.sink],
+            base=Worker.lives << 20 if base is None else base,
+            heartbeat=0.05,
+            capacity=capacity,
+            start=False,
+        )
+        #: By hash: the hash before it.
+        self._cached: dict[bytes, bytes | None] = {}
+        self._requests = 0
+
+    def close(self) -> None:
+        self.publisher.close()
+
+    def endpoints(self) -> tuple[str, str | None]:
+        return self.sink.endpoint, self.sink.replay_endpoint
+
+    def serve(self, prompt: list[int], *, keep: bool = False) -> int:
+        """Computes a prompt, and releases it unless it is kept. Returns its request."""
+        self._requests += 1
+        self.manager.admit(self._requests, prompt)
+        self.manager.commit(self._requests, len(prompt))
+        if not keep:
+            self.manager.release(self._requests)
+        return self._requests
+
+    def number_of(self, digest: bytes) -> int:
+        """What an event of its form calls a hash, as the indexer prints it: without a sign."""
+        return int.from_bytes(digest[:8] if self.form.startswith("sglang") else digest[-8:], "big")
+
+    def holds(self) -> Held:
+        """What can be reached in its pools."""
+        if self.host:
+            return self._snapshot()
+        events, lost = self.manager.take_events()
+        if lost:
+            raise DifferenceError("the manager's own events overflowed")
+        for event in events:
+            if event["type"] == "stored":
+                self._cached[event["hash"]] = event["parent"]
+            elif event["type"] == "removed":
+                del self._cached[event["hash"]]
+            else:
+                self._cached.clear()
+        reached: Held = set()
+        for digest in self._cached:
+            at: bytes | None = digest
+            while at is not None and at in self._cached:
+                at = self._cached[at]
+            if at is None:
+                reached.add((0, self.number_of(digest)))
+        return reached
+
+    def _snapshot(self) -> Held:
+        reader = Vllm()
+        self.publisher.flush()
+        for number, batch in enumerate(self.publisher.snapshot().batches):
+            reader.take(number, batch)
+        media = {"GPU": 0, "CPU": 1, "STORAGE": 2}
+        return {(media[medium], one) for medium, hashes in reader.held.items() for one in hashes}
+
+
+def differs(indexer: Indexer, worker: Worker, patience: float = PATIENCE) -> str | None:
+    """What the indexer does not know of a worker, or knows too much; ``None`` as soon as it is all right.
+
+    A worker is idle meanwhile, and sends heartbeats: that is all a late or mistaken consumer can go by.
+    """
+    until = time.monotonic() + patience
+    wanted = worker.holds()
+    while True:
+        worker.publisher.flush()
+        known = indexer.dump().get(worker.number, set())
+        if known == wanted:
+            return None
+        if time.monotonic() > until:
+            ghosts, missing = len(known - wanted), len(wanted - known)
+            return f"of {len(wanted)} contents {missing} are not known, and {ghosts} are known that are gone"
+        time.sleep(0.001)
+
+
+def compare(indexer: Indexer, worker: Worker, when: str) -> None:
+    difference = differs(indexer, worker)
+    if difference:
+        raise DifferenceError(f"{when}: {difference}")
+
+
+@contextlib.contextmanager
+def followed(indexer: Indexer, worker: Worker) -> Iterator[Worker]:
+    """A worker that the indexer follows, and no longer."""
+    indexer.register(worker.number, worker.sink, BLOCK)
+    try:
+        compare(indexer, worker, "registered")
+        yield worker
+    finally:
+        worker.close()
+        indexer.unregister(worker.number)
+
+
+def prompt_of(start: int, blocks: int) -> list[int]:
+    return list(range(start, start + blocks * BLOCK))
+
+
+def late_join(indexer: Indexer) -> None:
+    """What was published before the indexer came is known with the first heartbeat."""
+    worker = Worker(1)
+    for start in range(0, 2000, 100):
+        worker.serve(prompt_of(start, 2))
+        worker.publisher.flush()
+    with followed(indexer, worker):
+        if not worker.holds() or indexer.found(prompt_of(1900, 2)) != 2 * BLOCK:
+            raise DifferenceError("a late joiner finds nothing")
+
+
+def gap(indexer: Indexer) -> None:
+    """Batches that were lost on the way are asked for, stores and removals alike."""
+    with followed(indexer, Worker(1)) as worker:
+        for turn in range(8):
+            worker.serve(prompt_of(turn * 100, 5))
+            worker.sink.drops = turn % 2 == 0
+            worker.manager.evict(turn)
+            worker.publisher.flush()
+        worker.sink.drops = False
+        compare(indexer, worker, "behind gaps")
+
+
+def restart(indexer: Indexer) -> None:
+    """What an earlier incarnation held is forgotten, what the next one holds is known: warm and cold."""
+    worker = Worker(1)
+    with followed(indexer, worker):
+        worker.serve(prompt_of(0, 6))
+        compare(indexer, worker, "before the restart")
+        for warm in (True, False):
+            endpoints = worker.endpoints()
+            worker.close()
+            worker = Worker(1, endpoints=endpoints)
+            if warm:
+                worker.serve(prompt_of(0, 2) + prompt_of(500, 1))
+            compare(indexer, worker, f"restarted, {'warm' if warm else 'cold'}")
+        worker.serve(prompt_of(0, 3))
+        compare(indexer, worker, "served again")
+        worker.close()
+
+
+def overflow(indexer: Indexer) -> None:
+    """A sink without room for a while, and a feed that nobody took, are made good."""
+    with followed(indexer, Worker(1, capacity=16)) as worker:
+        worker.serve(prompt_of(0, 6))
+        compare(indexer, worker, "before")
+        worker.sink.full = True
+        for start in range(100, 500, 100):
+            worker.serve(prompt_of(start, 4))
+            worker.publisher.flush()
+            worker.manager.evict(3)
+        worker.sink.full = False
+        compare(indexer, worker, "a sink that was full")
+        if not worker.publisher.counts().lost:
+            raise DifferenceError("the sink was not full")
+        for start in range(1000, 3000, 100):
+            worker.serve(prompt_of(start, 3))
+        compare(indexer, worker, "a feed that overflowed")
+
+
+def tiers(indexer: Indexer) -> None:
+    """What moves to host memory and back is known where it is."""
+    with followed(indexer, Worker(1, host=32)) as worker:
+        request = worker.serve(prompt_of(0, 6), keep=True)
+        other = worker.serve(prompt_of(0, 3) + prompt_of(200, 3), keep=True)
+        compare(indexer, worker, "on the device")
+        for moved in (request, other):
+            swap = worker.manager.begin_swap_out([moved])
+            worker.manager.take_plan()
+            worker.manager.complete_swap(swap)
+            compare(indexer, worker, "swapped out")
+        worker.manager.evict(64)
+        compare(indexer, worker, "gone from the device")
+        if any(tier == 0 for tier, _ in worker.holds()) or not worker.holds():
+            raise DifferenceError("nothing was moved")
+        swap = worker.manager.begin_swap_in([other])
+        worker.manager.take_plan()
+        worker.manager.complete_swap(swap)
+        compare(indexer, worker, "swapped in")
+        worker.manager.release(other)
+        worker.manager.release(request)
+        worker.manager.reset()
+        compare(indexer, worker, "reset")
+
+
+def storms(indexer: Indexer) -> None:
+    """Every prompt evicts all of an earlier one; whole chains go at once, from the middle as well."""
+    numbers = random.Random(1)
+    with followed(indexer, Worker(1, blocks=48)) as worker:
+        for turn in range(60):
+            worker.serve([numbers.randrange(3) for _ in range(BLOCK)] + prompt_of(turn * 1000, 30))
+            if turn % 7 == 0:
+                for block in range(1, 48, 5):
+                    with contextlib.suppress(kvpool.KvpoolError):
+                        worker.manager.drop_cached([block])
+            worker.publisher.flush()
+        compare(indexer, worker, "behind the storm")
+
+
+def forms(indexer: Indexer) -> None:
+    """Every form that the indexer reads says the same."""
+    names: tuple[Form, ...] = ("vllm", "vllm-array", "sglang", "sglang-array")
+    for number, form in enumerate(names, 1):
+        with followed(indexer, Worker(number, form=form)) as worker:
+            worker.serve(prompt_of(0, 4))
+            worker.serve(prompt_of(0, 2) + prompt_of(100, 2))
+            worker.manager.evict(1)
+            compare(indexer, worker, form)
+            if indexer.found(prompt_of(0, 2)) != 2 * BLOCK:
+                raise DifferenceError(f"{form}: a query finds nothing")
+
+
+def control(indexer: Indexer) -> None:
+    """A worker whose numbers begin anew leaves ghosts: the comparison must see them."""
+    worker = Worker(1)
+    with followed(indexer, worker):
+        worker.serve(prompt_of(0, 6))
+        compare(indexer, worker, "before the restart")
+        endpoints = worker.endpoints()
+        worker.close()
+        worker = Worker(1, endpoints=endpoints, base=0)
+        difference = differs(indexer, worker, patience=2.0)
+        worker.close()
+        if difference is None:
+            raise DifferenceError("numbers that begin at 0 again left no ghosts: this check sees nothing")
+
+
+def history(indexer: Indexer, worker: Worker, numbers: random.Random, name: str) -> None:
+    """Random prompts, releases, evictions, drops, swaps, losses; compared in between and behind."""
+    running: list[int] = []
+    swapped: list[int] = []
+    for _ in range(numbers.randrange(5, 40)):
+        choice = numbers.random()
+        with contextlib.suppress(kvpool.KvpoolError):
+            if choice < 0.5:
+                prompt = [numbers.randrange(2) for _ in range(numbers.randrange(1, 40))]
+                running.append(worker.serve(prompt, keep=True))
+            elif choice < 0.65 and running:
+                worker.manager.release(running.pop(numbers.randrange(len(running))))
+            elif choice < 0.75 and worker.host:
+                swap_one(worker, numbers, running, swapped)
+            elif choice < 0.82:
+                worker.manager.evict(numbers.randrange(12))
+            elif choice < 0.88:
+                worker.manager.drop_cached([numbers.randrange(1, 40)])
+            elif choice < 0.92:
+                worker.sink.drops = not worker.sink.drops
+            elif choice < 0.94:
+                worker.sink.full = not worker.sink.full
+            elif choice < 0.97:
+                worker.publisher.flush()
+            elif choice < 0.98:
+                worker.sink.drops = worker.sink.full = False
+                compare(indexer, worker, name)
+    worker.sink.drops = worker.sink.full = False
+    compare(indexer, worker, name)
+    for request in [*running, *swapped]:
+        worker.manager.release(request)
+    if numbers.random() < 0.5:
+        worker.manager.reset()
+
+
+def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped: list[int]) -> None:
+    out = numbers.random() < 0.5
+    here, there = (running, swapped) if out else (swapped, running)
+    if not here:
+        return
+    request = here[numbers.randrange(len(here))]
+    manager = worker.manager
+    swap = manager.begin_swap_out([request]) if out else manager.begin_swap_in([request])
+    manager.take_plan()
+    manager.complete_swap(swap)
+    here.remove(request)
+    there.append(request)
+
+
+def histories(indexer: Indexer, count: int, seed: int) -> None:
+    """Random histories: of one worker some, then it restarts where it was. Every other worker has a host tier."""
+    numbers = random.Random(seed)
+    first = Worker(1, blocks=40)
+    with followed(indexer, first):
+        worker = first
+        for at in range(count):
+            if at and at % PER_LIFE == 0:
+                endpoints = worker.endpoints()
+                worker.close()
+                worker = Worker(1, endpoints=endpoints, blocks=40, host=0 if at // PER_LIFE % 2 == 0 else 24)
+            history(indexer, worker, numbers, f"history {at} of seed {seed}")
+        worker.close()
+
+
+SCENARIOS: Final[tuple[Callable[[Indexer], None], ...]] = (
+    late_join,
+    gap,
+    restart,
+    overflow,
+    tiers,
+    storms,
+    forms,
+    control,
+)
+
+
+def run(packages: Path, count: int, seed: int) -> int:
+    """Runs everything; returns the exit code."""
+    checks: list[tuple[str, Callable[[Indexer], Any]]] = [
+        (scenario.__name__.replace("_", " "), scenario) for scenario in SCENARIOS
+    ]
+    checks.append((f"{count} random histories, seed {seed}", lambda indexer: histories(indexer, count, seed)))
+    failed = 0
+    with running(packages) as indexer:
+        for name, check in checks:
+            begun = time.monotonic()
+            try:
+                check(indexer)
+                result = "ok"
+            except DifferenceError as error:
+                failed += 1
+                result = f"FAILED: {error}"
+            print(f"{name}: {result} ({time.monotonic() - begun:.1f} s)", flush=True)
+    if failed:
+        print(f"dynamo_check: {failed} of {len(checks)} failed", file=sys.stderr)
+    return 1 if failed else 0
