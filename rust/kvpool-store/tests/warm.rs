@@ -31,16 +31,16 @@ fn image(blocks: u32) -> PoolImage {
         group: (n % 3) as u16,
         depth: n % 50,
         copy: n % 2,
-        parent: (n % 4 > 0).then(|| BlockHash::from_bytes([n as u8 / 2; 32])),
+        parent: (!n.is_multiple_of(4)).then(|| BlockHash::from_bytes([n as u8 / 2; 32])),
         behind: (n % 5 > 1).then(|| BlockId::new(n)),
-        said: (n % 3 > 0).then(|| kvpool::retention::Said {
+        said: (!n.is_multiple_of(3)).then(|| kvpool::retention::Said {
             retention: Retention {
                 keep: [Keep::Demoted, Keep::Pinned, Keep::Priority(Priority::new((n % 101) as u8).unwrap())]
                     [n as usize % 3],
                 ttl: [None, Some(Ttl::Idle(f64::from(n))), Some(Ttl::Absolute(0.5))][n as usize / 3 % 3],
-                then: if n % 7 == 0 { Then::Demote } else { Then::Normal },
+                then: if n.is_multiple_of(7) { Then::Demote } else { Then::Normal },
             },
-            remaining: (n % 2 == 0).then(|| f64::from(n) / 3.0),
+            remaining: n.is_multiple_of(2).then(|| f64::from(n) / 3.0),
             tenant: (n % 9 == 1).then_some(TenantId(n)),
         }),
     };
@@ -299,7 +299,7 @@ fn engine() {
     let mut told = std::io::stdout();
     for turn in 0_u64.. {
         engine.serve(&mut numbers);
-        if turn % 3 == 0 {
+        if turn.is_multiple_of(3) {
             save(&engine.folder.join("warm"), &engine.pool.image().unwrap(), OURS, turn).unwrap();
             writeln!(told, "saved {turn}").unwrap();
         }

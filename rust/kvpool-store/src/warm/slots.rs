@@ -13,8 +13,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::header::{HEADER_BYTES, Header, Mismatch, ObjectKey, TokenRange};
+use crate::header::{HEADER_BYTES, Header, Mismatch, TokenRange};
 use crate::namespace::NamespaceDigest;
+use crate::object::ObjectKey;
 
 /// Bytes from one header to the next.
 const STRIDE: usize = 128;
