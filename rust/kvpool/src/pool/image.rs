@@ -19,7 +19,7 @@ use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::hash::{BlockHash, HashAlgorithm, Verify};
-use crate::record::{ByBlock, Name};
+use crate::record::{ByBlock, HEAD, Name};
 use crate::retention::{Retention, Said, Then, Ttl, no_clock};
 
 /// One cached block.
@@ -149,11 +149,15 @@ impl BlockPool {
         let (blocks, refused): (Vec<&SavedBlock>, Vec<&SavedBlock>) =
             image.blocks.iter().partition(|saved| agrees(saved));
         self.epoch = image.epoch;
-        // Parents before what hangs on them.
-        let mut by_depth = blocks.clone();
-        by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
-        self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         let keeps_parents = self.keeps_parents() || self.history;
+        let mut by_depth = blocks.clone();
+        if keeps_parents {
+            // Parents before what hangs on them.
+            by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
+        } else if by_depth.iter().any(|saved| saved.copy > 0) {
+            by_depth.sort_by_key(|saved| saved.copy);
+        }
+        self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         let mut holders: HashMap<(BlockHash, u16), BlockId> = HashMap::new();
         for saved in &by_depth {
             let holder = || saved.parent.and_then(|hash| holders.get(&(hash, saved.group)).copied());
@@ -187,7 +191,7 @@ impl BlockPool {
 
     /// Copies of the content of a block that a lookup prefers to it.
     fn copies_before(&self, block: BlockId, name: Name<'_>) -> u32 {
-        if self.find_named(name) == Some(block) {
+        if self.records.at(block.get()).is(HEAD) {
             return 0;
         }
         self.copies_named(name).iter().position(|&copy| copy == block).unwrap_or(0) as u32
