@@ -596,7 +596,7 @@ def test_import_of_kvpool_leaves_the_command_line_out() -> None:
     assert done.stdout.strip() == b"[]"
 
 
-@pytest.mark.parametrize("module", ["problems", "capacity"])
+@pytest.mark.parametrize("module", ["problems", "capacity", "gpus", "rows"])
 def test_examples_in_docstrings(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"kvpool.cli.{module}"))
     assert results.failed == 0

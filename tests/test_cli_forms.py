@@ -228,6 +228,28 @@ def test_the_hint_has_enough_gpus() -> None:
             assert more.kv_gib > 0
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "note"),
+    [
+        ("llama-3.3-70b", "8", None),
+        ("llama-3.3-70b", "16", "Llama-3.3-70B has 8 KV heads to a layer: tensor parallelism over 16 GPUs"),
+        ("deepseek-v3", "1", None),
+        ("deepseek-v3", "8", "DeepSeek-V3 has one KV head to a layer"),
+        ("qwen3-next-80b-a3b", "4", "Qwen3-Next-80B-A3B has 2 KV heads"),
+    ],
+)
+@pytest.mark.parametrize("command", ["models", "replay", "size"])
+def test_copies_of_tensor_parallelism_are_said(
+    capsys: pytest.CaptureFixture[str], command: str, model: str, gpus: str, note: str | None
+) -> None:
+    few = ["--limit", "60", "--no-progress"] if command != "models" else []
+    cells = ["--capacities", "5%", "--policies", "lru", "--hints", "none"] if command == "size" else []
+    named = [model] if command == "models" else ["example", "--model", model]
+    assert main([command, *named, *few, *cells, "--gpu", "h200", "--weights-gib", "100", "--gpus", gpus]) == 0
+    err = capsys.readouterr().err
+    assert (note in err) if note else ("note" not in err)
+
+
 # --- completion -------------------------------------------------------------------------------------------------------
 
 

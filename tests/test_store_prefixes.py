@@ -29,7 +29,16 @@ def kv(tokens: list[int], end: int, weights: int = 0) -> bytes:
 class Engine:
     """A scheduler with a device whose blocks have bytes."""
 
-    def __init__(self, backend: Any, *, blocks: int = 24, slots: int = 6, **settings: Any) -> None:
+    def __init__(
+        self,
+        backend: Any,
+        *,
+        blocks: int = 24,
+        slots: int = 6,
+        host: bool = False,
+        write: Any = "through",
+        **settings: Any,
+    ) -> None:
         self.manager = kvpool.CacheManager(num_blocks=blocks, block_size=BLOCK)
         self.arena = Arena(slots, BYTES)
         how = {"admission": "always", "staged": True, "deadline": 60.0, "believed_for": 0.0, **settings}
@@ -39,23 +48,33 @@ class Engine:
         self.weights_of: dict[str, int] = {}
         self.weights = 0
         self.breaks = False
-        self.prefixes = PrefixStore(self.manager, self.store, self.arena, copy_in=self.copy_in, copy_out=self.copy_out)
+        self.copied_in = self.copied_out = 0
+        self.prefixes = PrefixStore(
+            self.manager, self.store, self.arena, copy_in=self.copy_in, copy_out=self.copy_out, host=host, write=write
+        )
 
     def copy_in(self, pairs: list[tuple[int, int]]) -> None:
+        self.copied_in += len(pairs)
         for slot, block in pairs:
             self.device[block] = self.arena.read(slot)
             if self.breaks:
                 raise RuntimeError("the copy broke off")
 
     def copy_out(self, pairs: list[tuple[int, int]]) -> None:
+        self.copied_out += len(pairs)
         for block, slot in pairs:
             self.arena.write(slot, self.device[block])
 
-    def admit(self, name: str, prompt: list[int], started: Prefetch) -> int:
-        """Admits a request, and compares what it need not compute. Returns how many tokens came from the store."""
-        admission = self.prefixes.admit(name, started)
+    def admit(self, name: str, prompt: list[int], started: Prefetch, *, loading: bool = False) -> int:
+        """Admits a request, and compares what it need not compute. Returns how many tokens came from beneath."""
+        admission = self.prefixes.admit(name, started, loading=loading)
         self.tokens[name], self.weights_of[name] = list(prompt), self.weights
         computed = self.manager.request(name).computed_tokens
+        if self.manager.request(name).state == "loading":
+            assert loading
+            assert computed == admission.cached_tokens
+            self.check(name, computed)
+            return 0
         assert computed == admission.cached_tokens + admission.external_tokens < len(prompt)
         self.check(name, computed)
         return admission.external_tokens
@@ -293,6 +312,111 @@ def test_kv_of_weights_that_were_replaced_is_never_stored() -> None:
     engine.store.close()
 
 
+def test_host_memory_keeps_what_was_saved_and_loaded() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 20), host=True)
+    assert engine.run("a", PROMPT) == 0
+    engine.prefixes.wait(60)
+    assert (engine.copied_out, engine.store.stats().writes) == (4, 4)
+    engine.manager.reset()
+    assert engine.run("b", PROMPT) == 16
+    assert engine.store.stats().loads == 0, "host memory has it"
+    assert engine.copied_out == 4, "host and store have it"
+    # Two blocks of another prompt, and room for one more: what was used least of late goes.
+    engine.run("c", [7] * 9)
+    engine.prefixes.wait(60)
+    assert engine.run("d", [8] * 5) == 0
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    assert engine.run("e", PROMPT) == 16
+    assert engine.store.stats().loads == 1, "the deepest went first"
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_what_is_written_back_is_written_late_and_once() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 20), slots=8, host=True, write="back", admission="never")
+    assert engine.run("a", PROMPT) == 0
+    engine.prefixes.wait(60)
+    assert engine.store.stats().writes == 0, "half of the slots are free"
+    engine.manager.reset()
+    assert engine.run("b", PROMPT) == 16
+    engine.run("c", [7] * 17)
+    engine.prefixes.wait(60)
+    assert engine.store.stats().writes == 2, "a quarter of the slots is ready"
+    engine.prefixes.flush(60)
+    assert engine.store.stats().writes == 8
+    engine.manager.reset()
+    engine.run("d", PROMPT)
+    engine.prefixes.flush(60)
+    assert engine.store.stats().writes == 8
+    engine.store.close()
+
+
+def test_what_is_dirty_when_weights_change_is_never_written() -> None:
+    """It would be stored as the new weights' KV, and found by a process that starts with them."""
+    shared = Dictionary()
+    engine = Engine(Custom(shared, 1 << 20), host=True, write="back")
+    engine.run("a", PROMPT)
+    started = engine.prefixes.prefetch([*PROMPT, 1, 2])
+    engine.prefixes.renew(namespace(weights="new"))
+    engine.prefixes.drop(started)
+    engine.prefixes.flush(60)
+    assert not shared.values
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
+    shared = Dictionary()
+    engine = Engine(Custom(shared, 1 << 20))
+    engine.run("a", PROMPT)
+    engine.prefixes.wait(60)
+    engine.manager.reset()
+    started = engine.prefixes.prefetch(PROMPT)
+    assert engine.admit("b", PROMPT, started, loading=True) == 0
+    assert engine.manager.request("b").state == "loading"
+    engine.prefixes.drop(started)  # the request waits for it
+    with pytest.raises(InvalidArgumentError, match="admitted or dropped already"):
+        engine.prefixes.admit("c", started)
+    engine.prefixes.wait(60)
+    assert engine.manager.request("b").state == "running"
+    assert engine.manager.request("b").computed_tokens == 16
+    engine.check("b", 16)
+    engine.manager.release("b")
+    assert engine.prefixes.free_slots == 6
+    # Released while it loads, and one whose load fails in the middle.
+    engine.manager.reset()
+    engine.admit("c", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
+    engine.manager.release("c")
+    engine.prefixes.wait(60)
+    assert engine.manager.stats().releasing == 0
+    (damaged,) = [name for name in shared.values if engine.manager.prepare(PROMPT).digests()[1].hex() in name]
+    shared.values[damaged] = shared.values[damaged][:-1] + b"?"
+    engine.manager.reset()
+    engine.admit("d", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
+    engine.prefixes.wait(60)
+    assert engine.manager.request("d").computed_tokens == 4
+    # A copy that breaks off is told, and nothing is taken of it.
+    engine.manager.release("d")
+    engine.manager.reset()
+    engine.admit("e", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
+    engine.breaks = True
+    with pytest.raises(RuntimeError, match="broke off"):
+        engine.prefixes.wait(60)
+    assert (engine.manager.request("e").state, engine.manager.request("e").computed_tokens) == ("running", 0)
+    assert engine.prefixes.free_slots == 6
+    engine.store.close()
+
+
+def test_writing_back_needs_host_memory() -> None:
+    arena, manager = Arena(2, BYTES), kvpool.CacheManager(num_blocks=16, block_size=4)
+    store = Store(Custom(Dictionary(), 1 << 20), arena, namespace())
+    for settings in ({"write": "back"}, {"write": "around", "host": True}):
+        with pytest.raises(InvalidArgumentError, match="must be through, or back with host"):
+            PrefixStore(manager, store, arena, copy_in=print, copy_out=print, **settings)
+    store.close()
+
+
 class Machine(RuleBasedStateMachine):
     """Requests of a few related prompts over a small device, few slots and a store that is damaged and fails.
 
@@ -305,10 +429,18 @@ class Machine(RuleBasedStateMachine):
         st.integers(1, 2), st.integers(3, 4), st.integers(1, 20),
     )  # fmt: skip
 
-    @initialize(slots=st.integers(1, 6), blocks=st.integers(12, 24))
-    def begin(self, slots: int, blocks: int) -> None:
+    @initialize(
+        slots=st.integers(1, 6),
+        blocks=st.integers(12, 24),
+        how=st.sampled_from([(False, "through"), (True, "through"), (True, "back")]),
+    )
+    def begin(self, slots: int, blocks: int, how: tuple[bool, str]) -> None:
         self.shared = Dictionary()
-        self.engine = Engine(Custom(self.shared, 1 << 20), blocks=blocks, slots=slots, breaker_failures=1 << 30)
+        host, write = how
+        self.engine = Engine(
+            Custom(self.shared, 1 << 20), blocks=blocks, slots=slots, breaker_failures=1 << 30, host=host, write=write
+        )
+        self.kv_of: dict[bytes, bytes] = {}
         self.slots = slots
         self.started: list[tuple[list[int], Prefetch, int]] = []
         self.running: list[str] = []
@@ -317,11 +449,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(prompt=prompts)
     def prefetch(self, prompt: list[int]) -> None:
-        self.started.append((prompt, self.engine.prefixes.prefetch(prompt), self.engine.weights))
+        started = self.engine.prefixes.prefetch(prompt)
+        self.started.append((prompt, started, self.engine.weights))
+        for at, digest in enumerate(started.cursor.digests()):
+            self.kv_of[digest] = kv(prompt, BLOCK * (at + 1), self.engine.weights)
 
     @precondition(lambda self: self.started)
-    @rule(data=st.data(), drop=st.booleans())
-    def admit_or_drop(self, data: st.DataObject, drop: bool) -> None:
+    @rule(data=st.data(), drop=st.booleans(), loading=st.booleans())
+    def admit_or_drop(self, data: st.DataObject, drop: bool, loading: bool) -> None:
         prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
         if drop or weights != self.engine.weights:
             # A prepared prompt is of the epoch that it was prepared in.
@@ -330,7 +465,7 @@ class Machine(RuleBasedStateMachine):
         self.count += 1
         name = str(self.count)
         try:
-            loaded = self.engine.admit(name, prompt, started)
+            loaded = self.engine.admit(name, prompt, started, loading=loading)
         except OutOfBlocksError:
             self.engine.prefixes.drop(started)
             return
@@ -344,6 +479,9 @@ class Machine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, save: bool) -> None:
         name = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
         tokens, weights = self.engine.tokens[name], self.engine.weights_of[name]
+        if self.engine.manager.request(name).state == "loading":
+            self.engine.manager.release(name)  # it is aborted; its blocks are free when the load has ended
+            return
         self.engine.compute(name)
         if save:
             saved = self.engine.prefixes.save(name)
@@ -385,6 +523,11 @@ class Machine(RuleBasedStateMachine):
             for name in self.running:
                 self.engine.check(name, self.engine.manager.request(name).computed_tokens)
             assert 0 <= self.engine.prefixes.free_slots <= self.slots
+            slots = self.engine.prefixes._slots
+            had = [*slots._free, *{*slots._users, *slots._digests}]
+            assert sorted(had) == list(range(self.slots)), "a slot is free, had or kept"
+            for digest, slot in slots._by_digest.items():
+                assert self.engine.arena.read(slot) == self.kv_of[digest], "host memory has other bytes"
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
@@ -392,7 +535,8 @@ class Machine(RuleBasedStateMachine):
         self.shared.error = None
         for _, started, _ in self.started:
             self.engine.prefixes.drop(started)
-        self.engine.prefixes.wait(60)
+        self.engine.prefixes.flush(60)
+        assert self.engine.manager.stats().loading == self.engine.manager.stats().releasing == 0
         assert self.engine.prefixes.free_slots == self.slots, "a slot is lost"
         # With everything well what is saved comes back.
         for name in self.running:

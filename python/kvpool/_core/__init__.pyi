@@ -116,6 +116,7 @@ EvictionPolicy: TypeAlias = Literal[
     "lrfu",
     "gdsf",
     "adaptive",
+    "hazard",
 ]
 ExpiredAs: TypeAlias = Literal["normal", "demote"]
 TraceFormat: TypeAlias = Literal[

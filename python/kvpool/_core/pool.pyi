@@ -558,12 +558,12 @@ class BlockPool:
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
 
-        Times to live count from the time that was given last. O(log blocks) for each that runs out.
+        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock. O(log blocks) for each that runs out.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.
             InvalidArgumentError: Not a number.
-            NoRetentionError: The pool has no retention.
+            NoRetentionError: The pool has no retention, and its policy needs no clock.
         """
     def tenant_blocks(self, tenant: int) -> int:
         """Returns how many blocks of a tenant with limits are cached or in use.

@@ -325,6 +325,9 @@ class Replay:
         step_tokens: Engine mode: tokens that one step computes, at most.
         step_ms: Engine mode: virtual milliseconds per step, before its prefill tokens.
         prefill_tokens_per_s: Engine mode: prefill tokens per virtual second, added to ``step_ms``.
+        tiers: Engine mode: tiers beneath the device, from it down, of each how many blocks it holds, and milliseconds
+            that one takes from it to the tier above. What they have of a prompt is loaded, and not computed: the
+            report says it as ``tiers``, and the times to the first token are those with them.
         threads: Threads that hash prompts ahead; 0 takes the number of cores. The result does not depend on
             it.
         journal: Records what the pool or manager is asked: a ``Journal``.
@@ -362,6 +365,7 @@ class Replay:
         step_tokens: int = 8192,
         step_ms: float = 20.0,
         prefill_tokens_per_s: float = 50_000.0,
+        tiers: Sequence[tuple[int, float]] | None = None,
         threads: int = 0,
         journal: Journal | None = None,
     ) -> Self: ...

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.terminal import shown
@@ -80,6 +80,7 @@ def models_command(
             _print_list(shapes, block_size, dtype or "bf16")
         return
     gib = capacity_gib if memory is None else memory.kv_gib
+    say_copies(memory, shape)
     try:
         facts = _facts(shape, block_size) | _fit(shape.groups(block_size), request_tokens, gib)
     except ValueError as error:

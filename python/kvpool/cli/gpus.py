@@ -10,13 +10,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from typing import Annotated, Any, Final
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kvpool.cli.problems import UsageError
 
-__all__ = ["GPUS", "Gpu", "GpuMemory", "GpuShare", "Gpus", "WeightsGib", "gpu_memory"]
+if TYPE_CHECKING:
+    from kvpool.models import KvShape
+
+__all__ = ["GPUS", "Gpu", "GpuMemory", "GpuShare", "Gpus", "WeightsGib", "gpu_memory", "say_copies"]
 
 #: GiB of memory, by name.
 GPUS: Final[dict[str, float]] = {
@@ -64,7 +68,7 @@ Gpu = Annotated[
 Gpus = Annotated[
     int | None,
     typer.Option(
-        help="GPUs that weights and KV are divided among. Of MLA under tensor parallelism each has all KV: 1.",
+        help="GPUs that weights and KV are divided among; those beyond a model's KV heads only under data parallelism.",
         metavar="N",
         rich_help_panel=_PANEL,
         show_default="1",
@@ -155,3 +159,31 @@ def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, sha
             f"--gpus {math.ceil(weights_gib / (GPUS[name] * used)) + 1} have room for both",
         )
     return memory
+
+
+def kv_heads(shape: KvShape) -> int | None:
+    """The fewest heads that a layer of attention keeps, 1 of latents; ``None`` without attention.
+
+    >>> from kvpool.models import kv_shape
+    >>> kv_heads(kv_shape("Llama-3.1-8B")), kv_heads(kv_shape("DeepSeek-V3")), kv_heads(kv_shape("Gemma-4-31B"))
+    (8, 1, 4)
+    """
+    found = []
+    for kind in shape.layers:
+        heads = re.match(r"(\d+) x ", kind.what)
+        if kind.kind != "state" and (heads or kind.what.startswith("MLA")):
+            found.append(int(heads[1]) if heads else 1)
+    return min(found, default=None)
+
+
+def say_copies(memory: GpuMemory | None, shape: KvShape | None) -> None:
+    """Say on stderr, of more GPUs than KV heads, that tensor parallelism would keep copies."""
+    heads = None if shape is None else kv_heads(shape)
+    if memory is None or shape is None or heads is None or memory.gpus <= heads:
+        return
+    words = "one KV head" if heads == 1 else f"{heads} KV heads"
+    typer.echo(
+        f"note: {shape.name} has {words} to a layer: tensor parallelism over {memory.gpus} GPUs keeps "
+        f"{memory.gpus / heads:g} copies of each; so much KV fits with data parallelism alone",
+        err=True,
+    )

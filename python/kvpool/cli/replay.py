@@ -17,12 +17,14 @@ import kvpool
 from kvpool.cli import options
 from kvpool.cli.capacity import SizeOptions
 from kvpool.cli.files import check_output
-from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory
+from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
 from kvpool.cli.plot import HitRatePlot, need_matplotlib
 from kvpool.cli.problems import UsageError, bad_usage
+from kvpool.cli.replay_tiers import beneath, stacks, with_tiers
 from kvpool.cli.report import Outcome, print_report
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import advance, load
+from kvpool.cli.size_tiers import DiskRead, DiskTib, HostGib, HostRead, tiers_asked
 from kvpool.errors import HashingError, InvalidArgumentError
 from kvpool.sizing.grouped import DEFAULT_KEEP, group_arguments, parse_keep
 
@@ -36,6 +38,8 @@ REPLAY_EXAMPLES: Final = """Examples:
   kvpool replay example --capacity-gib 60 --model llama-3.1-8b
 
   kvpool replay trace.jsonl --gpu h100 --gpus 2 --weights-gib 140 --model llama-3.3-70b
+
+  kvpool replay trace.jsonl --gpu h100 --model llama-3.1-8b --host-gib 256 --disk-tib 4 --disk-read 6GB/s
 
   kvpool replay trace.jsonl --capacity-gib 300 --model qwen3-next-80b-a3b --keep 2048
 
@@ -82,6 +86,10 @@ def replay_command(
     step_tokens: options.StepTokens = None,
     step_ms: options.StepMs = None,
     prefill_tokens_per_s: options.PrefillTokensPerS = None,
+    host_gib: HostGib = None,
+    host_read: HostRead = None,
+    disk_tib: DiskTib = None,
+    disk_read: DiskRead = None,
     threads: options.Threads = 0,
     as_json: options.AsJson = False,
     as_csv: options.AsCsv = False,
@@ -110,6 +118,7 @@ def replay_command(
         capacity_blocks, capacity_gib, model, dtype, layers, kv_heads, head_dim, latent_dim, config, memory
     )
     capacity = sizes.capacity(block_size)
+    say_copies(memory, capacity.shape)
     try:
         kept = parse_keep(keep)
     except InvalidArgumentError as error:
@@ -121,6 +130,8 @@ def replay_command(
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in timed)
         raise UsageError(f"lookup mode has no time in it and takes no {refused}", "--mode engine has")
     blocks = {"block_size": block_size} if groups is None else group_arguments(groups, kept)
+    tiers = tiers_asked(host_gib, host_read, disk_tib, disk_read, capacity.shape)
+    below = beneath(tiers, capacity, mode)
     if png is not None:
         check_output(png, ".png", trace)
         need_matplotlib()
@@ -138,8 +149,9 @@ def replay_command(
         progress=progress,
     )
     ready = time.perf_counter()
-    try:
-        replay = kvpool.traces.Replay(
+
+    def start(below: list[tuple[int, float]], **more: Any) -> kvpool.traces.Replay:
+        return kvpool.traces.Replay(
             loaded,
             mode=mode,
             capacity_blocks=capacity.blocks,
@@ -148,20 +160,26 @@ def replay_command(
             seed=seed,
             eviction=cast("EvictionPolicy", eviction),
             threads=threads,
-            journal=None if journal is None else kvpool.journal.Journal(journal),
+            tiers=below or None,
             **blocks,
             **given,
+            **more,
         )
+
+    try:
+        before = stacks(tiers, below, start, lambda replay, name: advance(replay, progress=progress, name=name))
+        replay = start(below, journal=None if journal is None else kvpool.journal.Journal(journal))
     except (InvalidArgumentError, HashingError) as error:
         raise bad_usage(error) from error
     plot = HitRatePlot(png, replay) if png else None
     advance(replay, progress=progress, each_slice=plot.sample if plot else None)
     replay.flush_journal()
+    report = json.loads(replay.report_json())
     outcome = Outcome(
         source=source,
         trace=loaded.summary(),
         capacity=capacity,
-        report=json.loads(replay.report_json()),
+        report=with_tiers(report, tiers, before) if tiers else report,
         read_seconds=ready - began,
         wall_seconds=time.perf_counter() - ready,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

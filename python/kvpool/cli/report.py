@@ -13,6 +13,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.replay_tiers import print_replay_tiers
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
     if (engine := report["engine"]) is not None and engine["overloaded"]:
         console.print(Text(_overload(engine)))
         console.print()
+    print_replay_tiers(report, console)
     if misses := report.get("misses"):
         console.print(_miss_table(misses))
     definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")

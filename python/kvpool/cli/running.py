@@ -113,7 +113,13 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def advance(replay: kvpool.traces.Replay, *, progress: bool, each_slice: Callable[[], None] | None = None) -> None:
+def advance(
+    replay: kvpool.traces.Replay,
+    *,
+    progress: bool,
+    each_slice: Callable[[], None] | None = None,
+    name: str = "replay",
+) -> None:
     """Run the replay to its end, in slices: between them the bar moves and Ctrl-C is noticed.
 
     On a terminal the bar moves; elsewhere its last state is one line, and only if ``progress`` is true.
@@ -122,7 +128,7 @@ def advance(replay: kvpool.traces.Replay, *, progress: bool, each_slice: Callabl
     total = replay.total
     requests = min(_SLICE, max(1, total // 200))
     columns = (
-        TextColumn("replay"),
+        TextColumn(name),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("requests"),
@@ -130,7 +136,7 @@ def advance(replay: kvpool.traces.Replay, *, progress: bool, each_slice: Callabl
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not progress) as bar:
-        task = bar.add_task("replay", total=total)
+        task = bar.add_task(name, total=total)
         done = 0
         while done < total:
             done = replay.advance(requests)

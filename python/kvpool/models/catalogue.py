@@ -15,6 +15,10 @@
   Mamba-2. Nemotron's state is in ``mamba_ssm_cache_dtype``, fp32 where that is missing, Granite's in bf16: what vLLM
   0.33 does by default.
 
+Not from the file itself, but from model cards and from copies of it: MiniMax-M2, Qwen3.5, Qwen3.6, Qwen3-Coder,
+GLM-4.7-Flash. Taken over from the models that they go on from, unread: GLM-4.7 (GLM-4.6), Kimi-K2.5 (Kimi-K2),
+Mistral-Small-3.2 (3.1). ``--config config.json`` reads yours.
+
 Layers of draft heads (MTP, EAGLE) are not counted. Attention that keeps one entry for several tokens (DeepSeek-V4) has
 no shape here yet, so those models are left out. :func:`kvpool.models.read_config` reads these fields from a file of
 yours.

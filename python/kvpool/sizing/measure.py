@@ -57,6 +57,7 @@ PAPERS: Final = {
     "lrfu": "Lee et al., IEEE TC 50(12), 2001",
     "gdsf": "Cherkasova, HPL-98-69R1, 1998",
     "adaptive": "kvpool, docs/eviction-study.md",
+    "hazard": "kvpool, docs/eviction-study.md; after LHD, Beckmann et al., NSDI 2018",
 }
 
 #: Policies that have an order of their own: all but the one whose order the caller states.
@@ -70,6 +71,7 @@ DEFAULT_POLICIES: Final[tuple[EvictionPolicy, ...]] = (
     "s3-fifo",
     "arc",
     "adaptive",
+    "hazard",
 )
 #: Per cent of the trace's different blocks.
 DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")

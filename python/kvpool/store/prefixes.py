@@ -1,7 +1,8 @@
 """A store beneath a scheduler's own :class:`kvpool.CacheManager`: loaded ahead of admission, written behind commits.
 
-Owns: which slot of the arena is whose. The manager decides what is cached on the device, the store what is kept beneath
-it; content may be in both. Between them bytes go through slots, copied by the engine. One KV-cache group.
+Owns: what is on its way between device, host and store. The manager decides what is cached on the device, the store
+what is kept beneath it, and between them bytes go through slots of host memory, copied by the engine; with ``host``
+they stay there, too. Content may be in all three. One KV-cache group.
 
 >>> from kvpool.store import Arena, Disk, Namespace, PrefixStore, Store
 >>> import tempfile
@@ -39,11 +40,11 @@ it; content may be in both. Between them bytes go through slots, copied by the e
 
 from __future__ import annotations
 
-import collections
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvpool._core.hashing import HashCursor
-from kvpool.errors import InvalidArgumentError, RequestStateError, SlotBusyError, StaleEpochError
+from kvpool.errors import InvalidArgumentError, RequestStateError, StaleEpochError
+from kvpool.store.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +62,7 @@ __all__ = ["Prefetch", "PrefixStore"]
 class Prefetch:
     """A prompt whose cached prefix is being completed from the store. Made by ``PrefixStore.prefetch``."""
 
-    __slots__ = ("_asked", "_block_size", "_digests", "_done", "_first", "_jobs", "_slots", "cursor")
+    __slots__ = ("_admitted", "_asked", "_block_size", "_digests", "_done", "_first", "_jobs", "_slots", "cursor")
 
     def __init__(self, cursor: HashCursor, block_size: int, first: int, digests: list[bytes]) -> None:
         #: The prepared prompt.
@@ -73,6 +74,8 @@ class Prefetch:
         self._asked = False
         self._jobs = 0
         self._done = False
+        #: The request that was admitted while this was on its way, and its admission.
+        self._admitted: tuple[RequestId, Admission] | None = None
 
     @property
     def done(self) -> bool:
@@ -88,19 +91,25 @@ class Prefetch:
 class PrefixStore:
     """What a scheduler puts between its manager and a store.
 
-    No call but ``wait`` waits for the store; copies are the engine's, made inside of ``admit`` and ``save``.
+    No call but ``wait`` waits for the store; copies are the engine's, made inside of ``admit``, ``save`` and ``poll``.
 
     Args:
         manager: With one KV-cache group.
         store: Over ``arena``, with ``staged=True``: slots are used again as soon as their jobs have ended.
-        arena: A slot is at least a block's bytes. As many blocks can be on their way, or loaded and not admitted yet.
+        arena: A slot is at least a block's bytes. As many blocks can be on their way, loaded and not admitted yet, or,
+            with ``host``, kept.
         copy_in: Copies slots to blocks of the device: pairs of both. It returns when the slots may be written to
             again, and when what reads the blocks later is ordered behind it.
         copy_out: Copies blocks of the device to slots: pairs of both. It returns when the bytes are there.
         block_bytes: Bytes of a block; a whole slot by default.
+        host: Whether slots that nobody has keep what they have: host memory is a tier between device and store. What
+            is there needs no load, and is not copied out again; what was used last goes last.
+        write: When blocks go to the store: ``through``, when they are saved, or ``back``, when a quarter of the slots
+            is not free any more; with ``host`` alone. What goes back is written at once, whatever the store admits.
 
     Raises:
-        InvalidArgumentError: The manager has several KV-cache groups; a block is larger than a slot.
+        InvalidArgumentError: The manager has several KV-cache groups; a block is larger than a slot; ``write`` is
+            neither, or ``back`` without ``host``.
     """
 
     def __init__(
@@ -112,26 +121,33 @@ class PrefixStore:
         copy_in: Callable[[Pairs], object],
         copy_out: Callable[[Pairs], object],
         block_bytes: int | None = None,
+        host: bool = False,
+        write: Literal["through", "back"] = "through",
     ) -> None:
         if manager.num_groups != 1:
             raise InvalidArgumentError(f"the manager has {manager.num_groups} KV-cache groups: must be one")
         if not 1 <= (block_bytes or 1) <= arena.slot_bytes:
             raise InvalidArgumentError(f"block_bytes is {block_bytes}: must be from 1 to a slot's {arena.slot_bytes}")
-        self._manager, self._store, self._arena = manager, store, arena
+        if write not in ("through", "back") or (write == "back" and not host):
+            raise InvalidArgumentError(f"write is {write!r} and host {host}: must be through, or back with host")
+        self._manager, self._store = manager, store
         self._copy_in, self._copy_out = copy_in, copy_out
         self._block_bytes = block_bytes or arena.slot_bytes
         self._epoch = manager.epoch
-        self._free = collections.deque(range(arena.slots))
-        #: By job: what it is of, and the slots that it has.
-        self._jobs: dict[int, tuple[Prefetch | None, list[int]]] = {}
+        self._slots = Slots(arena, keeps=host)
+        self._host, self._back = host, write == "back"
+        #: Slots that a store that is written back has ready.
+        self._ready = max(1, arena.slots // 4)
+        #: By job: what it is of, the slots that it has, and, of a load, the blocks behind the device's that they are.
+        self._jobs: dict[int, tuple[Prefetch | None, list[int], list[int]]] = {}
 
     @property
     def free_slots(self) -> int:
-        """Slots that nothing has."""
-        return len(self._free)
+        """Slots that could be taken now, at least: those that nothing has, and what was kept and is written."""
+        return self._slots.reclaimable
 
     def prefetch(self, prompt: Sequence[int] | HashCursor, extra: ExtraKeys | None = None) -> Prefetch:
-        """Begins to load what the store has of a prompt behind what the device has.
+        """Begins to load what host and store have of a prompt behind what the device has.
 
         For a request that waits to be admitted; ``poll`` goes on with it. Loads as many blocks as there are free slots.
         The last token of a prompt is never loaded, for it has to be computed. O(blocks), plus hashing. A prefetch that
@@ -156,73 +172,105 @@ class PrefixStore:
         return started
 
     def _go_on(self, started: Prefetch) -> None:
-        """Loads what is there, from the first block on; a shared back end is asked once for what is not known."""
+        """Takes what host memory has and loads the rest, from the first block on; what is not known is asked once."""
         digests = started._digests
-        there = len(digests)
+        kept = [self._slots.find(digest) for digest in digests]
         if not started._asked:
             known = self._store.contains(digests)
-            if "unknown" in known:
+            if any(slot is None and presence == "unknown" for slot, presence in zip(kept, known, strict=True)):
                 started._asked = True
                 started._jobs += 1
-                self._jobs[self._store.probe(digests)] = (started, [])
+                self._jobs[self._store.probe(digests)] = (started, [], [])
                 return
-            there = next((at for at, presence in enumerate(known) if presence != "here"), there)
-        slots = self._take(there)
-        if slots:
+            there = zip(kept, known, strict=True)
+            end = next((at for at, (slot, of) in enumerate(there) if slot is None and of != "here"), len(digests))
+            kept = kept[:end]
+        # What is kept is held first: room for what is loaded is made of something else.
+        for slot in kept:
+            if slot is not None:
+                self._slots.use(slot)
+        loads = [at for at, slot in enumerate(kept) if slot is None]
+        taken = self._slots.take(len(loads))
+        if len(taken) < len(loads):
+            end = loads[len(taken)]
+            self._slots.leave([slot for slot in kept[end:] if slot is not None])
+            kept = kept[:end]
+        loads = loads[: len(taken)]
+        into = iter(taken)
+        started._slots = [next(into) if slot is None else slot for slot in kept]
+        if loads:
             started._jobs += 1
-            started._slots = slots
-            job = self._store.get(digests[: len(slots)], slots, lengths=self._block_bytes)
-            self._jobs[job] = (started, slots)
+            job = self._store.get([digests[at] for at in loads], taken, lengths=self._block_bytes)
+            self._jobs[job] = (started, taken, loads)
 
-    def admit(self, request_id: RequestId, started: Prefetch, **settings: Any) -> Admission:
+    def admit(self, request_id: RequestId, started: Prefetch, *, loading: bool = False, **settings: Any) -> Admission:
         """Admits the request of a prefetch: cached blocks of the device, then those that were loaded, then new ones.
 
-        What is still on its way is not waited for, and not used. If the device has forgotten meanwhile what the loaded
-        blocks follow, they are not used either. ``manager.request(request_id).computed_tokens`` is where the engine
-        goes on. O(blocks).
+        What is still on its way is not waited for, and not used, unless ``loading`` is set. If the device has forgotten
+        meanwhile what the loaded blocks follow, they are not used either. ``manager.request(request_id)`` says as
+        ``computed_tokens`` where the engine goes on. O(blocks).
 
         Args:
             request_id: A new id.
             started: Its prefetch. It is used up by this; if the admission is refused, it can be admitted again.
+            loading: Whether what is on its way is waited for by the request: it has its blocks, is ``loading``, and
+                runs once ``poll`` has copied in what has arrived. It may be released meanwhile.
             settings: As of ``CacheManager.admit``, but for ``out`` and ``external_tokens``.
 
         Raises:
             OutOfBlocksError, DuplicateRequestError, InvalidArgumentError: As ``CacheManager.admit``.
         """
-        if started._done:
+        if started._done or started._admitted:
             raise InvalidArgumentError("this prefetch was admitted or dropped already")
         block_size = self._manager.block_size
-        first, slots = started._first, started._slots if started.done else []
+        first, slots = started._first, started._slots if started.done or loading else []
         cached, end = self._manager.probe(started.cursor).cached_blocks, first + len(slots)
         external = end * block_size if first <= cached < end else 0
         admission = self._manager.admit(request_id, started.cursor, external_tokens=external, **settings)
-        if external:
-            loaded = range(admission.cached_blocks, end)
-            copied = False
-            try:
-                self._copy_in([(slots[at - first], admission.block_ids[at]) for at in loaded])
-                copied = True
-            finally:
-                # Of a copy that failed nothing is taken: the engine computes it.
-                self._manager.external_done(request_id, None if copied else admission.cached_tokens)
-        self.drop(started)
+        if external and not started.done:
+            started._admitted = request_id, admission
+        elif external:
+            self._bring_in(request_id, admission, started)
+            self.drop(started)
+        else:
+            self.drop(started)
         return admission
 
+    def _bring_in(self, request_id: RequestId, admission: Admission, started: Prefetch) -> None:
+        """Copies in what was loaded for a request, and says so to the manager."""
+        first, end = started._first, started._first + len(started._slots)
+        brought = admission.cached_tokens
+        try:
+            if end > admission.cached_blocks:
+                loaded = range(admission.cached_blocks, end)
+                self._copy_in([(started._slots[at - first], admission.block_ids[at]) for at in loaded])
+                brought = end * self._manager.block_size
+        finally:
+            # Of a copy that failed nothing is taken: the engine computes it.
+            self._manager.external_done(request_id, brought)
+
     def drop(self, started: Prefetch) -> None:
-        """Gives up a prefetch: what it has loaded is let go, what is on its way when it has ended."""
-        if not started._done:
+        """Gives up a prefetch: what it has loaded is let go, what is on its way when it has ended.
+
+        Of one that a loading request waits for, nothing: release the request.
+        """
+        if not started._done and not started._admitted:
             started._done = True
             if started.done:
-                self._free.extend(started._slots)
-                started._slots = []
+                self._let_go(started)
+
+    def _let_go(self, started: Prefetch) -> None:
+        self._slots.leave(started._slots)
+        started._slots = []
 
     def save(self, request_id: RequestId) -> int:
         """Offers the computed blocks of a request that the store does not have, and returns how many.
 
         Call it after each commit, and a block is written as soon as it is full; or before ``release`` alone. Copies the
         blocks to slots first; without a free slot the rest is left out, to be offered the next time. Blocks that the
-        store admits at the second offer are copied twice. Of a request from before ``renew`` nothing is offered: its KV
-        is of other weights. O(tokens).
+        store admits at the second offer are copied twice, but from host memory. With ``host`` what the store has is
+        copied to host memory, too; with ``write="back"`` nothing is offered now. Of a request from before ``renew``
+        nothing is offered: its KV is of other weights. O(tokens).
 
         Args:
             request_id: A request that holds its blocks on the device.
@@ -242,54 +290,119 @@ class PrefixStore:
             return 0
         block_size = self._manager.block_size
         digests = cursor.digests()[: info.computed_tokens // block_size]
-        missing = [at for at, known in enumerate(self._store.contains(digests)) if known in ("absent", "unknown")]
-        slots = self._take(len(missing))
-        missing = missing[: len(slots)]
-        if missing:
+        known = self._store.contains(digests)
+        kept = [self._slots.find(digest) for digest in digests]
+        for slot in kept:
+            if slot is not None:
+                self._slots.use(slot)
+        offered = [presence in ("absent", "unknown") for presence in known]
+        wanted = [at for at, slot in enumerate(kept) if slot is None and (offered[at] or self._host)]
+        taken = self._slots.take(len(wanted))
+        wanted = wanted[: len(taken)]
+        if wanted:
             table = self._manager.block_ids(request_id)
             try:
-                self._copy_out([(table[at], slot) for at, slot in zip(missing, slots, strict=True)])
+                self._copy_out([(table[at], slot) for at, slot in zip(wanted, taken, strict=True)])
             except BaseException:
-                self._free.extend(slots)
+                self._slots.leave(taken)
+                self._slots.leave([slot for slot in kept if slot is not None])
                 raise
-            tokens_of = [(at * block_size, block_size) for at in missing]
-            job = self._store.put([digests[at] for at in missing], slots, lengths=self._block_bytes, tokens=tokens_of)
-            self._jobs[job] = (None, slots)
-        return len(missing)
+            for at, slot in zip(wanted, taken, strict=True):
+                kept[at] = slot
+                if self._host:
+                    self._slots.keep(slot, digests[at])
+        if self._back:
+            for at, slot in zip(wanted, taken, strict=True):
+                if offered[at]:
+                    self._slots.soil(slot, at * block_size)
+            self._slots.leave([slot for slot in kept if slot is not None])
+            self._write_back()
+            return sum(offered[at] for at in wanted)
+        going = [(at, slot) for at, slot in enumerate(kept) if slot is not None and offered[at]]
+        self._slots.leave([slot for at, slot in enumerate(kept) if slot is not None and not offered[at]])
+        if going:
+            places, slots = [at for at, _ in going], [slot for _, slot in going]
+            tokens_of = [(at * block_size, block_size) for at in places]
+            job = self._store.put([digests[at] for at in places], slots, lengths=self._block_bytes, tokens=tokens_of)
+            self._jobs[job] = (None, slots, [])
+        return len(going)
 
     def poll(self) -> None:
-        """Takes in what has ended. Call it every step: it waits for nothing."""
+        """Takes in what has ended, and writes back what has to make room. Every step: it waits for nothing."""
         self._take_in(self._store.poll())
+        self._write_back()
 
     def wait(self, timeout: float = 1.0) -> None:
         """As ``poll``, until nothing is on its way, each time at most for ``timeout`` seconds."""
+        self._write_back()
         while self._jobs:
             ended = self._store.wait(timeout)
             if not ended:
                 return
             self._take_in(ended)
+            self._write_back()
+
+    def flush(self, timeout: float = 1.0) -> None:
+        """Writes back everything, and waits: before the engine ends."""
+        self._write_back(all_of_it=True)
+        self.wait(timeout)
+
+    def _write_back(self, *, all_of_it: bool = False) -> None:
+        """Offers what is dirty, the oldest first, until enough slots are or will be free."""
+        block_size = self._manager.block_size
+        coming = sum(len(slots) for started, slots, _ in self._jobs.values() if started is None)
+        while self._back and (all_of_it or self._slots.reclaimable + coming < self._ready):
+            dirty = self._slots.next_dirty()
+            if dirty is None:
+                return
+            slot, digest, first_token = dirty
+            tokens = [(first_token, block_size)]
+            job = self._store.put([digest], [slot], lengths=self._block_bytes, tokens=tokens, admit="always")
+            self._jobs[job] = (None, [slot], [])
+            coming += 1
 
     def _take_in(self, ended: list[tuple[int, list[Outcome]]]) -> None:
         for job, outcomes in ended:
-            started, slots = self._jobs.pop(job)
+            started, slots, loads = self._jobs.pop(job)
             if started is None:
-                self._free.extend(slots)
+                self._slots.leave(slots)
                 continue
             started._jobs -= 1
-            loaded = next((at for at, outcome in enumerate(outcomes) if outcome != "ok"), len(outcomes))
             if slots:
-                started._slots = slots[:loaded]
-                self._free.extend(slots[loaded:])
-            if started._done:
-                self._free.extend(started._slots)
-                started._slots = []
-            elif not slots:
-                started._digests = started._digests[:loaded]
+                self._loaded(started, slots, loads, outcomes)
+                continue
+            if not started._done:
+                there = zip(started._digests, outcomes, strict=True)
+                lacking = (at for at, (of, outcome) in enumerate(there) if outcome != "ok" and not self._has(of))
+                started._digests = started._digests[: next(lacking, None)]
                 self._go_on(started)
 
+    def _has(self, digest: bytes) -> bool:
+        return self._slots.find(digest) is not None
+
+    def _loaded(self, started: Prefetch, slots: list[int], loads: list[int], outcomes: list[Outcome]) -> None:
+        """A load has ended. Behind the first block that is not there nothing is of use."""
+        for slot, at, outcome in zip(slots, loads, outcomes, strict=True):
+            if outcome == "ok" and self._host and started.cursor.epoch == self._epoch:
+                self._slots.keep(slot, started._digests[at])
+        end = next((at for at, outcome in zip(loads, outcomes, strict=True) if outcome != "ok"), len(started._slots))
+        self._slots.leave(started._slots[end:])
+        started._slots = started._slots[:end]
+        admitted, started._admitted = started._admitted, None
+        started._done |= admitted is not None
+        try:
+            if admitted is not None and self._manager.request(admitted[0]).state == "loading":
+                self._bring_in(*admitted, started)
+            elif admitted is not None:
+                self._manager.external_done(admitted[0], admitted[1].cached_tokens)  # released meanwhile: it ends now
+        finally:
+            if started._done:
+                self._let_go(started)
+
     def renew(self, namespace: Namespace) -> None:
-        """Other weights: nothing of before is found any more, on the device (``bump_epoch``) and in the store."""
+        """Other weights: nothing of before is found any more, on the device (``bump_epoch``), in host and store."""
         self._epoch = self._manager.bump_epoch()
+        self._slots.forget_all()
         self._store.renew(namespace)
 
     def _check_epoch(self) -> None:
@@ -298,18 +411,3 @@ class PrefixStore:
             raise StaleEpochError(
                 f"the manager is in epoch {self._manager.epoch}, the store in {self._epoch}: call renew, not bump_epoch"
             )
-
-    def _take(self, wanted: int) -> list[int]:
-        """Free slots, as many as are wanted and there; none that a transfer which timed out still has."""
-        taken: list[int] = []
-        for _ in range(len(self._free)):
-            if len(taken) == wanted:
-                break
-            slot = self._free.popleft()
-            try:
-                self._arena.write(slot, b"")
-            except SlotBusyError:
-                self._free.append(slot)
-            else:
-                taken.append(slot)
-        return taken

@@ -15,6 +15,7 @@
 //! | `2q` | of what came lately; what comes back soon after is kept by recency | O(1) |
 //! | `lrfu` | the smallest count of uses, each halved with time; remembered after eviction | O(log n) |
 //! | `gdsf` | the cheapest to compute again for how often it is used | O(log n) |
+//! | `hazard` | what is least likely to come back soon, by what content of its class did | O(1), and O(classes) per moment |
 //!
 //! and the core's [`lru`, `s3-fifo` and `adaptive`](EvictionPolicy).
 //!
@@ -29,6 +30,7 @@
 mod arc;
 mod fifo;
 mod gdsf;
+mod hazard;
 mod heap;
 mod last_access;
 mod lfu;
@@ -42,6 +44,7 @@ use kvpool::{EvictionPolicy, PoolError, eviction_policy};
 pub use arc::AdaptiveReplacement;
 pub use fifo::Fifo;
 pub use gdsf::Gdsf;
+pub use hazard::Hazard;
 pub use last_access::LastAccessEvictor;
 pub use lfu::{Lfu, LfuDa};
 pub use lrfu::Lrfu;
@@ -74,6 +77,8 @@ pub const TWO_Q: EvictionPolicy = eviction_policy!("2q", TwoQ::new);
 pub const LRFU: EvictionPolicy = eviction_policy!("lrfu", Lrfu::new);
 /// Greedy dual, size and frequency: see [`Gdsf`].
 pub const GDSF: EvictionPolicy = eviction_policy!("gdsf", Gdsf::new);
+/// By when content comes back: see [`Hazard`].
+pub const HAZARD: EvictionPolicy = eviction_policy!("hazard", Hazard::new);
 
 /// Every policy, the core's too. New ones go to the end: fuzzers' inputs know them by number.
 pub const ALL: &[EvictionPolicy] = &[
@@ -89,6 +94,7 @@ pub const ALL: &[EvictionPolicy] = &[
     LRFU,
     GDSF,
     EvictionPolicy::ADAPTIVE,
+    HAZARD,
 ];
 
 /// Those that the advisor of kvpool's bindings compares unless it is told otherwise.

@@ -28,6 +28,6 @@ fn what_is_not_there_is_refused_with_all_that_is() {
     assert!(matches!(&error, PoolError::InvalidConfig { field: "eviction", .. }));
     assert_eq!(
         error.to_string(),
-        "eviction is \"mru\": must be one of lru, last-accessed, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive"
+        "eviction is \"mru\": must be one of lru, last-accessed, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive, hazard"
     );
 }

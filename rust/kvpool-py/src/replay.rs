@@ -1,7 +1,7 @@
 //! `Replay`.
 
 use kvpool::groups::{GroupSpec, Groups, Keep};
-use kvpool_replay::replay::{Replay, ReplayConfig};
+use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};
 use pyo3::prelude::*;
 
 use crate::convert::{Int, Text, count, float, int};
@@ -38,7 +38,7 @@ impl PyReplay {
     #[pyo3(signature = (
         trace, *, mode="lookup", block_size=16, groups=None, capacity_blocks=100_000, algorithm="sha256", verify="none", seed=None,
         eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
-        prefill_tokens_per_s=50_000.0, threads=0, journal=None
+        prefill_tokens_per_s=50_000.0, tiers=None, threads=0, journal=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
@@ -58,9 +58,13 @@ impl PyReplay {
         #[pyo3(from_py_with = int)] step_tokens: i128,
         #[pyo3(from_py_with = float)] step_ms: f64,
         #[pyo3(from_py_with = float)] prefill_tokens_per_s: f64,
+        tiers: Option<Vec<(Int, f64)>>,
         #[pyo3(from_py_with = int)] threads: i128,
         journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
+        let tier = |(blocks, load_ms_per_block): (Int, f64)| {
+            Ok(TierConfig { blocks: count(py, "blocks of a tier", blocks)?, load_ms_per_block })
+        };
         let config = ReplayConfig {
             mode: named(py, mode)?,
             block_size: count(py, "block_size", block_size)?,
@@ -76,6 +80,7 @@ impl PyReplay {
             step_tokens: count(py, "step_tokens", step_tokens)?,
             step_ms,
             prefill_tokens_per_s,
+            tiers: tiers.unwrap_or_default().into_iter().map(tier).collect::<PyResult<_>>()?,
             threads: count(py, "threads", threads)?,
         };
         let trace = trace.get().shared();

@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use kvpool::Finish;
+
 /// What is known of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Label<'a> {
@@ -16,6 +18,8 @@ pub struct Label<'a> {
     pub kind: Option<&'a str>,
     /// How long the client waited before it, after the answer before it, in ms.
     pub think_ms: Option<f64>,
+    /// How it ended.
+    pub finish: Finish,
 }
 
 /// The labels of a trace's requests, in the same order; or none.
@@ -24,8 +28,8 @@ pub struct Label<'a> {
 /// use kvpool_replay::labels::{Label, Labels};
 ///
 /// let mut labels = Labels::default();
-/// labels.push(Label { session: Some("chat 7"), kind: Some("text"), think_ms: None });
-/// labels.push(Label { session: Some("chat 7"), kind: None, think_ms: Some(1500.0) });
+/// labels.push(Label { session: Some("chat 7"), kind: Some("text"), ..Label::default() });
+/// labels.push(Label { session: Some("chat 7"), think_ms: Some(1500.0), ..Label::default() });
 /// assert_eq!((labels.len(), labels.sessions()), (2, &["chat 7".to_owned()][..]));
 /// assert_eq!(labels.get(1).think_ms, Some(1500.0));
 /// assert_eq!(labels.get(9), Label::default());
@@ -37,11 +41,12 @@ pub struct Labels {
     kinds: Names,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Entry {
     session: Option<u32>,
     kind: Option<u32>,
     think_ms: Option<f64>,
+    finish: Finish,
 }
 
 /// Different names, numbered in the order of first use.
@@ -73,7 +78,7 @@ impl Labels {
     pub fn push(&mut self, label: Label<'_>) {
         let session = label.session.and_then(|name| self.sessions.number(name));
         let kind = label.kind.and_then(|name| self.kinds.number(name));
-        self.entries.push(Entry { session, kind, think_ms: label.think_ms });
+        self.entries.push(Entry { session, kind, think_ms: label.think_ms, finish: label.finish });
     }
 
     /// The label of request `index` (from 0); empty beyond the last one.
@@ -83,6 +88,7 @@ impl Labels {
             session: self.sessions.get(entry.session),
             kind: self.kinds.get(entry.kind),
             think_ms: entry.think_ms,
+            finish: entry.finish,
         })
     }
 
@@ -124,8 +130,6 @@ impl Labels {
 
     /// Whether nothing is known of any request: as good as no labels.
     pub(crate) fn say_nothing(&self) -> bool {
-        self.entries
-            .iter()
-            .all(|entry| entry.session.is_none() && entry.kind.is_none() && entry.think_ms.is_none())
+        self.entries.iter().all(|entry| *entry == Entry::default())
     }
 }

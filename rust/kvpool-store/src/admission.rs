@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use kvpool::PoolError;
 use kvpool::evictor::parts::Ghosts;
 
-use crate::header::ObjectKey;
+use crate::object::ObjectKey;
 
 /// Whether an object is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

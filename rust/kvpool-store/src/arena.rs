@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapMut, MmapRaw};
 
-use crate::backend::{PAGE, pages};
 use crate::error::StoreError;
+use crate::object::{PAGE, pages};
 
 /// The state of a slot that has a writer; any other is its number of readers.
 const WRITER: u32 = u32::MAX;

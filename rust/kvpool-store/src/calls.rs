@@ -7,7 +7,8 @@ use kvpool::EvictionPolicy;
 use crate::admission::Admit;
 use crate::breaker::BreakerConfig;
 use crate::error::Why;
-use crate::header::{ObjectKey, TokenRange};
+use crate::header::TokenRange;
+use crate::object::ObjectKey;
 
 /// How a store behaves.
 #[derive(Clone, Copy, Debug)]

@@ -22,11 +22,10 @@ use std::collections::VecDeque;
 
 use hashbrown::{HashMap, HashSet};
 use kvpool::evictor::Content;
-use kvpool::{BlockId, EvictionPolicy, Policy, PoolError};
+use kvpool::{BlockId, EvictionPolicy, Policy, PoolError, Release};
 
-use crate::backend::{ObjectName, Place};
-use crate::header::ObjectKey;
 use crate::namespace::NamespaceDigest;
+use crate::object::{ObjectKey, ObjectName, Place};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -213,7 +212,7 @@ impl Directory {
     /// These places were used, all at one moment. New ones enter the order by it.
     pub(crate) fn touch(&mut self, places: &mut [(Place, bool)]) {
         places.sort_by_key(|&(place, _)| std::cmp::Reverse(self.entries[place as usize].depth));
-        self.order.begin_release();
+        self.order.begin_release(&Release::default());
         for &mut (place, new) in places {
             if self.entries[place as usize].key.is_none() {
                 continue; // evicted for another object of the same call

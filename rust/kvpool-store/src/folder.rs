@@ -21,10 +21,11 @@ use std::time::{Duration, SystemTime};
 
 use kvpool::BlockHash;
 
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, PAGE, Place, pages, places};
+use crate::backend::Backend;
 use crate::error::{BackendError, StoreError};
-use crate::header::{Header, ObjectKey, TokenRange};
+use crate::header::{Header, TokenRange};
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Place, pages, places};
 
 /// Which folder, and how much of it.
 #[derive(Clone, Debug)]

@@ -26,8 +26,8 @@
 use kvpool::BlockHash;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::backend::ObjectName;
 use crate::namespace::{FORMAT_VERSION, NamespaceDigest};
+use crate::object::{ObjectKey, ObjectName};
 
 /// Bytes of an encoded header.
 pub const HEADER_BYTES: usize = CHECKED + 8;
@@ -35,15 +35,6 @@ pub const HEADER_BYTES: usize = CHECKED + 8;
 const MAGIC: [u8; 8] = *b"kvpoolob";
 /// Bytes that the header's checksum covers.
 const CHECKED: usize = 104;
-
-/// What an object is found by: the digest of a whole prefix, and the KV-cache group whose bytes they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectKey {
-    /// The block's hash: all 32 bytes of it.
-    pub hash: BlockHash,
-    /// The KV-cache group; 0 where there is only one.
-    pub group: u32,
-}
 
 /// The tokens whose keys and values an object holds. For who looks at a store: an object is found by its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::arena::{Reading, Writing};
-use crate::backend::{ObjectName, Place};
-use crate::header::{ObjectKey, TokenRange};
+use crate::header::TokenRange;
 use crate::namespace::NamespaceDigest;
+use crate::object::{ObjectKey, ObjectName, Place};
 
 /// One object to move.
 #[derive(Debug)]

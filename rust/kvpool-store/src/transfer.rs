@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use crate::arena::{Arena, Reading, Writing};
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page, Place};
 use crate::ends::End;
 use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
+use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 use crate::queue::{Lent, Target, Work};
 
 /// An object that is being moved. Made by a store, for a [`Lane`](crate::Lane) to move.
@@ -36,6 +36,12 @@ enum Way {
         from: Source,
         replaces: Vec<ObjectName>,
     },
+}
+
+/// What is moved: from a place, or a name where none is known; to a place, where those of some names may be.
+pub(crate) enum Moving<'a> {
+    Read(Option<Place>, &'a ObjectName, ObjectMut<'a>),
+    Write(Place, &'a ObjectName, &'a [ObjectName], Object<'a>),
 }
 
 #[derive(Debug)]
@@ -117,28 +123,23 @@ impl Transfer {
         }
     }
 
-    /// Moves it, in one call of the back end.
-    pub(crate) fn perform(&mut self, backend: &dyn Backend) -> Result<(), BackendError> {
+    /// What a back end is to move.
+    pub(crate) fn moving(&mut self) -> Moving<'_> {
         let Self { name, place, len, page, way, .. } = self;
         match way {
             Way::Read { into, .. } => {
                 let pages = into.pages(*len).unwrap_or_default();
-                backend.read(*place, name, ObjectMut { header: page, pages, len: *len })
+                Moving::Read(*place, name, ObjectMut { header: page, pages, len: *len })
             }
             Way::Write { from, replaces } => {
                 let object = Object { header: page, pages: from.pages(*len), len: *len };
-                backend.write(place.unwrap_or(Place::MAX), name, replaces, object)
+                Moving::Write(place.unwrap_or(Place::MAX), name, replaces, object)
             }
         }
     }
 
-    /// It has been moved, or not: checks it, and lets go of its memory. The end is the task's.
-    pub(crate) fn end(
-        mut self,
-        moved: Result<(), BackendError>,
-        backend: &dyn Backend,
-        memory: &mut Memory,
-    ) -> (u64, End) {
+    /// It has been moved, or not: checks it, and lets go of its memory. Returns how the task has ended.
+    pub(crate) fn end(mut self, moved: Result<(), BackendError>, memory: &mut Memory) -> End {
         let end = match &mut self.way {
             Way::Write { .. } => moved.map_or_else(End::from, |()| End::Success),
             Way::Read { into, lent } => {
@@ -154,9 +155,6 @@ impl Transfer {
                 if !matches!(end, End::Success) {
                     payload.fill(0);
                 }
-                if self.place.is_none() && matches!(end, End::Damaged(_)) {
-                    drop(backend.clear(None, &[self.name])); // where it fails, the next load misses, too
-                }
                 if let Some(mut slot) = lent.take().and_then(|lent| lent.take()) {
                     slot[..payload.len()].copy_from_slice(payload);
                 }
@@ -164,12 +162,22 @@ impl Transfer {
             }
         };
         memory.pages.push(self.page);
-        (self.id, end)
+        end
     }
 
     /// The task that this is.
     pub(crate) const fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What the object is found by where its place is not known.
+    pub(crate) const fn name(&self) -> ObjectName {
+        self.name
+    }
+
+    /// Bytes of its payload.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.len as u64
     }
 
     /// Where the object is, or goes.

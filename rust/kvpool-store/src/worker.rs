@@ -6,12 +6,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::backend::{Backend, Lane, ObjectName};
+use crate::backend::{Backend, Lane, perform};
 use crate::ends::{Done, End, Ends};
 use crate::error::BackendError;
 use crate::namespace::NamespaceDigest;
+use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
+
+/// Bytes from which on a worker takes no more: large objects keep a disk busy by themselves, and each may take memory of the worker.
+const AT_ONCE: u64 = 8 << 20;
 
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends) {
@@ -38,8 +42,8 @@ impl Worker<'_> {
                 Some(mut transfer) => {
                     let id = transfer.id();
                     let end = self.caught(|worker| {
-                        let moved = transfer.perform(worker.backend);
-                        transfer.end(moved, worker.backend, &mut worker.memory).1
+                        let moved = perform(&mut transfer, worker.backend);
+                        worker.check(transfer, moved)
                     });
                     self.tell(id, end)
                 }
@@ -53,15 +57,15 @@ impl Worker<'_> {
 
     /// Keeps a lane filled. What is on its way when the store is gone is waited for by the lane.
     fn several(&mut self, queue: &Queue, lane: &mut dyn Lane) {
-        let mut moving = 0;
+        let (mut moving, mut bytes) = (0, 0);
         loop {
-            while moving < lane.room() {
+            while moving == 0 || (moving < lane.room() && bytes < AT_ONCE) {
                 let task = if moving == 0 { queue.take() } else { queue.take_if_more() };
                 let Some(task) = task else { break };
                 match self.begin(task) {
                     Ok(Some(transfer)) => {
+                        (moving, bytes) = (moving + 1, bytes + transfer.bytes());
                         lane.start(transfer);
-                        moving += 1;
                     }
                     Ok(None) => {}
                     Err(Over) => return,
@@ -71,7 +75,7 @@ impl Worker<'_> {
                 return; // closed
             }
             let Some((transfer, moved)) = lane.next() else { return };
-            moving -= 1;
+            (moving, bytes) = (moving - 1, bytes - transfer.bytes());
             if self.end(transfer, moved).is_err() {
                 return;
             }
@@ -98,8 +102,18 @@ impl Worker<'_> {
 
     fn end(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> Result<(), Over> {
         let id = transfer.id();
-        let end = self.caught(|worker| transfer.end(moved, worker.backend, &mut worker.memory).1);
+        let end = self.caught(|worker| worker.check(transfer, moved));
         self.tell(id, end)
+    }
+
+    /// How a transfer has ended. What is damaged where no place is known goes now: nothing else knows its name.
+    fn check(&mut self, transfer: Transfer, moved: Result<(), BackendError>) -> End {
+        let (name, place) = (transfer.name(), transfer.place());
+        let end = transfer.end(moved, &mut self.memory);
+        if place.is_none() && matches!(end, End::Damaged(_)) {
+            drop(self.backend.clear(None, &[name])); // where it fails, the next load misses, too
+        }
+        end
     }
 
     fn ask(&self, namespace: NamespaceDigest, work: Work) -> End {

@@ -5,14 +5,58 @@
 //! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on the same. A link that its
 //! neighbour does not mirror *tears* the lists: they accept and give nothing from then on.
 //!
-//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list.
+//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. With numbers of lists of 16 bits instead of
+//! 8 ([`ListNumber`]) 10 bytes.
+
+use std::fmt;
 
 use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::{END, Link, Links, List, try_reserve};
 
-/// No list.
-const LOOSE: u8 = u8::MAX;
+/// How the number of a list is kept with each block: in a byte, or in two where a policy has more lists than that.
+pub trait ListNumber: Copy + Eq + fmt::Debug + Send + Sync + 'static {
+    /// No list.
+    const LOOSE: Self;
+    /// The most lists that can share links.
+    const MOST: usize;
+
+    /// The number as an index.
+    fn index(self) -> usize;
+
+    /// An index below [`Self::MOST`] as a number.
+    fn of(index: usize) -> Self;
+}
+
+impl ListNumber for u8 {
+    const LOOSE: Self = Self::MAX;
+    const MOST: usize = Self::MAX as usize;
+
+    #[inline]
+    fn index(self) -> usize {
+        self.into()
+    }
+
+    #[inline]
+    fn of(index: usize) -> Self {
+        index as Self
+    }
+}
+
+impl ListNumber for u16 {
+    const LOOSE: Self = Self::MAX;
+    const MOST: usize = Self::MAX as usize;
+
+    #[inline]
+    fn index(self) -> usize {
+        self.into()
+    }
+
+    #[inline]
+    fn of(index: usize) -> Self {
+        index as Self
+    }
+}
 
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
@@ -28,11 +72,11 @@ const LOOSE: u8 = u8::MAX;
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct BlockLists {
+pub struct BlockLists<N = u8> {
     lists: Vec<List>,
     links: Vec<Link>,
     /// By block: the list it is on.
-    on: Vec<u8>,
+    on: Vec<N>,
     /// Blocks on any list.
     linked: u32,
     /// Links were found that do not mirror each other, or lead from one list to another.
@@ -41,15 +85,17 @@ pub struct BlockLists {
 
 impl BlockLists {
     /// The most lists that can share links.
-    pub const MAX_LISTS: usize = LOOSE as usize;
+    pub const MAX_LISTS: usize = u8::MOST;
+}
 
+impl<N: ListNumber> BlockLists<N> {
     /// `num_lists` empty lists for blocks `1..num_blocks`, with all their memory taken.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for more than [`Self::MAX_LISTS`] lists, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] for more lists than there are numbers, or if there is no memory.
     pub fn new(num_lists: usize, num_blocks: usize) -> Result<Self, PoolError> {
-        if num_lists > Self::MAX_LISTS {
-            return Err(PoolError::config("num_lists", num_lists, format!("at most {}", Self::MAX_LISTS)));
+        if num_lists > N::MOST {
+            return Err(PoolError::config("num_lists", num_lists, format!("at most {}", N::MOST)));
         }
         let lists = vec![List::default(); num_lists];
         let mut lists = Self { lists, links: Vec::new(), on: Vec::new(), linked: 0, torn: false };
@@ -79,7 +125,7 @@ impl BlockLists {
     #[must_use]
     #[inline]
     pub fn list_of(&self, block: BlockId) -> Option<usize> {
-        self.on.get(block.index()).filter(|&&list| list != LOOSE).map(|&list| usize::from(list))
+        self.on.get(block.index()).filter(|&&list| list != N::LOOSE).map(|&list| list.index())
     }
 
     /// The block at the front of `list`.
@@ -90,7 +136,7 @@ impl BlockLists {
     }
 
     fn is_on(&self, list: usize, block: u32) -> bool {
-        self.on.get(block as usize).is_some_and(|&on| usize::from(on) == list)
+        self.on.get(block as usize).is_some_and(|&on| on.index() == list)
     }
 
     /// Whether what is beside a block of `list` is on it, too, or is its end.
@@ -112,7 +158,7 @@ impl BlockLists {
 
     #[inline]
     pub(crate) fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
-        let loose = !block.is_null() && self.on.get(block.index()) == Some(&LOOSE);
+        let loose = !block.is_null() && self.on.get(block.index()) == Some(&N::LOOSE);
         let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
         let end = if in_front { ends.front() } else { ends.back() };
         let sound = end.is_none_or(|end| self.is_on(list, end.get()));
@@ -121,7 +167,7 @@ impl BlockLists {
             !(sound && if in_front { ends.push_front(links, block) } else { ends.push_back(links, block) });
         if !self.torn {
             self.linked += 1;
-            self.on[block.index()] = list as u8; // at most MAX_LISTS
+            self.on[block.index()] = N::of(list); // below the most
         }
         !self.torn
     }
@@ -145,7 +191,7 @@ impl BlockLists {
             return None;
         }
         self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
-        self.on[block.index()] = LOOSE;
+        self.on[block.index()] = N::LOOSE;
         Some(list)
     }
 
@@ -159,7 +205,7 @@ impl BlockLists {
     pub fn clear(&mut self) {
         self.lists.fill(List::default());
         self.links.fill(Link::LOOSE);
-        self.on.fill(LOOSE);
+        self.on.fill(N::LOOSE);
         self.linked = 0;
     }
 
@@ -177,7 +223,7 @@ impl BlockLists {
         try_reserve(&mut self.links, num_blocks)?;
         try_reserve(&mut self.on, num_blocks)?;
         self.links.resize(num_blocks, Link::LOOSE);
-        self.on.resize(num_blocks, LOOSE);
+        self.on.resize(num_blocks, N::LOOSE);
         Ok(())
     }
 
@@ -198,12 +244,12 @@ impl BlockLists {
         let (Some(&on), Some(link)) = (self.on.get(block.index()), self.links.link(block.get())) else {
             return Ok(());
         };
-        let list = self.lists.get(usize::from(on));
+        let list = self.lists.get(on.index());
         let sound = match list {
-            None => on == LOOSE && !link.is_linked(),
-            Some(_) => [link.prev, link.next].iter().all(|&beside| self.is_beside(on.into(), beside)),
+            None => on == N::LOOSE && !link.is_linked(),
+            Some(_) => [link.prev, link.next].iter().all(|&beside| self.is_beside(on.index(), beside)),
         };
-        ensure(sound, NAME, || format!("{block:?} on list {on}: {link:?}"))?;
+        ensure(sound, NAME, || format!("{block:?} on list {on:?}: {link:?}"))?;
         list.map_or(Ok(()), |list| list.check_block(&self.links[..], block))
     }
 
@@ -220,7 +266,7 @@ impl BlockLists {
             let stray = self.iter(list).find(|&block| self.list_of(block) != Some(list));
             ensure(stray.is_none(), NAME, || format!("list {list} has {stray:?}"))?;
         }
-        let marked = self.on.iter().filter(|&&list| list != LOOSE).count();
+        let marked = self.on.iter().filter(|&&list| list != N::LOOSE).count();
         ensure(marked == linked && linked == self.num_linked(), NAME, || {
             format!("{marked} blocks say that they are on a list, {linked} are, {} counted", self.linked)
         })
@@ -231,7 +277,10 @@ impl BlockLists {
 impl BlockLists {
     /// How many things [`Self::corrupt`] can change.
     pub const FAULTS: usize = 4;
+}
 
+#[cfg(feature = "fault-injection")]
+impl<N: ListNumber> BlockLists<N> {
     /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link forward, 2 the list that it is
     /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already. Links of a block on no
     /// list are not followed, and block 0 has many.
@@ -245,7 +294,7 @@ impl BlockLists {
             let (block, what) = if what == 3 { (BlockId::new(END), 2) } else { (block, what) };
             return list.corrupt(&mut self.links[..], block, what, to);
         }
-        let to = (to % 256) as u8;
+        let to = N::of(to as usize % (N::MOST + 1));
         let slot = self.on.get_mut(block.index()).filter(|_| what == 2 && !block.is_null());
         slot.is_some_and(|slot| std::mem::replace(slot, to) != to)
     }

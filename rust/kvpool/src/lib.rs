@@ -54,7 +54,9 @@ mod tiers;
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
-pub use evictor::{Candidate, Closed, Content, EvictionPolicy, Evictor, LruEvictor, Policy};
+pub use evictor::{
+    Candidate, Closed, Content, EvictionPolicy, Evictor, Finish, LruEvictor, Policy, Release, Signal,
+};
 pub use fence::{Ticket, Until};
 pub use free_list::FreeBlockList;
 pub use kvpool_hash as hash;

@@ -24,8 +24,10 @@ fn evictor_bytes(policy: EvictionPolicy) -> usize {
     // The shadows of `adaptive` follow 8,192 blocks' worth of keys in however small a cache.
     if policy == EvictionPolicy::ADAPTIVE { 480 } else { 128 }
 }
-/// What it holds besides.
-const FIXED_BYTES: usize = 4096;
+/// What it holds besides, whatever its size: `hazard` has its table of classes.
+fn fixed_bytes(policy: EvictionPolicy) -> usize {
+    if policy.name() == "hazard" { 264_000 } else { 4096 }
+}
 
 /// A sampled key of a lookup.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +109,10 @@ impl GhostCache {
 
     pub(super) fn heap_bytes(&self) -> usize {
         let held = size_of::<Candidate>() * self.held.capacity();
-        self.keys.heap_bytes() + held + evictor_bytes(self.policy) * (self.keys.capacity() + 1) + FIXED_BYTES
+        self.keys.heap_bytes()
+            + held
+            + evictor_bytes(self.policy) * (self.keys.capacity() + 1)
+            + fixed_bytes(self.policy)
     }
 
     pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use kvpool::evictor::{
-    Content, Policy,
+    Content, Policy, Release,
     policies::{
         Adaptive, Recency,
         adaptive::{Choice, Mode},
@@ -226,7 +226,7 @@ impl Policy for Model {
         self.order.hit(block.get().into());
     }
 
-    fn begin_release(&mut self) {
+    fn begin_release(&mut self, _release: &Release<'_>) {
         self.ended = true;
     }
 
@@ -371,7 +371,7 @@ impl<'a> Manager<'a> {
             self.all(|policy| policy.admit(id(block), content));
             table.push(block);
         }
-        self.all(|policy| policy.begin_release());
+        self.all(|policy| policy.begin_release(&Release::default()));
         for &block in table.iter().rev() {
             self.all(|policy| policy.release(id(block)));
         }

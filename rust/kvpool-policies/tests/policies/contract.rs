@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kvpool::BlockId;
-use kvpool::evictor::Policy;
+use kvpool::evictor::{Policy, Release};
 use kvpool_policies::{Gdsf, Lrfu};
 use proptest::prelude::*;
 
@@ -12,13 +12,13 @@ use crate::{POLICIES, content, id};
 /// Admits and releases that content.
 fn add(policy: &mut dyn Policy, block: u32, key: u64) {
     policy.admit(id(block), content(key));
-    policy.begin_release();
+    policy.begin_release(&Release::default());
     policy.release(id(block));
 }
 
 fn hit(policy: &mut dyn Policy, block: u32) {
     policy.hit(id(block));
-    policy.begin_release();
+    policy.begin_release(&Release::default());
     policy.release(id(block));
 }
 
@@ -226,7 +226,7 @@ proptest! {
                 match call {
                     0..5 => policy.admit(id(block), content(key)),
                     5..8 => policy.hit(id(block)),
-                    8 => policy.begin_release(),
+                    8 => policy.begin_release(&Release::default()),
                     9..15 => policy.release(id(block)),
                     15..18 => *popped = policy.pop(),
                     18 => policy.take(id(block)),

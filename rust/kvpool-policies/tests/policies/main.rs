@@ -15,7 +15,7 @@ use kvpool::evictor::{
     policies::{Adaptive, Recency, S3Fifo},
 };
 use kvpool::{BlockId, PoolError};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 
 fn id(block: u32) -> BlockId {
     BlockId::new(block)
@@ -32,7 +32,7 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
     Ok(Box::new(policy?))
 }
 
-const POLICIES: [(&str, Make); 11] = [
+const POLICIES: [(&str, Make); 12] = [
     ("fifo", |blocks| boxed(Fifo::new(blocks))),
     ("lru", |blocks| boxed(Recency::new(blocks))),
     ("sieve", |blocks| boxed(Sieve::new(blocks))),
@@ -44,4 +44,5 @@ const POLICIES: [(&str, Make); 11] = [
     ("lrfu", |blocks| boxed(Lrfu::new(blocks))),
     ("gdsf", |blocks| boxed(Gdsf::new(blocks))),
     ("adaptive", |blocks| boxed(Adaptive::new(blocks))),
+    ("hazard", |blocks| boxed(Hazard::new(blocks))),
 ];

@@ -2,7 +2,7 @@
 //! evicted and forgotten, in a pool that may grow.
 
 use kvpool::evictor::{
-    Content, Policy,
+    Content, Policy, Release,
     policies::{Recency, S3Fifo},
 };
 use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
@@ -110,7 +110,7 @@ impl Pair<'_> {
             self.unpop(at);
             let block = id(self.blocks[at].block);
             self.both(|policy| {
-                policy.begin_release();
+                policy.begin_release(&Release::default());
                 policy.release(block);
             });
         }

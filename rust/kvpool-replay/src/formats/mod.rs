@@ -33,6 +33,8 @@ use std::{collections::VecDeque, fmt, str::FromStr};
 
 use serde::Serialize;
 
+use kvpool::Finish;
+
 use crate::{error::TraceError, labels::Label, reader::ReadOptions, trace::TraceRequest};
 use scan::Scanner;
 pub(crate) use sized::MOST_REFERENCES;
@@ -148,15 +150,21 @@ pub(crate) struct Ready {
     pub(crate) session: Option<Box<str>>,
     pub(crate) kind: Option<Box<str>>,
     pub(crate) think_ms: Option<f64>,
+    pub(crate) finish: Finish,
 }
 
 impl Ready {
     pub(crate) fn new(line: u64, request: TraceRequest) -> Self {
-        Self { line, request, session: None, kind: None, think_ms: None }
+        Self { line, request, session: None, kind: None, think_ms: None, finish: Finish::Unknown }
     }
 
     pub(crate) fn label(&self) -> Label<'_> {
-        Label { session: self.session.as_deref(), kind: self.kind.as_deref(), think_ms: self.think_ms }
+        Label {
+            session: self.session.as_deref(),
+            kind: self.kind.as_deref(),
+            think_ms: self.think_ms,
+            finish: self.finish,
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! | `timestamp` | ms from the start of the recording | optional |
 //! | `delay` | ms from the end of the turn before | optional; kept as the think time |
 //! | `input_length`, `output_length` | tokens | `output_length` may be missing: 0 |
+//! | `finish_reason` | how the request ended: `stop`, `tool_calls`, `length`, `abort` and what engines call these | optional |
 //! | `hash_ids` | one id per block, of 512 tokens unless the caller says otherwise | prefix ids of the *whole* prompt |
 //!
 //! Arrival: `timestamp` where there is one. Otherwise the arrival of the turn before plus `delay`, which is early by the time
@@ -18,6 +19,8 @@
 //! Request graphs (`wait_for`, `branches`) and contents (`messages`, `text_input`) are passed over.
 
 use std::collections::HashMap;
+
+use kvpool::Finish;
 
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -37,6 +40,7 @@ const FIELDS: &[Field] = &[
     Field::optional("delay", json::check_ms),
     Field::needed("input_length", json::check_u32),
     Field::optional("output_length", json::check_u32),
+    Field::optional("finish_reason", json::check_string),
     Field::needed("hash_ids", json::check_ids),
 ];
 
@@ -47,6 +51,7 @@ struct Line {
     delay: Option<f64>,
     input_length: u32,
     output_length: Option<u32>,
+    finish_reason: Option<Box<str>>,
     hash_ids: Vec<u64>,
     // What a line of this format has not.
     chat_id: Option<IgnoredAny>,
@@ -105,7 +110,8 @@ impl Decoder {
             hash_ids: decoded.hash_ids.into_boxed_slice(),
         };
         let think_ms = previous.and(decoded.delay);
-        out.ready.push_back(Ready { session, think_ms, ..Ready::new(line, request) });
+        let finish = decoded.finish_reason.as_deref().map_or(Finish::Unknown, Finish::of_reason);
+        out.ready.push_back(Ready { session, think_ms, finish, ..Ready::new(line, request) });
         Ok(())
     }
 }

@@ -18,9 +18,9 @@ use crate::{error::TraceError, trace::Trace};
 ///
 /// | format | lost |
 /// |---|---|
-/// | `mooncake` | sessions, kinds, think times |
+/// | `mooncake` | sessions, kinds, think times, finish reasons |
 /// | `mooncake-sessions` | kinds; the think time of a session's first request |
-/// | `bailian` | think times; names of sessions, which become numbers; times below a microsecond |
+/// | `bailian` | think times, finish reasons; names of sessions, which become numbers; times below a microsecond |
 ///
 /// ```
 /// use kvpool_replay::{formats::{TraceFormat, write_trace}, trace::{Trace, TraceRequest}};
@@ -99,7 +99,10 @@ fn sessions(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
         // A first turn follows nothing.
         let first = label.session.is_none_or(|name| begun.insert(name));
         let delay = label.think_ms.filter(|_| !first);
-        let middle = delay.map_or_else(String::new, |ms| format!("\"delay\": {ms}, "));
+        let delay = delay.map_or_else(String::new, |ms| format!("\"delay\": {ms}, "));
+        let finish = label.finish.reason();
+        let finish = finish.map_or_else(String::new, |reason| format!("\"finish_reason\": \"{reason}\", "));
+        let middle = delay + &finish;
         Extra { start, middle }
     })
 }

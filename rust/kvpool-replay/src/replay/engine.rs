@@ -8,6 +8,9 @@
 //! Of a hybrid model a prompt gets its blocks chunk by chunk, for a window gives up what lies left of it from chunk to chunk; a chunk ends
 //! where a state is to be kept, too.
 //!
+//! What [tiers beneath the device](super::TierConfig) have of a prompt behind the device's hit is loaded when it is admitted; until it is
+//! there, the request has its blocks and its place, and is not computed. Where nothing else runs, time moves to the first load's end.
+//!
 //! **Overload.** While somebody waits, the server does all that it can: what it finishes in those steps, by their time, is
 //! the rate at which it serves. Where requests arrive faster than that and the last one still finds a queue, the queue
 //! grew with the trace, and the times to the first token say how long the trace is, and not how fast the server is. A rush
@@ -16,12 +19,13 @@
 use std::collections::VecDeque;
 
 use kvpool::{
-    AdmitOptions, CacheManager, Computed, Fit, HashCursor, InvariantViolation, ManagerError, Part, PoolStats,
-    RequestRef, Rows, Until,
+    AdmitOptions, CacheManager, Computed, Fit, HashCursor, InvariantViolation, Loaded, ManagerError, Part,
+    PoolStats, RequestRef, Rows, Until,
 };
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
 
+use super::beneath::Beneath;
 use super::grouped::Reach;
 use super::prefetch::Prefetch;
 use super::report::{EngineReport, HitCounts};
@@ -47,6 +51,8 @@ struct Running {
     computed: usize,
     /// Output tokens sampled.
     output: u32,
+    /// When what it loads is there; `None` once it is.
+    loads_until_ms: Option<f64>,
 }
 
 /// The manager, the queues and what was counted.
@@ -78,6 +84,7 @@ pub(super) struct Engine {
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
     pub(super) reach: Reach,
+    pub(super) beneath: Beneath,
     report: EngineReport,
 }
 
@@ -107,6 +114,7 @@ impl Engine {
             hits: HitCounts::default(),
             last_half: HitCounts::default(),
             reach: Reach::default(),
+            beneath: Beneath::new(&config.tiers),
             report: EngineReport::default(),
         }
     }
@@ -126,6 +134,16 @@ impl Engine {
             }
             if self.running.is_empty() {
                 continue; // nothing fitted or nothing is there: time moves to the next arrival
+            }
+            if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
+                let arrival = trace.requests().get(self.arrived).map(|next| next.timestamp_ms);
+                let loads = self.running.iter().filter_map(|request| request.loads_until_ms);
+                let next = loads.chain(arrival).fold(f64::INFINITY, f64::min);
+                self.now_ms = self.now_ms.max(next);
+            }
+            self.land()?;
+            if self.running.iter().all(|request| request.loads_until_ms.is_some()) {
+                continue; // somebody else arrived
             }
             self.step(trace)?;
         }
@@ -176,9 +194,27 @@ impl Engine {
                 Fit::Later | Fit::Never => options.part = self.part,
             }
         }
+        let (mut blocks, mut served) = (Box::default(), Vec::new());
+        if !self.beneath.is_empty() {
+            let (block_size, hashes) = (self.manager.pool().block_size(), cursor.chain().hashes());
+            let cached = self.manager.fit(&cursor, Part::WHOLE)?.cached_tokens / block_size;
+            // The last token of a prompt is always computed.
+            let most = tokens.saturating_sub(1) / block_size;
+            served = self.beneath.served(&hashes[cached..most.max(cached)]);
+            let there: usize = served.iter().sum();
+            if there > 0 {
+                options.part.external_tokens = (cached + there) * block_size;
+            }
+            blocks = hashes.into();
+        }
         let admit = op::Admit { request: (index as i64).into(), cursor, options: &options };
         match self.manager.apply(admit) {
             Ok(admission) => {
+                let mut loads_until_ms = None;
+                if !self.beneath.is_empty() {
+                    let there_ms = self.beneath.admitted(index, blocks, &served, self.now_ms);
+                    loads_until_ms = (admission.external_tokens > 0).then_some(there_ms);
+                }
                 self.reach.add(&found);
                 let block_size = self.manager.pool().block_size() as u64;
                 let hit = admission.cached_tokens as u64 / block_size;
@@ -188,7 +224,8 @@ impl Engine {
                 if index >= trace.requests().len() / 2 {
                     self.last_half.add(all, all, hit, block_size);
                 }
-                self.running.push(Running { index, tokens, computed: admission.cached_tokens, output: 0 });
+                let computed = admission.cached_tokens + admission.external_tokens;
+                self.running.push(Running { index, tokens, computed, output: 0, loads_until_ms });
                 self.report.peak_running = self.report.peak_running.max(self.running.len());
             }
             Err(refused) => match refused.error {
@@ -223,15 +260,41 @@ impl Engine {
         Ok(())
     }
 
+    /// What is loaded by now is there: those requests run.
+    fn land(&mut self) -> Result<(), ReplayError> {
+        let now_ms = self.now_ms;
+        for request in &mut self.running {
+            if request.loads_until_ms.is_some_and(|until| until <= now_ms) {
+                request.loads_until_ms = None;
+                let request = RequestRef::Int(request.index as i64);
+                self.manager.apply(op::ExternalDone { request, loaded: Loaded::All })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all loads: what loads cannot be preempted.
+    fn land_all(&mut self) -> Result<(), ReplayError> {
+        let loads = self.running.iter().filter_map(|request| request.loads_until_ms);
+        self.now_ms = loads.fold(self.now_ms, f64::max);
+        self.land()
+    }
+
     /// One step of the engine.
     fn step(&mut self, trace: &Trace) -> Result<(), ReplayError> {
-        let decoding = self.running.iter().filter(|request| request.computed + 1 == request.tokens).count();
+        let decodes =
+            |request: &&Running| request.loads_until_ms.is_none() && request.computed + 1 == request.tokens;
+        let decoding = self.running.iter().filter(decodes).count();
         let mut budget = self.step_tokens.saturating_sub(decoding);
         let mut prefilled = 0;
         // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
         let mut place = 0;
-        while let Some(&Running { index, tokens, computed, .. }) = self.running.get(place) {
+        while let Some(&Running { index, tokens, computed, loads_until_ms, .. }) = self.running.get(place) {
+            if loads_until_ms.is_some() {
+                place += 1;
+                continue;
+            }
             let left = tokens - computed;
             if left > 1 {
                 let Some(chunk) = self.cover(place, left.min(budget))? else { continue };
@@ -322,6 +385,7 @@ impl Engine {
             request.computed = request.tokens;
             if request.output == 0 {
                 self.time_to_first_token_ms += self.now_ms - arrival_ms;
+                self.beneath.computed(request.index);
             }
             if request.output < output_length {
                 request.output += 1;
@@ -334,6 +398,7 @@ impl Engine {
 
     /// Preempts the request admitted last.
     fn preempt_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
+        self.land_all()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
         self.manager
@@ -345,6 +410,7 @@ impl Engine {
 
     /// Gives up on the request admitted last.
     fn reject_last(&mut self, sampling: &mut Vec<usize>) -> Result<(), ReplayError> {
+        self.land_all()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
         self.reject(victim.index)
@@ -353,6 +419,7 @@ impl Engine {
     /// Gives up on a request that the manager knows.
     fn reject(&mut self, index: usize) -> Result<(), ReplayError> {
         self.manager.apply(op::Release { request: RequestRef::Int(index as i64), until: Until::Now })?;
+        self.beneath.forget(index);
         self.report.rejected += 1;
         self.finished += 1;
         self.blocked = false;

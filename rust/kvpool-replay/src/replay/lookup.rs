@@ -39,6 +39,10 @@ impl Lookup {
         for index in self.done..all.min(self.done.saturating_add(requests)) {
             let prompt = prompts.next()?;
             let chain = prompt.chain();
+            let request = &trace.requests()[index];
+            if self.pool.keeps_time() {
+                self.pool.apply(op::AdvanceTime { now: request.timestamp_ms / 1000.0 })?;
+            }
             let mut table = self.pool.apply(op::Match { chain, max_blocks: usize::MAX, tenant: None })?;
             let hits = table.len();
             // A prompt larger than the pool is stored as far as it goes.
@@ -47,7 +51,6 @@ impl Lookup {
             self.pool.apply(op::Register { blocks: &table[hits..], chain, start: hits })?;
             self.pool.apply(op::MarkComputed { blocks: &table[hits..] })?;
             self.pool.apply(op::ReleaseTable { blocks: &table })?;
-            let request = &trace.requests()[index];
             let indexed = indexed_tokens(request, trace.block_tokens());
             let block_size = self.pool.block_size() as u64;
             self.hits.add(u64::from(request.input_length), indexed, hits as u64, block_size);

@@ -97,6 +97,21 @@ pub struct GroupReport {
     pub unserved_tokens: Option<u64>,
 }
 
+/// What a tier beneath the device served, behind what the device and the tiers above it had.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TierReport {
+    /// Blocks that it holds.
+    pub blocks: usize,
+    /// Blocks of prompts that came from it.
+    pub block_hits: u64,
+    /// Tokens in them.
+    pub token_hits: u64,
+    /// Their share of the prompts' tokens.
+    pub token_hit_rate: f64,
+    /// Virtual seconds in which its link moved something, what came from the tiers beneath it included.
+    pub busy_seconds: f64,
+}
+
 /// The result of a replay. Rates are in percent.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -144,6 +159,9 @@ pub struct Report {
     /// Of a hybrid model in lookup mode: prompts that the pool could not hold to the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_short: Option<u64>,
+    /// Of tiers beneath the device, from the device down.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierReport>,
     /// Engine mode only.
     pub engine: Option<EngineReport>,
 }
@@ -181,6 +199,7 @@ impl Report {
             groups: Vec::new(),
             checkpoints: None,
             cut_short: None,
+            tiers: Vec::new(),
             engine,
         }
     }

@@ -104,6 +104,7 @@ fn drive(
     let mut hits = Vec::with_capacity(references.requests());
     for index in 0..references.requests() {
         let contents = references.request(index);
+        let _ = evictor.set_time(references.times_ms()[index] / 1000.0); // a checked trace: times never go back
         table.clear();
         table.extend(
             contents
@@ -132,6 +133,7 @@ fn drive(
         released.extend(
             table.iter().enumerate().rev().map(|(depth, &block)| Candidate { block, depth: depth as u32 }),
         );
+        evictor.signal(&table, references.signal(index));
         evictor.insert(&mut released);
         if let (Some(ended), Some(retention)) = (table.get(ends_from(index)..), evictor.retention_mut()) {
             for &block in ended {

@@ -20,7 +20,7 @@
 
 use kvpool::{
     BlockId, MAX_BLOCKS,
-    evictor::{Content, Policy},
+    evictor::{Content, Policy, Release},
 };
 
 use super::error::SizingError;
@@ -95,17 +95,22 @@ pub fn stream<P: Policy + ?Sized>(
         let request = references.request(index);
         let hit = request.iter().take_while(|&&content| resident.block_of[content as usize] != 0).count();
         hits.push(hit as u32);
-        policy.begin_release();
+        policy.set_time(references.times_ms()[index] / 1000.0);
+        let signal = references.signal(index);
+        let (length, known) = (request.len() as u32, hit as u32);
+        policy.begin_release(&Release { length, known, ..Release::default() });
         for (depth, &content) in request.iter().enumerate().rev() {
             let block = resident.block_of[content as usize];
             if block != 0 {
                 policy.hit(BlockId::new(block));
+                policy.signal(BlockId::new(block), signal);
                 policy.release(BlockId::new(block));
                 continue;
             }
             let full = resident.blocks == capacity_blocks;
             turnover.insert(resident.spare.index(), full);
             let block = resident.insert(policy, content, depth as u32);
+            policy.signal(block, signal);
             if full {
                 turnover.evict(resident.evict(policy));
                 evictions += 1;

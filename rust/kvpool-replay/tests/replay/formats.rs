@@ -5,9 +5,10 @@
 use std::{io::Write, path::PathBuf};
 
 use flate2::{Compression, write::GzEncoder};
+use kvpool::Finish;
 use kvpool_replay::{
     error::TraceError,
-    formats::{ReadNotes, TraceFormat},
+    formats::{ReadNotes, TraceFormat, write_trace},
     labels::Label,
     reader::{ReadOptions, ReadTrace, TraceLoader, read_trace},
     trace::Trace,
@@ -148,7 +149,19 @@ fn sessions_are_placed_and_put_in_order() {
     assert_eq!(trace.labels().sessions(), ["7", "a"]);
     let labels: Vec<Label<'_>> = (0..5).map(|index| trace.labels().get(index)).collect();
     assert_eq!(labels[0], Label::default());
-    assert_eq!(labels[3], Label { session: Some("a"), kind: None, think_ms: Some(250.5) });
+    assert_eq!(labels[3], Label { session: Some("a"), think_ms: Some(250.5), ..Label::default() });
+
+    // How a turn ended is read, and written back.
+    let ended = SESSIONS.replace("\"delay\": 250.5", "\"delay\": 250.5, \"finish_reason\": \"tool_use\"");
+    let trace = read(&ended).unwrap().trace;
+    assert_eq!(trace.labels().get(3).finish, Finish::ToolCalls);
+    let mut written = Vec::new();
+    write_trace(&trace, TraceFormat::MooncakeSessions, &mut written).unwrap();
+    let written = String::from_utf8(written).unwrap();
+    assert!(written.contains(r#""finish_reason": "tool_calls", "#), "{written}");
+    let named = ReadOptions { format: Some(TraceFormat::MooncakeSessions), ..ReadOptions::default() };
+    let again = read_trace(written.as_bytes(), &named).unwrap().trace;
+    assert_eq!(again.labels().get(3).finish, Finish::ToolCalls);
 
     let back = SESSIONS.replace("\"delay\": 250.5", "\"timestamp\": 999");
     assert_eq!(
@@ -197,9 +210,12 @@ fn documents_have_sub_agents_and_ids_of_their_own() {
     assert_eq!(times(&trace), [1500.0, 3000.0, 4000.0, 6000.0]);
     assert_eq!(ids(&trace), [vec![0, 1, 2], vec![0, 1, 2, 5], vec![3], vec![3, 4]]);
     let label = |index| trace.labels().get(index);
-    assert_eq!(label(1), Label { session: Some("s1"), kind: Some("big"), think_ms: Some(250.0) });
-    assert_eq!(label(2), Label { session: Some("s1/x"), kind: Some("small"), think_ms: None });
-    assert_eq!(label(3), Label { session: Some("s1/x/2"), kind: None, think_ms: None });
+    assert_eq!(
+        label(1),
+        Label { session: Some("s1"), kind: Some("big"), think_ms: Some(250.0), ..Label::default() }
+    );
+    assert_eq!(label(2), Label { session: Some("s1/x"), kind: Some("small"), ..Label::default() });
+    assert_eq!(label(3), Label { session: Some("s1/x/2"), ..Label::default() });
 
     // Absolute times of a sub-agent stay what they are.
     let absolute = DOCUMENT.replace("{\"t\": 0, ", "{\"t\": 4, ").replace("{\"t\": 2, ", "{\"t\": 5, ");

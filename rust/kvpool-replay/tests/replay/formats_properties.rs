@@ -67,7 +67,7 @@ impl Made {
         let mut labels = Labels::default();
         for (_, _, _, session) in &self.requests {
             let name = session.map(|session| session.to_string());
-            labels.push(Label { session: name.as_deref(), kind: Some("k"), think_ms: None });
+            labels.push(Label { session: name.as_deref(), kind: Some("k"), ..Label::default() });
         }
         read.trace.with_labels(labels).unwrap()
     }

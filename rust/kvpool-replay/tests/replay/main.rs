@@ -13,3 +13,4 @@ mod reader;
 mod sizing;
 mod sizing_traces;
 mod stream;
+mod tiers;

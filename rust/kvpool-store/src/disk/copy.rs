@@ -23,8 +23,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::backend::{PAGE, Place};
 use crate::header::HEADER_BYTES;
+use crate::object::{PAGE, Place};
 
 /// The first bytes of an object's page, whatever they are; zeros of a free place.
 pub(super) type Bytes = [u8; HEADER_BYTES];

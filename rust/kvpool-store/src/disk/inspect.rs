@@ -11,10 +11,10 @@ use super::copy::HeaderCopy;
 use super::lock::Lock;
 use super::slab::{Slab, file_name};
 use crate::arena::Arena;
-use crate::backend::{PAGE, Page, Place};
 use crate::error::{BackendError, StoreError};
 use crate::header::{Header, HeaderError, Mismatch};
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{PAGE, Page, Place};
 
 /// A folder that a [`DiskBackend`](super::DiskBackend) made.
 #[derive(Debug)]

@@ -31,12 +31,13 @@ use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
 pub use self::inspect::Inspector;
 use self::lock::Lock;
 use self::slab::{Slab, file_name};
+use crate::backend::Backend;
 #[cfg(feature = "io-uring")]
 use crate::backend::Lane;
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Page, Place};
 use crate::error::{BackendError, StoreError};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 
 /// Where objects are kept on a disk, and how much of it.
 #[derive(Clone, Debug)]
@@ -301,4 +302,4 @@ impl Backend for DiskBackend {
 }
 
 /// No header.
-static BLANK: Page = Page([0; crate::backend::PAGE]);
+static BLANK: Page = Page([0; crate::object::PAGE]);

@@ -14,8 +14,9 @@ use std::os::fd::AsRawFd;
 use io_uring::{IoUring, opcode, types};
 
 use super::DiskBackend;
-use crate::backend::{Lane, PAGE, Page};
+use crate::backend::{Lane, perform};
 use crate::error::BackendError;
+use crate::object::{PAGE, Page};
 use crate::transfer::Transfer;
 
 /// Transfers of one worker on their way.
@@ -82,7 +83,7 @@ impl<'a> Ring<'a> {
 
     /// Once more, by a call that waits.
     fn again(&self, transfer: &mut Transfer) -> Result<(), BackendError> {
-        transfer.perform(self.disk)
+        perform(transfer, self.disk)
     }
 }
 

@@ -14,8 +14,8 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::DiskConfig;
-use crate::backend::{PAGE, Page, Place, pages, places};
 use crate::error::BackendError;
+use crate::object::{PAGE, Page, Place, pages, places};
 
 #[derive(Debug)]
 pub(super) struct Slab {

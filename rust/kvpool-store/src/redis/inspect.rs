@@ -5,10 +5,10 @@
 
 use super::resp::{Fault, Reply, command};
 use super::{Connection, RedisBackend, RedisConfig, done};
-use crate::backend::ObjectName;
 use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, Mismatch};
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::ObjectName;
 
 /// Keys that a page has, about.
 const PAGE_KEYS: &[u8] = b"512";

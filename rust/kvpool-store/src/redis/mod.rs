@@ -30,10 +30,11 @@ pub use self::stream::Address;
 use self::stream::{Place as Where, Stream};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-use crate::backend::{Backend, Object, ObjectMut, ObjectName, Place, places};
+use crate::backend::Backend;
 use crate::error::{BackendError, StoreError};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{Object, ObjectMut, ObjectName, Place, places};
 
 /// Which server, and how much of it.
 #[derive(Clone)]

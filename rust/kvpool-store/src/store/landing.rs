@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use super::{Flight, Kind, Store};
-use crate::backend::Place;
 use crate::ends::{Done, End};
 use crate::error::Why;
-use crate::header::ObjectKey;
+
+use crate::object::{ObjectKey, Place};
 
 impl Store {
     /// A worker has ended a task.

@@ -17,14 +17,15 @@ use hashbrown::HashMap;
 
 use crate::admission::{Admission, Answers};
 use crate::arena::Arena;
-use crate::backend::{Backend, ObjectName, Place};
+use crate::backend::Backend;
 use crate::breaker::Breaker;
 use crate::calls::{Completion, Get, JobId, Presence, Put, StoreConfig};
 use crate::directory::Directory;
 use crate::ends::{Ended, Waiter, ends};
 use crate::error::{StoreError, Why};
-use crate::header::{Header, HeaderError, ObjectKey};
+use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
+use crate::object::{ObjectKey, ObjectName, Place};
 use crate::queue::{Lent, Queue, Target, Task, Work};
 use crate::stats::Stats;
 use crate::worker;

@@ -28,7 +28,7 @@
 //! trace, 9,000 on an agentic one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
 
 use super::lru::sort_deepest_first;
-use super::policy::{Content, Policy};
+use super::policy::{Content, Policy, Release, Signal};
 use super::ranks::Ranks;
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
@@ -247,7 +247,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
-        self.order.policy.begin_release();
+        self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
         for &mut Candidate { block, depth } in candidates {
             if self.node(block).is(Node::IDLE) || self.node_mut(block).is_none() {
                 continue;
@@ -269,6 +269,27 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             self.unpark(block);
             self.order.release(block);
         }
+    }
+
+    fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
+        if self.order.policy.wants_signals() {
+            for &block in blocks {
+                // What waits was released by another request.
+                if self.node(block).flags & (Node::KNOWN | Node::IDLE) == Node::KNOWN {
+                    self.order.policy.signal(block, signal);
+                }
+            }
+        }
+    }
+
+    fn keeps_time(&self) -> bool {
+        self.order.policy.keeps_time()
+    }
+
+    fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
+        self.order.set_time(now)?;
+        self.order.policy.set_time(now);
+        Ok(())
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
@@ -410,6 +431,7 @@ impl<P: Policy + Clone> Retain for Closed<P> {
 
     fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.order.set_time(now)?;
+        self.order.policy.set_time(now);
         let mut expired = 0;
         while let Some((block, retention)) = self.order.pop_expired() {
             self.apply(block, retention)?;

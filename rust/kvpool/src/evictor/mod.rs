@@ -23,14 +23,14 @@ use crate::retention::{EvictionCause, Retain};
 pub use closed::Closed;
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
-pub use policy::{Content, Policy};
+pub use policy::{Content, Finish, Policy, Release, Signal};
 
 /// What orders are made of, for the sister crates that have policies and observers: it may change in any release.
 #[doc(hidden)]
 pub mod parts {
     pub use super::ghosts::Ghosts;
     pub use super::slots::Slots;
-    pub use crate::block_lists::BlockLists;
+    pub use crate::block_lists::{BlockLists, ListNumber};
     pub use crate::error::ensure;
     pub use crate::list::try_reserve;
 }
@@ -63,6 +63,24 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// and of equal depth the earlier first: the cache stays prefix-closed when holders hold whole prefixes.
     /// MAY reorder `candidates`. MUST ignore a block that it already holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
+
+    /// Learns of blocks in use that the request which is about to release them ended so. It counts for their next release.
+    /// MAY be ignored.
+    fn signal(&mut self, _blocks: &[BlockId], _signal: Signal) {}
+
+    /// Whether it measures ages on the caller's clock. Must always say the same.
+    fn keeps_time(&self) -> bool {
+        false
+    }
+
+    /// Learns the time, in seconds on a clock of the caller's. Asked of those that [keep time](Self::keeps_time); with retention it is
+    /// [`Retain::advance_time`] that says it.
+    ///
+    /// # Errors
+    /// [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    fn set_time(&mut self, _now: f64) -> Result<(), PoolError> {
+        Ok(())
+    }
 
     /// Gives up `block`, held here or in use, because its content is gone. Returns whether it was held.
     ///

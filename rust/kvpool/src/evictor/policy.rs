@@ -15,6 +15,7 @@
 
 use std::fmt;
 
+use super::Candidate;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 
@@ -25,6 +26,75 @@ pub struct Content {
     pub key: u64,
     /// Its position in its hash chain: 0 for the first block of a prompt.
     pub depth: u32,
+}
+
+/// How a request ended, as engines say it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Finish {
+    /// Nobody said.
+    #[default]
+    Unknown,
+    /// The model ended its turn: a human reads it, or a batch goes on.
+    Stop,
+    /// The model called tools: a program answers.
+    ToolCalls,
+    /// It ran into a limit of its length.
+    Length,
+    /// It was aborted, or failed.
+    Aborted,
+}
+
+impl Finish {
+    /// What engines call it: the finish reasons of `OpenAI`'s and Anthropic's APIs and of vLLM. [`Self::Unknown`] for any other.
+    ///
+    /// ```
+    /// use kvpool::Finish;
+    /// assert_eq!(Finish::of_reason("tool_calls"), Finish::ToolCalls);
+    /// assert_eq!(Finish::of_reason("end_turn"), Finish::Stop);
+    /// assert_eq!(Finish::of_reason("rained off"), Finish::Unknown);
+    /// ```
+    #[must_use]
+    pub fn of_reason(reason: &str) -> Self {
+        match reason {
+            "stop" | "end_turn" | "stop_sequence" => Self::Stop,
+            "tool_calls" | "tool_use" | "function_call" => Self::ToolCalls,
+            "length" | "max_tokens" => Self::Length,
+            "abort" | "aborted" | "error" | "content_filter" | "refusal" => Self::Aborted,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// What `OpenAI`'s API calls it; `None` if it is unknown.
+    #[must_use]
+    pub const fn reason(self) -> Option<&'static str> {
+        match self {
+            Self::Unknown => None,
+            Self::Stop => Some("stop"),
+            Self::ToolCalls => Some("tool_calls"),
+            Self::Length => Some("length"),
+            Self::Aborted => Some("abort"),
+        }
+    }
+}
+
+/// What is known of a request when its blocks are released: a hint. A wrong one costs hits and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Signal {
+    /// How it ended.
+    pub finish: Finish,
+    /// Tokens that the model answered with; `None` if nobody said.
+    pub output_tokens: Option<u32>,
+}
+
+/// What a policy may know of the blocks that are about to be released at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Release<'a> {
+    /// These blocks, deepest first; empty where each is released as soon as it is touched, as in stream form.
+    pub blocks: &'a [Candidate],
+    /// How many there will be, if `blocks` does not say it,
+    pub length: u32,
+    /// and how many of them, from the first on, were there already.
+    pub known: u32,
 }
 
 /// An order of blocks. Implement this to add a policy in Rust; `Closed::new(policy)` is then an evictor.
@@ -46,8 +116,24 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// [`Self::release`] at the latest.
     fn hit(&mut self, block: BlockId);
 
-    /// The releases that follow, up to the next call of this, are of one moment.
-    fn begin_release(&mut self) {}
+    /// The releases that follow, up to the next call of this, are of one moment, and of one request.
+    fn begin_release(&mut self, _release: &Release<'_>) {}
+
+    /// Whether [`Self::signal`] does anything. Must always say the same.
+    fn wants_signals(&self) -> bool {
+        false
+    }
+
+    /// `block` is in use; the request that releases it next ended so. Forgotten with that release.
+    fn signal(&mut self, _block: BlockId, _signal: Signal) {}
+
+    /// Whether it measures ages on a clock. Must always say the same.
+    fn keeps_time(&self) -> bool {
+        false
+    }
+
+    /// The time, in seconds on the caller's clock; never earlier than before. Asked of those that [keep time](Self::keeps_time).
+    fn set_time(&mut self, _now: f64) {}
 
     /// `block` lost its last holder: MUST be in the order afterwards. The calls of one moment come deepest first.
     fn release(&mut self, block: BlockId);

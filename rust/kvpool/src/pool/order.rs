@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
-use crate::evictor::{Content, Evictor};
+use crate::evictor::{Content, Evictor, Signal};
 use crate::record::{ByBlock, Record, Records};
 use crate::retention::{EvictionCause, Retain};
 
@@ -195,6 +195,22 @@ impl Order {
 
     pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {
         self.tell(|evictor| evictor.mark_accessed(block, time));
+    }
+
+    pub(super) fn keeps_time(&self) -> bool {
+        self.ask(|evictor| evictor.keeps_time())
+    }
+
+    pub(super) fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
+        match self {
+            Self::Lru(_) => Ok(()),
+            Self::Other(evictor) => evictor.tell(|evictor| evictor.set_time(now)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
+        self.tell(|evictor| evictor.signal(blocks, signal));
     }
 
     pub(super) fn retention(&self) -> Option<&dyn Retain> {

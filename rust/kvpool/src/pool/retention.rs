@@ -3,6 +3,7 @@
 use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
+use crate::evictor::Signal;
 use crate::free_list::check_id;
 use crate::record::ByBlock;
 use crate::retention::{Hint, HintReport, Keep, Retain, Retention, RetentionStats, TenantId};
@@ -57,16 +58,38 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now is kept no longer.
-    /// Returns how many retentions ran out. O(log blocks) for each.
+    /// Lets time pass, on a clock of the caller's in seconds: what has been told to be kept until now is kept no longer, and an
+    /// eviction policy that measures ages measures them on this clock. Returns how many retentions ran out. O(log blocks) for each.
     ///
     /// # Errors
-    /// [`PoolError::NoRetention`]; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
+    /// [`PoolError::NoRetention`] if the pool has neither retention nor such a policy; [`PoolError::TimeBackwards`]; [`PoolError::InvalidConfig`] for what is no number.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, PoolError> {
         self.check_poison()?;
-        let ran_out = self.retainer("keep time")?.advance_time(now)?;
+        let ran_out = if self.order.retention().is_none() && self.order.keeps_time() {
+            self.order.set_time(now)?;
+            0
+        } else {
+            self.retainer("keep time")?.advance_time(now)?
+        };
         self.tell_time(now);
         Ok(ran_out)
+    }
+
+    /// Whether [`Self::advance_time`] has anything to do: there is retention, or a policy that measures ages.
+    #[must_use]
+    pub fn keeps_time(&self) -> bool {
+        self.has_retention() || self.order.keeps_time()
+    }
+
+    /// Says of blocks in use how the request that is about to release them ended: a hint for policies that can use it (`hazard` of
+    /// the crate `kvpool-policies`). It counts for their next release. Blocks without a content are ignored. O(1) per block.
+    ///
+    /// # Errors
+    /// Unknown ids.
+    pub fn signal(&mut self, blocks: &[BlockId], signal: Signal) -> Result<(), PoolError> {
+        self.check_named(blocks, "said to end")?;
+        self.order.signal(blocks, signal);
+        Ok(())
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.

@@ -42,6 +42,11 @@ fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
 }
 
+/// Whether a policy measures ages on the pool's clock.
+fn keeps_time(policy: EvictionPolicy) -> bool {
+    policy == kvpool_policies::HAZARD
+}
+
 /// How an evictor comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -69,6 +74,10 @@ impl Kind {
 
     fn has_retention(self) -> bool {
         matches!(self, Self::Retaining(_) | Self::StrictLru | Self::StrictFifo)
+    }
+
+    fn keeps_time(self) -> bool {
+        matches!(self, Self::Plain(policy) | Self::Retaining(policy) if keeps_time(policy))
     }
 
     /// Whether a cached-free block waits for its cached-free children, whatever holders do. The two evictors that are not

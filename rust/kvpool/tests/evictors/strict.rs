@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use kvpool::{Content, InvariantViolation, Policy, PoolError};
+use kvpool::{Content, InvariantViolation, Policy, PoolError, Release, Signal};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -57,8 +57,21 @@ impl<P: Policy> Policy for Strict<P> {
         self.step("hit", block, &[State::Admitted, State::GivenUp], self.state(block));
         self.policy.hit(block);
     }
-    fn begin_release(&mut self) {
-        self.policy.begin_release();
+    fn begin_release(&mut self, release: &Release<'_>) {
+        self.policy.begin_release(release);
+    }
+    fn wants_signals(&self) -> bool {
+        self.policy.wants_signals()
+    }
+    fn signal(&mut self, block: BlockId, signal: Signal) {
+        self.step("signal", block, &[State::Admitted], State::Admitted);
+        self.policy.signal(block, signal);
+    }
+    fn keeps_time(&self) -> bool {
+        self.policy.keeps_time()
+    }
+    fn set_time(&mut self, now: f64) {
+        self.policy.set_time(now);
     }
     fn release(&mut self, block: BlockId) {
         self.step("release", block, &[State::Admitted], State::Admitted);

@@ -22,7 +22,7 @@ use std::ops::Range;
 use deadlines::Deadlines;
 use tenants::{NOBODY, Tenants};
 
-use super::policy::{Content, Policy};
+use super::policy::{Content, Policy, Release};
 use crate::block::BlockId;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
@@ -385,7 +385,7 @@ impl<P: Policy> Ranks<P> {
         }
         if idle {
             if rank == NORMAL {
-                self.policy.begin_release();
+                self.policy.begin_release(&Release::default());
             }
             self.put(block, false);
         }

@@ -304,12 +304,17 @@ impl World {
     pub(crate) fn advance(&mut self, by: f64) {
         let now = self.now.map_or(0.0, |now| now + by);
         let result = self.pool_mut().advance_time(now);
-        if !self.kind.has_retention() {
+        if !self.kind.has_retention() && !self.kind.keeps_time() {
             assert!(matches!(result, Err(PoolError::NoRetention { .. })));
             return;
         }
         if self.now.is_some_and(|before| now < before) {
             assert!(matches!(result, Err(PoolError::TimeBackwards { .. })));
+            return;
+        }
+        if !self.kind.has_retention() {
+            assert_eq!(result, Ok(0), "there is nothing to run out");
+            self.now = Some(now);
             return;
         }
         self.now = Some(now);

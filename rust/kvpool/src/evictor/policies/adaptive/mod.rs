@@ -41,7 +41,7 @@ mod shadow;
 use crate::block::BlockId;
 use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::evictor::policy::{Content, Policy};
+use crate::evictor::policy::{Content, Policy, Release};
 use crate::list::try_reserve;
 pub use choice::Choice;
 use contest::Contest;
@@ -198,7 +198,7 @@ impl Policy for Adaptive {
         }
     }
 
-    fn begin_release(&mut self) {
+    fn begin_release(&mut self, _release: &Release<'_>) {
         self.releasing = false;
     }
 

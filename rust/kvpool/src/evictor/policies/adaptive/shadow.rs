@@ -17,7 +17,7 @@
 use super::{Adaptive, Mode};
 use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::evictor::policy::{Content, Policy};
+use crate::evictor::policy::{Content, Policy, Release};
 use crate::evictor::slots::Slots;
 
 /// A released block whose key is in the sample.
@@ -86,7 +86,7 @@ impl Shadow {
                 }
             }
         }
-        self.order.begin_release();
+        self.order.begin_release(&Release::default());
         for sampled in release {
             self.order.release(sampled.entry); // nothing for the null block
         }

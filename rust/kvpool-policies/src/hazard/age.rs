@@ -1,0 +1,86 @@
+//! Ages: how they are counted, and the bins that they are learned in.
+//!
+//! Owns: the unit, a *tick*, and the edges of the bins. With a clock of the caller's a tick is 1/16 of a second; without one it is
+//! 1/256 of a capacity of admitted blocks. Bins are half octaves where most of what comes back does, and wider before and behind:
+//! an age is known as well as it has to be told from others.
+//!
+//! Stamps are 32 bits and wrap: ages are differences, right for 8 years, or 16 million capacities.
+
+/// Bins of age.
+pub(super) const BINS: usize = 20;
+/// Ticks of a second.
+pub(super) const SECOND: u32 = 16;
+/// Ticks of a capacity of admitted blocks.
+pub(super) const CAPACITY: u64 = 256;
+
+/// Where each bin begins, in seconds.
+const SECONDS: [u32; BINS] =
+    [0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 384, 1024, 4096, 16_384, 65_536];
+
+/// Where a bin begins, in ticks.
+const fn start(bin: usize) -> u32 {
+    SECONDS[bin] * SECOND
+}
+
+/// How long a bin is, in ticks; the last, which has no end, as long as it is old.
+pub(super) const fn width(bin: usize) -> u32 {
+    if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
+}
+
+/// The first bin of an octave of seconds: of 0 to 1, of 1 to 2, of 2 to 4, and so on.
+const FIRST: [u8; 18] = {
+    let mut first = [0; 18];
+    let mut octave = 1;
+    while octave < 18 {
+        let mut bin = 0;
+        while bin + 1 < BINS && SECONDS[bin + 1] <= 1 << (octave - 1) {
+            bin += 1;
+        }
+        first[octave] = bin as u8;
+        octave += 1;
+    }
+    first
+};
+
+/// The bin of an age.
+#[inline]
+pub(super) fn bin(age: u32) -> usize {
+    let seconds = age / SECOND;
+    let octave = (32 - seconds.leading_zeros()).min(17) as usize;
+    let first = usize::from(FIRST[octave]);
+    // An octave has two bins at most.
+    if first + 1 < BINS && age >= start(first + 1) { first + 1 } else { first }
+}
+
+/// The logarithm of an age, in eighths of an octave: 0 for a tick or less, 255 at most.
+#[inline]
+pub(super) fn eighths(age: u32) -> u8 {
+    let age = age.max(1);
+    let octave = age.ilog2();
+    let part = if octave >= 3 { age >> (octave - 3) } else { age << (3 - octave) } & 7;
+    (octave * 8 + part) as u8 // 31 * 8 + 7 at most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_age_is_in_the_bin_that_it_falls_in() {
+        let ages = (0..40_000).chain((1..=u32::MAX / SECOND / 1024).map(|age| age * SECOND * 1024 - 1));
+        for age in ages {
+            let found = bin(age);
+            assert!(start(found) <= age && (found + 1 == BINS || age < start(found + 1)), "{age} in {found}");
+        }
+        assert_eq!((bin(u32::MAX), width(BINS - 1)), (BINS - 1, start(BINS - 1)));
+    }
+
+    #[test]
+    fn logarithms_rise() {
+        assert_eq!(
+            (eighths(0), eighths(1), eighths(16), eighths(24), eighths(u32::MAX)),
+            (0, 0, 32, 36, 255)
+        );
+        assert!((1..100_000).all(|age| eighths(age) <= eighths(age + 1)));
+    }
+}

@@ -1,0 +1,158 @@
+//! Classes: what is alike about blocks that come back alike.
+//!
+//! Owns: the features that make a class, their limits, and the number of each class.
+//!
+//! | feature | of | values |
+//! |---|---|---|
+//! | uses | the block | 1; 2; 3 to 7; more |
+//! | gap | the block: the mean of the times between its uses, on a logarithmic scale | six of two octaves each, from 1.4 s on; none for one use |
+//! | share | the request that released it: how much of it was known before | nothing (one block counts as nothing); less than 9/10; more |
+//! | output | that request: tokens of its answer | below 32, or unknown; 200; 600; more |
+//! | finish | that request: how it ended | unknown, or at a limit; end of turn; tool calls |
+//!
+//! The number of a class is that of its request's features times [`HISTORIES`], plus that of the block's own. From the number its
+//! uses and gap come back, roughly: that is what a ghost remembers.
+
+use super::age::eighths;
+use kvpool::{Finish, Signal};
+
+/// No gap yet.
+pub(super) const NO_GAP: u8 = u8::MAX;
+
+const GAPS: usize = 6;
+/// Of uses: the least of each but the first.
+const USES: [u8; 3] = [2, 3, 8];
+const SHARES: usize = 3;
+const OUTPUTS: usize = 4;
+const FINISHES: usize = 3;
+
+/// Classes of uses and gaps.
+const HISTORIES: usize = 1 + USES.len() * GAPS;
+/// All classes.
+pub(super) const CLASSES: usize = HISTORIES * SHARES * OUTPUTS * FINISHES;
+
+/// Where the gaps' classes begin, and how far apart they are, in eighths of an octave of ticks.
+const FIRST_GAP: u8 = 36;
+const GAP_STEP: u8 = 16;
+
+/// How often a block was used, and how far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct History {
+    pub(super) uses: u8,
+    /// The mean of the logarithms, in eighths of an octave; [`NO_GAP`] before a second use.
+    pub(super) gap: u8,
+}
+
+impl History {
+    /// Of a content that was used once.
+    pub(super) const NEW: Self = Self { uses: 1, gap: NO_GAP };
+
+    /// It is used again, `age` ticks after the last time.
+    #[inline]
+    pub(super) fn again(self, age: u32) -> Self {
+        let last = u32::from(eighths(age)).min(u32::from(NO_GAP) - 1);
+        let gap = if self.gap == NO_GAP { last } else { (u32::from(self.gap) * 11 + last * 5) / 16 };
+        Self { uses: self.uses.saturating_add(1), gap: gap as u8 }
+    }
+
+    fn number(self) -> usize {
+        let uses = USES.iter().filter(|&&least| self.uses >= least).count();
+        if uses == 0 || self.gap == NO_GAP {
+            return 0;
+        }
+        let gap = usize::from(self.gap.saturating_sub(FIRST_GAP) / GAP_STEP).min(GAPS - 1);
+        1 + (uses - 1) * GAPS + gap
+    }
+
+    /// What the number of a class still says.
+    pub(super) fn of_class(class: u16) -> Self {
+        let Some(number) = (usize::from(class) % HISTORIES).checked_sub(1) else { return Self::NEW };
+        let gap = FIRST_GAP + GAP_STEP * (number % GAPS) as u8 + GAP_STEP / 2;
+        Self { uses: USES[number / GAPS % USES.len()], gap }
+    }
+}
+
+/// How much of a prompt of `length` blocks was known before.
+pub(super) fn share(length: u32, known: u32) -> u16 {
+    match known {
+        0 | 1 => 0,
+        _ if u64::from(known) * 10 < u64::from(length) * 9 => 1,
+        _ => 2,
+    }
+}
+
+/// What is said of a request, where a class would be: above all classes.
+const SAID: u16 = 1 << 15;
+/// Nothing was said.
+pub(super) const UNSAID: u16 = SAID;
+
+/// A signal, to be kept with a block in use.
+pub(super) fn say(signal: Signal) -> u16 {
+    let tokens = signal.output_tokens.unwrap_or(0);
+    let output = [32, 200, 600].iter().filter(|&&least| tokens >= least).count();
+    let finish = match signal.finish {
+        Finish::Unknown | Finish::Length | Finish::Aborted => 0,
+        Finish::Stop => 1,
+        Finish::ToolCalls => 2,
+    };
+    SAID + (output * FINISHES + finish) as u16
+}
+
+/// What was said, as its part of a class: nothing where a block has a class.
+#[inline]
+pub(super) const fn said(class: u16) -> u16 {
+    class.saturating_sub(SAID)
+}
+
+/// The class of a block.
+#[inline]
+pub(super) fn of(share: u16, said: u16, history: History) -> u16 {
+    (share * (OUTPUTS * FINISHES) as u16 + said) * HISTORIES as u16 + history.number() as u16
+}
+
+/// The class that a block taught with, or waits in: the first for one that has none yet, which only mistakes of a caller's ask for.
+#[inline]
+pub(super) const fn learned(class: u16) -> u16 {
+    if class >= SAID { 0 } else { class }
+}
+
+/// Whether it is a class, or something said.
+pub(super) const fn is_sound(class: u16) -> bool {
+    (class as usize) < CLASSES || (class >= SAID && ((class - SAID) as usize) < OUTPUTS * FINISHES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_a_number_of_its_own_and_says_its_history() {
+        let mut seen = vec![false; CLASSES];
+        for (known, tokens, finish) in [0, 5, 10]
+            .into_iter()
+            .flat_map(|known| [0, 32, 200, 600].map(|tokens| (known, tokens)))
+            .flat_map(|(known, tokens)| {
+                [Finish::Unknown, Finish::Stop, Finish::ToolCalls].map(|finish| (known, tokens, finish))
+            })
+        {
+            let (share, said) = (share(10, known), said(say(Signal { finish, output_tokens: Some(tokens) })));
+            let gaps = (0..GAPS as u8).map(|gap| FIRST_GAP + GAP_STEP * gap);
+            let used = gaps.flat_map(|gap| USES.map(|uses| History { uses, gap }));
+            for history in used.chain([History::NEW]) {
+                let class = of(share, said, history);
+                assert!(!std::mem::replace(&mut seen[usize::from(class)], true));
+                assert_eq!(of(share, said, History::of_class(class)), class);
+            }
+        }
+        assert!(seen.iter().all(|&seen| seen));
+    }
+
+    #[test]
+    fn gaps_are_averaged_on_a_logarithmic_scale() {
+        let twice = History::NEW.again(160);
+        assert_eq!((twice.uses, twice.gap), (2, eighths(160)));
+        let thrice = twice.again(1600);
+        assert!(thrice.gap > eighths(160) && thrice.gap < eighths(1600));
+        assert_ne!(History::NEW.again(u32::MAX).gap, NO_GAP);
+    }
+}

@@ -1,0 +1,385 @@
+//! `hazard`: evicts what is least likely to come back soon, as it has learned from what did.
+//!
+//! A block that waits belongs to a *class*: how often it was used and how far apart, how much of its request's prompt was known before,
+//! how long the answer was, and how the request ended, if anybody says so (`class`). Of every class it is counted at which ages
+//! blocks came back and how many lived through these ages without (`age`, `table`); what was evicted is remembered for a while,
+//! with its class, so that early eviction hides nothing (`memory`). From these follows what a block of the class is worth at any age:
+//! expected hits per second from now on. The victim is the oldest block of the class whose oldest is worth least (`tails`).
+//!
+//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. So, of one release,
+//! a block that would be worth less than one behind it waits in the class of that one, compared at half the (logarithmic) age at
+//! which blocks are evicted at present.
+//!
+//! *Time* is the caller's clock, if it is told; else admitted blocks (`clock`). Signals at a release, its finish reason and the length
+//! of the answer, refine the classes; where they are wrong or noise, classes learn that they do not matter.
+//!
+//! After LHD (Beckmann, Chen, Cidon: "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI 2018), which ranks by hit density by class
+//! of age and use; Gittins, "Bandit Processes and Dynamic Allocation Indices", 1979, for the choice of the horizon. That tool calls and
+//! ends of turns tell when a session returns: Continuum, arXiv 2511.02230; that re-use has its distribution by category of request:
+//! "`KVCache` Cache in the Wild", ATC 2025.
+//!
+//! Parameters: none. Integers only; the same calls give the same order on any host. How the constants were chosen, figures and limits:
+//! `docs/eviction-study.md`.
+//!
+//! Cost: O(1) per block, O(classes) for the first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a
+//! capacity, 0.4 us per class seen. 25 bytes per block, 16 more than LRU; and 0.25 MB whatever the size: small pools pay that, too.
+//!
+//! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
+//! hits the same.
+
+mod age;
+mod class;
+mod clock;
+mod memory;
+mod table;
+mod tails;
+
+use class::{CLASSES, History};
+use clock::Clock;
+use kvpool::evictor::parts::{BlockLists, ensure, try_reserve};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError, Release, Signal};
+use memory::{EVERY, Ghost, Memory};
+use table::Table;
+use tails::Tails;
+
+/// Releases between two times that worths are learned, at least, and per capacity.
+const LEARN: u64 = 8192;
+const LEARN_PER_CAPACITY: u64 = 4;
+/// Blocks, and ghosts, that are asked for their age each time.
+const SAMPLE: usize = 2048;
+/// Releases after which what was learned counts half: so many capacities, at least, and at most.
+const HALF_LIFE: u64 = 64;
+const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
+
+/// What is known of a block.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// Its last release, or its last use while it is held.
+    stamp: u32,
+    /// At its last release; in use, what was said of the request that will release it.
+    class: u16,
+    history: History,
+}
+
+const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
+
+/// By when content of the same class came back.
+#[derive(Clone, Debug)]
+pub struct Hazard {
+    /// By class in which blocks wait: oldest first.
+    lists: BlockLists<u16>,
+    states: Vec<State>,
+    clock: Clock,
+    table: Table,
+    tails: Tails,
+    memory: Memory,
+    /// The time that the tails were ranked at.
+    ranked: u32,
+    /// Of the release that goes on: how much of its prompt was known.
+    share: u16,
+    /// The class in which the block released before waits, of this release.
+    behind: Option<u16>,
+    /// The age of victims: the mean of its logarithm, with 8 fractional bits.
+    victims: u32,
+    /// The depth of the last block of which a ghost was looked for, and what it was.
+    found: Option<(u32, Ghost)>,
+    released: u64,
+    learned: u64,
+    decayed: u64,
+}
+
+impl Hazard {
+    /// An empty order for blocks `1..num_blocks`.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
+        let mut policy = Self {
+            lists: BlockLists::new(CLASSES, 0)?,
+            states: Vec::new(),
+            clock: Clock::default(),
+            table: Table::new()?,
+            tails: Tails::new(),
+            memory: Memory::default(),
+            ranked: 0,
+            share: 0,
+            behind: None,
+            victims: 0,
+            found: None,
+            released: 0,
+            learned: 0,
+            decayed: 0,
+        };
+        policy.grow(num_blocks)?;
+        Ok(policy)
+    }
+
+    fn capacity(&self) -> usize {
+        self.states.len().saturating_sub(1)
+    }
+
+    /// Ticks are of another length: what was learned and remembered means nothing any more.
+    fn restart(&mut self) {
+        self.table.clear();
+        self.memory.clear();
+        self.found = None;
+        self.victims = 0;
+        let now = self.clock.now();
+        self.states.iter_mut().for_each(|state| state.stamp = now);
+        self.tails.change_all();
+    }
+
+    /// Takes `block` off its list, and notes if another is the oldest there.
+    #[inline]
+    fn unlist(&mut self, block: BlockId) -> bool {
+        let Some(list) = self.lists.list_of(block) else { return false };
+        if self.lists.front(list) == Some(block) {
+            self.tails.change(list as u16);
+        }
+        self.lists.remove(block).is_some()
+    }
+
+    #[inline]
+    fn list(&mut self, class: u16, block: BlockId, first: bool) {
+        let list = usize::from(class);
+        if first || self.lists.is_empty(list) {
+            self.tails.change(class);
+        }
+        if first {
+            self.lists.push_front(list, block);
+        } else {
+            self.lists.push_back(list, block);
+        }
+    }
+
+    /// Of a content that comes in: what is remembered of it, or of its neighbour in the chain.
+    fn remembered(&mut self, content: Content) -> Option<Ghost> {
+        if !content.depth.is_multiple_of(EVERY) {
+            let near = |&(depth, _): &(u32, Ghost)| content.depth.abs_diff(depth) < EVERY;
+            return self.found.filter(near).map(|(_, ghost)| ghost);
+        }
+        let ghost = self.memory.take(content.key);
+        self.found = ghost.map(|ghost| (content.depth, ghost));
+        if let Some(ghost) = ghost {
+            self.table.event(ghost.class, age::bin(self.clock.age(ghost.stamp)), EVERY);
+        }
+        ghost
+    }
+
+    /// The bin at which classes of one release are compared: half the age of victims, on a logarithmic scale.
+    fn compared_at(&self) -> usize {
+        let octaves = self.victims >> 8 >> 4; // eighths of an octave, halved
+        age::bin(1 << octaves.min(31))
+    }
+
+    /// Counts who is waiting, by a sample, and works out what everybody is worth.
+    fn learn(&mut self) {
+        self.table.nobody_waits();
+        let turn = (self.released / LEARN) as usize;
+        let step = (self.states.len() / SAMPLE).max(1);
+        for block in (turn % step..self.states.len()).step_by(step) {
+            if self.lists.list_of(BlockId::new(block as u32)).is_some() {
+                let State { class, stamp, .. } = self.states[block];
+                self.table.wait(class::learned(class), age::bin(self.clock.age(stamp)), step as u32);
+            }
+        }
+        let step = (self.memory.len() / SAMPLE).max(1);
+        for ghost in (turn % step..self.memory.len()).step_by(step).filter_map(|place| self.memory.at(place))
+        {
+            self.table.wait(ghost.class, age::bin(self.clock.age(ghost.stamp)), step as u32 * EVERY);
+        }
+        self.table.learn();
+        self.tails.change_all();
+    }
+
+    /// After a release: learns or forgets, if it is time.
+    fn tick(&mut self) {
+        self.released += 1;
+        let capacity = self.capacity() as u64;
+        if self.released - self.learned >= (capacity / LEARN_PER_CAPACITY).max(LEARN) {
+            self.learned = self.released;
+            let (least, most) = HALF_LIFE_LIMITS;
+            if self.released - self.decayed >= capacity.saturating_mul(HALF_LIFE).clamp(least, most) {
+                self.decayed = self.released;
+                self.table.decay();
+            }
+            self.learn();
+        }
+    }
+}
+
+impl Policy for Hazard {
+    fn name(&self) -> &'static str {
+        "hazard"
+    }
+
+    fn wants_signals(&self) -> bool {
+        true
+    }
+
+    fn signal(&mut self, block: BlockId, signal: Signal) {
+        // What waits keeps its class.
+        if self.lists.list_of(block).is_none()
+            && let Some(state) = self.states.get_mut(block.index())
+        {
+            state.class = class::say(signal);
+        }
+    }
+
+    fn keeps_time(&self) -> bool {
+        true
+    }
+
+    fn set_time(&mut self, now: f64) {
+        if self.clock.tell(now) {
+            self.restart();
+        }
+    }
+
+    fn admit(&mut self, block: BlockId, content: Content) {
+        self.unlist(block);
+        if self.clock.admit(self.capacity()) {
+            self.restart();
+        }
+        let history = self
+            .remembered(content)
+            .map_or(History::NEW, |ghost| History::of_class(ghost.class).again(self.clock.age(ghost.stamp)));
+        if let Some(state) = self.states.get_mut(block.index()) {
+            *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
+        }
+    }
+
+    fn hit(&mut self, block: BlockId) {
+        // What is in use is hit by those who use it together: that is no coming back.
+        if self.unlist(block)
+            && let Some(state) = self.states.get_mut(block.index())
+        {
+            let age = self.clock.age(state.stamp);
+            self.table.event(class::learned(state.class), age::bin(age), 1);
+            *state =
+                State { stamp: self.clock.now(), class: class::UNSAID, history: state.history.again(age) };
+        }
+    }
+
+    fn begin_release(&mut self, release: &Release<'_>) {
+        let (mut length, mut known) = (release.length, release.known);
+        if !release.blocks.is_empty() {
+            let used =
+                |block: BlockId| self.states.get(block.index()).is_some_and(|state| state.history.uses > 1);
+            length = release.blocks.len() as u32;
+            known = release.blocks.iter().filter(|candidate| used(candidate.block)).count() as u32;
+        }
+        self.share = class::share(length, known);
+        self.behind = None;
+    }
+
+    fn release(&mut self, block: BlockId) {
+        self.unlist(block);
+        let bin = self.compared_at();
+        let Some(state) = self.states.get_mut(block.index()).filter(|_| !block.is_null()) else { return };
+        state.stamp = self.clock.now();
+        state.class = class::of(self.share, class::said(state.class), state.history);
+        let own = state.class;
+        let worth = |class: u16| self.table.worth(class, bin);
+        let class = self.behind.filter(|&behind| worth(behind) > worth(own)).unwrap_or(own);
+        self.behind = Some(class);
+        self.list(class, block, false);
+        self.tick();
+    }
+
+    fn pop(&mut self) -> Option<BlockId> {
+        if self.ranked != self.clock.now() {
+            self.ranked = self.clock.now();
+            self.tails.change_all();
+        }
+        let (lists, states, clock, table) = (&self.lists, &self.states, self.clock, &self.table);
+        self.tails.rank(|class| {
+            let oldest = lists.front(class.into()).and_then(|oldest| states.get(oldest.index()));
+            oldest.map_or(tails::EMPTY, |oldest| {
+                let age = clock.age(oldest.stamp);
+                u64::from(table.worth(class, age::bin(age))) << 32 | u64::from(u32::MAX - age)
+            })
+        });
+        let class = self.tails.lowest()?;
+        let victim = self.lists.front(class.into())?;
+        self.unlist(victim);
+        let age = clock.age(self.states.get(victim.index())?.stamp);
+        self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
+        Some(victim)
+    }
+
+    fn take(&mut self, block: BlockId) {
+        self.unlist(block);
+    }
+
+    fn unpop(&mut self, block: BlockId) {
+        if self.lists.list_of(block).is_none()
+            && !block.is_null()
+            && let Some(state) = self.states.get(block.index())
+        {
+            self.list(class::learned(state.class), block, true);
+        }
+    }
+
+    fn evicted(&mut self, block: BlockId, content: Content) {
+        if content.depth.is_multiple_of(EVERY)
+            && let Some(&State { class, stamp, .. }) = self.states.get(block.index())
+            && let Some(lost) = self.memory.push(content.key, class::learned(class), stamp, self.clock.now())
+        {
+            self.table.lose(lost.class, age::bin(self.clock.age(lost.stamp)), EVERY);
+        }
+        self.forget(block);
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.unlist(block);
+        if let Some(state) = self.states.get_mut(block.index()) {
+            *state = State { stamp: self.clock.now(), ..UNKNOWN };
+        }
+    }
+
+    fn clear(&mut self) {
+        self.lists.clear();
+        self.states.fill(UNKNOWN);
+        self.clock = Clock::default();
+        self.table.clear();
+        self.tails.clear();
+        self.memory.clear();
+        (self.ranked, self.victims, self.released, self.learned, self.decayed) = (0, 0, 0, 0, 0);
+        (self.share, self.behind, self.found) = (0, None, None);
+    }
+
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let num_blocks = num_blocks.max(self.states.len());
+        try_reserve(&mut self.states, num_blocks)?;
+        self.memory.reserve(num_blocks.saturating_sub(1))?;
+        self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
+        self.states.resize(num_blocks, State { stamp: self.clock.now(), ..UNKNOWN });
+        self.memory.grow(num_blocks.saturating_sub(1));
+        Ok(())
+    }
+
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.lists.check_block(block)?;
+        let state = self.states.get(block.index()).copied().unwrap_or(UNKNOWN);
+        ensure(class::is_sound(state.class) && state.history.uses > 0, "HZ1 (a block has a class)", || {
+            format!("{block:?}: {state:?}")
+        })
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.lists.corrupt(block, what, to)
+    }
+
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.lists.check_invariants()?;
+        (0..self.states.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block)))?;
+        (0..CLASSES).try_for_each(|class| {
+            let (has, ranked) = (!self.lists.is_empty(class), self.tails.knows(class as u16));
+            ensure(!has || ranked, "HZ2 (a class with blocks is ranked, or will be)", || {
+                format!("class {class}")
+            })
+        })
+    }
+}
