@@ -285,7 +285,7 @@ class VllmPool:
         mask: Sequence[bool] | None = None,
         scale: int = 1,
     ) -> bool:
-        """Caches blocks as cache_full does, and tells a feed of it.
+        """Caches the full blocks of a run, and tells a feed of it.
 
         Returns whether all are of this pool: if not, nothing has changed.
         """

@@ -371,7 +371,7 @@ impl PyVllmPool {
         Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
     }
 
-    /// Caches blocks as cache_full does, and tells a feed of it.
+    /// Caches the full blocks of a run, and tells a feed of it.
     #[pyo3(signature = (feed, request, blocks, hashes, first, end, block_size, group, mask=None, scale=1))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full_fed<'py>(
