@@ -17,7 +17,7 @@ use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
 use crate::hash::{BlockHash, HashAlgorithm, Verify};
-use crate::record::{ByBlock, Name};
+use crate::record::{ByBlock, HEAD, Name};
 use crate::retention::{Retention, Said, Then, Ttl, no_clock};
 
 /// One cached block.
@@ -147,9 +147,13 @@ impl BlockPool {
         let (blocks, refused): (Vec<&SavedBlock>, Vec<&SavedBlock>) =
             image.blocks.iter().partition(|saved| agrees(saved));
         self.epoch = image.epoch;
-        // Parents before what hangs on them.
         let mut by_depth = blocks.clone();
-        by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
+        if self.keeps_parents() || self.history {
+            // Parents before what hangs on them.
+            by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
+        } else if by_depth.iter().any(|saved| saved.copy > 0) {
+            by_depth.sort_by_key(|saved| saved.copy);
+        }
         self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         for saved in &by_depth {
             let name = Name { hash: &saved.hash, group: saved.group };
@@ -180,7 +184,7 @@ impl BlockPool {
 
     /// Copies of the content of a block that a lookup prefers to it.
     fn copies_before(&self, block: BlockId, name: Name<'_>) -> u32 {
-        if self.find_named(name) == Some(block) {
+        if self.records.at(block.get()).is(HEAD) {
             return 0;
         }
         self.copies_named(name).iter().position(|&copy| copy == block).unwrap_or(0) as u32
