@@ -194,7 +194,9 @@ mod _core {
     #[pymodule]
     mod vllm {
         #[pymodule_export]
-        use crate::vllm::{PyVllmBlock, PyVllmGroups, PyVllmHasher, PyVllmPool, PyVllmSlots, block_ids};
+        use crate::vllm::{
+            PyVllmBlock, PyVllmFeed, PyVllmGroups, PyVllmHasher, PyVllmPool, PyVllmSlots, block_ids,
+        };
     }
 
     #[pymodule_init]

@@ -125,8 +125,8 @@ impl PyBlockPool {
     }
 
     /// What the feed has.
-    pub(crate) fn take_feed(&self, py: Python<'_>) -> PyResult<FeedBatch> {
-        self.get(py, |pool| pool.unrecorded(PoolWatch::take_feed))
+    pub(crate) fn take_feed(&self, py: Python<'_>, batch: &mut FeedBatch) -> PyResult<()> {
+        self.get(py, |pool| pool.unrecorded(|pool| pool.take_feed(batch)))
     }
 
     /// What a ring holds.
