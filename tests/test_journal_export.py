@@ -259,7 +259,11 @@ class Manager:
             case "fork_batch":
                 pool.fork_batch(some, [r.choice(IDS) for _ in some])
             case "release_batch":
-                pool.release_batch(some, **after)
+                if r.random() < 0.5:
+                    pool.release_batch(some, **after)
+                else:
+                    reasons = [r.choice([None, "stop", "tool_calls", "length", "abort"]) for _ in some]
+                    pool.release_batch(some, **after, finish_reasons=reasons, output_tokens=[r.randrange(900) for _ in some])
             case "truncate":
                 pool.truncate(request, r.randrange(9), **after)
             case "truncate_batch":

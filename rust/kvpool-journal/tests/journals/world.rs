@@ -3,8 +3,8 @@
 use kvpool::groups::{self, GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys,
-    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, SwapId,
+    AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys, Finish,
+    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, Signal, SwapId,
     Ticket, Until, Verify,
 };
 use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
@@ -286,8 +286,14 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             }
             37 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
-                let release = ops::manager::ReleaseBatch { requests: &ids, until: until(c, after) };
-                drop(manager.apply(release));
+                let until = until(c, after);
+                if c.is_multiple_of(2) {
+                    drop(manager.apply(ops::manager::ReleaseBatch { requests: &ids, until }));
+                } else {
+                    let signal = Signal { finish: Finish::ToolCalls, output_tokens: Some(c) };
+                    let ended: Vec<_> = ids.iter().map(|&id| (id, signal)).collect();
+                    drop(manager.apply(ops::manager::ReleaseBatchWith { ended: &ended, until }));
+                }
             }
             38 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at % 2)).collect();
@@ -493,7 +499,11 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                     tables[a as usize % 5].push(block);
                 }
             }
-            21 => match b % 4 {
+            21 => match b % 5 {
+                4 => {
+                    let signal = Signal { finish: Finish::Stop, output_tokens: (c % 2 == 0).then_some(c) };
+                    drop(pool.apply(ops::pool::Signal { blocks: &table, signal }));
+                }
                 0 => drop(pool.apply(ops::pool::Retain { blocks: &table, retention: retention(c) })),
                 1 => drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) })),
                 2 => drop(pool.apply(ops::pool::MarkAccessed { blocks: &table, time: f64::from(c % 100) })),
