@@ -7,8 +7,8 @@
 //! Sizes are per cent of the unique blocks of the requests that are used. `--part tune` takes a third of the sessions, by a hash of their
 //! names, or of the second block of a prompt where a trace has no sessions; `--part rest` the other two thirds.
 //!
-//! A policy is a name, or a name and what it is told of the ends of requests: `hazard` is told the length of the answer, which a manager
-//! knows by itself; `hazard+finish` the finish reason too; `hazard+shuffled` the finish reason of another request; `hazard-` nothing.
+//! A policy is a name, or a name and what it is told of the ends of requests: `hazard` is told the length of the answer;
+//! `hazard+finish` the finish reason too; `hazard+shuffled` the finish reason of another request; `hazard-` nothing.
 //! `tools/eviction_study.py` runs this over all traces.
 
 #![expect(clippy::print_stdout, reason = "lines of figures are what it is for")]

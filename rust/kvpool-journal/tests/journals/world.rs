@@ -4,8 +4,8 @@ use kvpool::groups::{self, GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys, Finish,
-    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, Signal, SwapId,
-    Ticket, Until, Verify,
+    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, Signal,
+    SwapId, Ticket, Until, Verify,
 };
 use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
@@ -499,13 +499,14 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                     tables[a as usize % 5].push(block);
                 }
             }
-            21 => match b % 5 {
-                4 => {
-                    let signal = Signal { finish: Finish::Stop, output_tokens: (c % 2 == 0).then_some(c) };
+            21 => match b % 4 {
+                0 => drop(pool.apply(ops::pool::Retain { blocks: &table, retention: retention(c) })),
+                1 => {
+                    drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) }));
+                    let signal =
+                        Signal { finish: Finish::Stop, output_tokens: c.is_multiple_of(2).then_some(c) };
                     drop(pool.apply(ops::pool::Signal { blocks: &table, signal }));
                 }
-                0 => drop(pool.apply(ops::pool::Retain { blocks: &table, retention: retention(c) })),
-                1 => drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) })),
                 2 => drop(pool.apply(ops::pool::MarkAccessed { blocks: &table, time: f64::from(c % 100) })),
                 _ => drop(pool.apply(ops::pool::AdvanceTime { now: f64::from(c % 60) })),
             },
