@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import sys
+import types
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ import yaml
 from kvpool import _core
 from tools import release
 from tools.cargo_tools import CheckFailedError
-from tools.releasing import checks, notices, report, running, targets, tree, wheel
+from tools.releasing import checks, notices, running, targets, tree, wheel
 from tools.releasing.targets import ALL, TARGETS, MissingError
 
 if TYPE_CHECKING:
@@ -179,6 +181,32 @@ def test_a_bill_of_materials_does_not_tell_where_or_when_it_was_made() -> None:
     assert wheel.scrubbed("kvpool/sboms/x.json", b"/build/here", Path("/build/here"), 0) == b"/build/here"
 
 
+def test_a_wheel_that_zopfli_has_deflated_reads_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bytes] = []
+
+    def compress(data: bytes, numiterations: int) -> bytes:
+        given.append(data)
+        return zlib.compress(data, numiterations)
+
+    stand_in = types.ModuleType("zopfli.zlib")
+    vars(stand_in)["compress"] = compress
+    package = types.ModuleType("zopfli")
+    vars(package)["zlib"] = stand_in
+    monkeypatch.setitem(sys.modules, "zopfli", package)
+    monkeypatch.setitem(sys.modules, "zopfli.zlib", stand_in)
+    with wheel.compressing_well():
+        path = pack(tmp_path / NAME, content())
+    assert b"\x7fELF kvpool" in b"".join(given)
+    with zipfile.ZipFile(path) as packed:
+        assert packed.testzip() is None
+        assert packed.read("kvpool/_core.abi3.so") == content()["kvpool/_core.abi3.so"]
+    checks.check_record(path)
+    # Whatever is written afterwards is written as ever.
+    given.clear()
+    pack(tmp_path / f"x{NAME}", content())
+    assert given == []
+
+
 def test_paths_of_crates_and_of_the_sources_are_told_to_rustc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "a home"
     (home / "registry" / "src" / "index-1").mkdir(parents=True)
@@ -281,19 +309,36 @@ def test_what_cannot_be_built_or_run_is_said_and_fails_where_all_is_wanted(
     assert "NOT RUN HERE: no emulator" in said.out
     assert "NOT ALL OF IT: aarch64-gnu, x86_64-musl" in said.err
     told = {part["name"]: part for part in json.loads((tmp_path / "report.json").read_text())["parts"]}
-    assert (told["x86_64-gnu"]["checked"][-1], told["x86_64-gnu"]["not_run"]) == ("ran", "")
+    assert (told["x86_64-gnu"]["checked"][-1], told["x86_64-gnu"]["not_run"]) == ("ran", [])
     assert told["x86_64-musl"]["file"] == ""
     page = (tmp_path / "report.md").read_text()
     assert "NOT BUILT HERE: no standard library" in page
     assert len((tmp_path / "SHA256SUMS").read_text().splitlines()) == 2
 
 
-def test_a_part_that_fails_is_a_failure(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    part = report.Part("x", file="x.whl", failed="broken")
-    assert not part.is_whole
-    assert part.lines()[-1] == "  FAILED: broken"
-    report.write([part], tmp_path, "1", "abc")
-    assert "FAILED: broken" in (tmp_path / "report.md").read_text()
+def test_a_check_that_fails_is_a_failure_and_keeps_no_other_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = pack(tmp_path / NAME, content())
+
+    def fails() -> str:
+        raise CheckFailedError("too large")
+
+    def missing() -> str:
+        raise MissingError("no emulator")
+
+    monkeypatch.setattr(tree, "changes", list)
+    monkeypatch.setattr(release, "WORK", tmp_path / "work")
+    monkeypatch.setattr(release.Release, "prepare", lambda _: None)
+    monkeypatch.setattr(wheel, "build_sdist", lambda *_: path)
+    monkeypatch.setattr(
+        release.Release, "looks_at_sdist", lambda *_: [fails, missing, lambda: "looked", lambda: ["a", "b"]]
+    )
+    assert release.main(["sdist", "--out", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    for line in ("  looked", "  a", "  b", "  NOT RUN HERE: no emulator", "  FAILED: too large"):
+        assert f"{line}\n" in said
+    assert "FAILED: too large" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))

@@ -46,7 +46,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Start": ("quickstart", "concepts", "porting"),
     "Engines": ("vllm", "vllm-offloading", "sglang", "lineage"),
     "Size and tune": ("command-line", "sizing", "traces", "eviction-study", "advisor", "retention", "groups"),
-    "Run": ("operations", "metrics", "events", "explain", "journal", "store", "transfer", "threads"),
+    "Run": ("operations", "metrics", "events", "explain", "journal", "store", "restart", "transfer", "threads"),
     "Design": ("design", "hashing", "properties", "numbers"),
 }
 #: Documents of the root, and what they are called in the site.

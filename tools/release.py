@@ -29,7 +29,10 @@ from tools.releasing import checks, notices, report, running, tree, wheel
 from tools.releasing.targets import ALL, SDIST, TARGETS, MissingError, Target, host_target
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    #: A check of a file that was built: what it found, in one line or several.
+    Look = Callable[[], str | list[str]]
 
 WORK: Final = ROOT / "target" / "release-build"
 
@@ -57,49 +60,59 @@ class Release:
         tree.add_licences(self.tree, {notices.NOTICES: page, notices.STD_NOTICES: notices.std_notices()})
 
     def make(self, name: str) -> report.Part:
-        """Builds, checks and runs one part. Whatever is wrong with it keeps no other back."""
+        """Builds one part, then makes each check of it, whatever another one found."""
         part = report.Part(name)
         try:
             if name == SDIST:
-                self.make_sdist(part)
+                path = wheel.build_sdist(self.tree, self.out, self.seconds)
+                looks = self.looks_at_sdist(path)
             else:
-                self.make_wheel(part, TARGETS[name])
+                target = TARGETS[name]
+                path, how = wheel.build_wheel(target, self.tree, self.out, self.objects, self.seconds)
+                part.checked.append(how)
+                looks = self.looks_at_wheel(path, target)
         except MissingError as error:
-            if part.file:
-                part.not_run = str(error)
-            else:
-                part.not_built = str(error)
+            part.not_built = str(error)
+            return part
         except CheckFailedError as error:
-            part.failed = str(error)
+            part.failed.append(str(error))
+            return part
+        part.built(path)
+        for look in looks:
+            try:
+                found = look()
+                part.checked += [found] if isinstance(found, str) else found
+            except MissingError as error:
+                part.not_run.append(str(error))
+            except CheckFailedError as error:
+                part.failed.append(str(error))
         return part
 
-    def make_sdist(self, part: report.Part) -> None:
-        path = wheel.build_sdist(self.tree, self.out, self.seconds)
-        part.built(path)
-        part.checked.append(checks.check_size(path))
-        part.checked.append(checks.check_paths(path, wheel.private_paths(self.tree)))
-        part.checked.append(checks.check_twine(path))
-        part.checked.append(running.build_and_run_sdist(path, self.work / "sdist-objects"))
+    def looks_at_sdist(self, path: Path) -> list[Look]:
+        return [
+            lambda: checks.check_size(path),
+            lambda: checks.check_paths(path, wheel.private_paths(self.tree)),
+            lambda: checks.check_twine(path),
+            lambda: running.build_and_run_sdist(path, self.work / "sdist-objects"),
+        ]
 
-    def make_wheel(self, part: report.Part, target: Target) -> None:
-        path, how = wheel.build_wheel(target, self.tree, self.out, self.objects, self.seconds)
-        part.built(path)
-        part.checked.append(how)
-        part.checked.append(checks.check_size(path))
-        part.checked.append(checks.check_name(path, target, self.version))
-        part.checked.append(checks.check_paths(path, wheel.private_paths(self.tree)))
-        part.checked.append(checks.check_record(path))
-        part.checked.append(checks.check_metadata(path))
-        part.checked.append(checks.check_notices(path, notices.linked([target.triple], self.tree)))
-        part.checked.append(checks.check_platform(path))
-        part.checked.append(checks.check_copies(path))
+    def looks_at_wheel(self, path: Path, target: Target) -> list[Look]:
+        looks: list[Look] = [
+            lambda: checks.check_size(path),
+            lambda: checks.check_name(path, target, self.version),
+            lambda: checks.check_paths(path, wheel.private_paths(self.tree)),
+            lambda: checks.check_record(path),
+            lambda: checks.check_metadata(path),
+            lambda: checks.check_notices(path, notices.linked([target.triple], self.tree)),
+            lambda: checks.check_platform(path),
+            lambda: checks.check_copies(path),
+            lambda: checks.check_twine(path),
+        ]
         if target.is_abi3:
-            part.checked.append(checks.check_limited_api(path))
-        part.checked.append(checks.check_twine(path))
+            looks.append(lambda: checks.check_limited_api(path))
         if target.is_musl:
-            libc = running.musl_library(target.machine, self.work / "debian")
-            part.checked.append(checks.check_musl(path, libc))
-        part.checked += self.run(path, target)
+            looks.append(lambda: checks.check_musl(path, running.musl_library(target.machine, self.work / "debian")))
+        return [*looks, lambda: self.run(path, target)]
 
     def run(self, path: Path, target: Target) -> list[str]:
         """Whatever this machine can run it in."""

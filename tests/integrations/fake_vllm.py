@@ -46,7 +46,7 @@ MODULES = (
     "vllm.v1.request",
 )
 #: Parts of the plug-in that read vLLM's names when they are imported.
-BOUND = ("pool", "events", "views", "hashing", "lookup", "manager", "install", "shadow")
+BOUND = ("pool", "events", "views", "hashing", "lookup", "manager", "install", "shadow", "publisher")
 
 
 @dataclasses.dataclass

@@ -24,10 +24,10 @@ class Part:
     checked: list[str] = field(default_factory=list)
     #: Why it was not built.
     not_built: str = ""
-    #: Why it was not run.
-    not_run: str = ""
+    #: What could not be run, or looked at, and why.
+    not_run: list[str] = field(default_factory=list)
     #: What it failed at.
-    failed: str = ""
+    failed: list[str] = field(default_factory=list)
 
     def built(self, path: Path) -> None:
         data = path.read_bytes()
@@ -44,8 +44,8 @@ class Part:
             return [f"{self.name}: NOT BUILT HERE: {self.not_built}"]
         first = f"{self.name}: {self.file}, {self.bytes:,} bytes" if self.file else f"{self.name}:"
         more = [f"  {line}" for line in self.checked]
-        more += [f"  NOT RUN HERE: {self.not_run}"] if self.not_run else []
-        more += [f"  FAILED: {self.failed}"] if self.failed else []
+        more += [f"  NOT RUN HERE: {line}" for line in self.not_run]
+        more += [f"  FAILED: {line}" for line in self.failed]
         return [first, *more]
 
 

@@ -8,6 +8,7 @@ commit and a serial number of its content. So the same commit, tools and target 
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import hashlib
 import json
@@ -25,7 +26,7 @@ from tools.cargo_tools import ROOT, CheckFailedError, call, require
 from tools.releasing.targets import Target, linking, need_std
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: What paths of a machine are called in what is shipped.
 _SOURCES: Final = "kvpool"
@@ -77,7 +78,8 @@ def build_wheel(target: Target, tree: Path, out: Path, objects: Path, seconds: i
         require(done, f"maturin build of {target.name}")
         (built,) = Path(folder).glob("*.whl")
         wheel = out / built.name
-        rewrite(built, wheel, lambda name, data: scrubbed(name, data, tree, seconds))
+        with compressing_well():
+            rewrite(built, wheel, lambda name, data: scrubbed(name, data, tree, seconds))
     return wheel, how
 
 
@@ -113,10 +115,43 @@ def rewrite(source: Path, target: Path, change: Callable[[str, bytes], bytes]) -
         f"{info.filename},sha256={digest(data)},{len(data)}" for info, data in entries if info.filename not in records
     ]
     record = "\n".join([*lines, f"{records[0]},,", ""]).encode()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as new:
+    with zipfile.ZipFile(target, "w") as new:
         for info, data in entries:
             info.compress_type = zipfile.ZIP_DEFLATED
             new.writestr(info, record if info.filename in records else data, compresslevel=9)
+
+
+class Zopfli:
+    """A compressor as zipfile asks for one: deflate without a header."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def compress(self, data: bytes) -> bytes:
+        self._parts.append(bytes(data))
+        return b""
+
+    def flush(self) -> bytes:
+        import zopfli.zlib  # of a release alone
+
+        packed: bytes = zopfli.zlib.compress(b"".join(self._parts), numiterations=5)
+        # zlib's form: two bytes before, a checksum of four behind.
+        return packed[2:-4]
+
+
+@contextlib.contextmanager
+def compressing_well() -> Iterator[None]:
+    """Archives that are written meanwhile are deflated by Zopfli: 3 % smaller, in ten seconds instead of one.
+
+    What reads them knows no difference. zipfile takes no compressor from outside, so its own maker of them is replaced.
+    """
+    maker = "_get_compressor"
+    kept = getattr(zipfile, maker)
+    setattr(zipfile, maker, lambda kind, *more: Zopfli() if kind == zipfile.ZIP_DEFLATED else kept(kind, *more))
+    try:
+        yield
+    finally:
+        setattr(zipfile, maker, kept)
 
 
 def digest(data: bytes) -> str:

@@ -40,6 +40,19 @@ def check_level(level: str, manager: Any, pool: Any) -> None:
         raise BenchError(f"{level}: vLLM's own objects are used, kvpool has left them as they are")
 
 
+def make_publisher() -> Any:
+    """What a scheduler makes before its manager, and kvpool's pool gives its events to.
+
+    It turns in its thread all the while, bytes included. vLLM's is not made: its packing in its thread is not counted
+    against stock.
+    """
+    events = importlib.import_module("vllm.distributed.kv_events")
+    config = importlib.import_module("vllm.config.kv_events").KVEventsConfig(
+        enable_kv_cache_events=True, publisher="zmq", endpoint="tcp://127.0.0.1:*"
+    )
+    return events.EventPublisherFactory.create(config, 0)
+
+
 def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:
     """One run, with the level's classes in place."""
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
@@ -47,6 +60,7 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
     hash_function = importlib.import_module("vllm.utils.hashing").sha256
     core.init_none_hash(hash_function)
     hasher = core.get_request_block_hasher(BLOCK_SIZE, hash_function)
+    publisher = make_publisher() if events and level != STOCK else None
     manager = scheduler.KVCacheManager(
         kv_cache_config=make_config(load.num_blocks, load.model),
         max_model_len=load.max_model_len,
@@ -73,6 +87,8 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
         return driver.run(tick)
     finally:
         gc.unfreeze()
+        if publisher is not None:
+            publisher.shutdown()
 
 
 def run_level(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:

@@ -1,18 +1,23 @@
-"""Times kvpool's tier beside vLLM's file tier, and fio where it is installed: chunks to a disk and back, in GB/s.
+"""Times kvpool's tier beside vLLM's file tier, and NIXL and fio where they are installed: chunks to a disk and back.
 
     .venv-vllm/bin/python tools/vllm/bench_tier.py /mnt/nvme --gib 1
 
-Both tiers get the same jobs of eight chunks, four at a time, from the same memory; both go round the page cache where
-the file system can. Chunks are read in another order than they were written. kvpool checks every byte, vLLM's tier
-none; fio moves as many bytes with as many threads in blocks of a chunk. Rounds of all three, the best of each.
+In GB/s. Both tiers, and NIXL's POSIX plug-in, get the same jobs of eight chunks, four at a time, from the same memory;
+all go round the page cache where the file system can. Chunks are read in another order than they were written. kvpool
+checks every byte, the others none; fio moves as many bytes with as many threads in blocks of a chunk. Rounds of all,
+each of which begins with another one; the median of each.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import os
 import random
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
@@ -93,7 +98,9 @@ def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
     return time.perf_counter() - begun
 
 
-def tier_round(make: Callable[..., Any], root: Path, chunk_bytes: int, total: int) -> tuple[float, float]:
+def tier_round(
+    make: Callable[..., Any], root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
+) -> tuple[float, float]:
     """GB/s of writing and of reading."""
     memory = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes), np.int8)
     # Whole pages, as vLLM's own mapping of CPU memory has them.
@@ -108,13 +115,67 @@ def tier_round(make: Callable[..., Any], root: Path, chunk_bytes: int, total: in
         try:
             write = move(tier, keys, load=False)
             random.Random(2).shuffle(keys)
+            rest()
             read = move(tier, keys, load=True)
         finally:
             tier.shutdown()
     return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
 
 
-def fio_round(root: Path, chunk_bytes: int, total: int) -> tuple[float, float]:
+def nixl_api() -> Any:
+    """NIXL's module; ``None`` where it is not installed, for whichever CUDA: none is needed for files."""
+    for name in ("nixl_cu12", "nixl_cu13"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(f"{name}._api")
+    return None
+
+
+def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
+    """GB/s of writing and of reading, by NIXL's POSIX plug-in: one file, a place per chunk, nothing checked."""
+    room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
+    begin = room.ctypes.data + -room.ctypes.data % 4096
+    agent = api.nixl_agent("bench", api.nixl_agent_config(backends=[]))
+    agent.create_backend("POSIX", {})
+    with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
+        file = os.open(f"{folder}/file", os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+        os.posix_fallocate(file, 0, total * chunk_bytes)
+        memory = agent.register_memory([(begin, JOB * JOBS * chunk_bytes, 0, "")], "DRAM")
+        whole = agent.register_memory([(0, total * chunk_bytes, file, "file")], "FILE")
+
+        def move(way: str, order: list[int]) -> float:
+            begun = time.perf_counter()
+            jobs = [order[at : at + JOB] for at in range(0, total, JOB)][::-1]
+            running: dict[int, Any] = {}
+            while jobs or running:
+                for lane in set(range(JOBS)) - set(running):
+                    if jobs:
+                        of = jobs.pop()
+                        into = [(begin + (lane * JOB + at) * chunk_bytes, chunk_bytes, 0) for at in range(len(of))]
+                        places = [(chunk * chunk_bytes, chunk_bytes, file) for chunk in of]
+                        lists = (agent.get_xfer_descs(into, "DRAM"), agent.get_xfer_descs(places, "FILE"))
+                        running[lane] = agent.initialize_xfer(way, *lists, "bench")
+                        agent.transfer(running[lane])
+                for lane, handle in list(running.items()):
+                    state = agent.check_xfer_state(handle)
+                    if state == "ERR":
+                        raise RuntimeError("a transfer of NIXL failed")
+                    if state == "DONE":
+                        agent.release_xfer_handle(running.pop(lane))
+                time.sleep(20e-6)
+            return time.perf_counter() - begun
+
+        order = list(range(total))
+        write = move("WRITE", order)
+        random.Random(2).shuffle(order)
+        rest()
+        read = move("READ", order)
+        agent.deregister_memory(memory)
+        agent.deregister_memory(whole)
+        os.close(file)
+    return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
+
+
+def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
     """GB/s of writing and of reading, by fio."""
     with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
         rates = []
@@ -129,7 +190,9 @@ def fio_round(root: Path, chunk_bytes: int, total: int) -> tuple[float, float]:
             ]
             command += [f"--size={total * chunk_bytes}", "--ioengine=psync", f"--numjobs={THREADS}", "--thread"]
             command += ["--group_reporting", "--output-format=json", f"--io_size={total * chunk_bytes // THREADS}"]
-            if way == "write":
+            if way == "randread":
+                rest()
+            else:
                 command += ["--offset_increment=" + str(total * chunk_bytes // THREADS)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             job = json.loads(done.stdout)["jobs"][0]
@@ -141,25 +204,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="on the disk that is measured")
     parser.add_argument("--gib", type=float, default=1.0, help="bytes of each size and round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--rest", type=float, default=0.0, help="seconds before each measurement: a rented disk has a budget"
+    )
     options = parser.parse_args()
+
+    def rest() -> None:
+        time.sleep(options.rest)
+
     ways: dict[str, Callable[[int, int], tuple[float, float]]] = {
-        "kvpool": lambda size, total: tier_round(kvpool_tier, options.folder, size, total),
-        "vLLM fs": lambda size, total: tier_round(vllm_tier, options.folder, size, total),
+        "kvpool": lambda size, total: tier_round(kvpool_tier, options.folder, size, total, rest),
+        "vLLM fs": lambda size, total: tier_round(vllm_tier, options.folder, size, total, rest),
     }
-    if shutil.which("fio"):
-        ways["fio"] = lambda size, total: fio_round(options.folder, size, total)
+    api = nixl_api()
+    if api is None:
+        print("NIXL is not measured: pip install --no-deps nixl-cu12")
     else:
-        print("fio is not installed: apt-get install fio")
+        ways["NIXL"] = lambda size, total: nixl_round(api, options.folder, size, total, rest)
+    if shutil.which("fio"):
+        ways["fio"] = lambda size, total: fio_round(options.folder, size, total, rest)
+    else:
+        print("fio is not measured: apt-get install fio")
     print(f"{'chunk':>8}  " + "  ".join(f"{name + ' write':>14}  {name + ' read':>14}" for name in ways))
     for size in SIZES:
         total = max(JOB * JOBS, int(options.gib * 2**30) // size // (JOB * JOBS) * JOB * JOBS)
-        best = dict.fromkeys(ways, (0.0, 0.0))
-        for _ in range(options.rounds):
-            for name, measure in ways.items():
-                write, read = measure(size, total)
-                best[name] = (max(best[name][0], write), max(best[name][1], read))
-        cells = "  ".join(f"{best[name][0]:>14.2f}  {best[name][1]:>14.2f}" for name in ways)
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        for nth in range(options.rounds):
+            names = list(ways)
+            for name in names[nth % len(names) :] + names[: nth % len(names)]:
+                rest()
+                rates[name].append(ways[name](size, total))
+        medians = [statistics.median(one[way] for one in of) for of in rates.values() for way in (0, 1)]
+        cells = "  ".join(f"{rate:>14.2f}" for rate in medians)
         print(f"{size >> 10:>5} KiB  {cells}", flush=True)
 
 

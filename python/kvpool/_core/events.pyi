@@ -4,6 +4,7 @@ from typing import TypedDict, final, type_check_only
 
 from kvpool._core.manager import CacheManager
 from kvpool._core.pool import BlockPool
+from kvpool._core.vllm import VllmFeed
 
 __all__ = ["EventPublisher"]
 
@@ -31,7 +32,7 @@ class EventPublisher:
     """
 
     def __new__(
-        cls, source: CacheManager | BlockPool, base: int, *, rank: int = 0, capacity: int = 1_048_576
+        cls, source: CacheManager | BlockPool | VllmFeed, base: int, *, rank: int = 0, capacity: int = 1_048_576
     ) -> EventPublisher: ...
     def add_sink(self, form: str = "vllm", *, replay_batches: int = 10_000, replay_bytes: int = 67_108_864) -> int:
         """Adds a sink, which is told everything with the next flush. Returns its number."""
@@ -39,6 +40,8 @@ class EventPublisher:
         """Takes in what the source told since the last call."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
         """Returns the batches of what has changed since the last flush: sink, number and bytes of each."""
+    def pass_on(self, batch: bytes) -> None:
+        """Sends a batch that somebody else has made to every sink with the next flush."""
     def lost(self, sink: int) -> None:
         """Says that a batch of a sink was lost: it is told everything anew."""
     def hold(self, sink: int, held: bool) -> None:

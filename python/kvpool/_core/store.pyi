@@ -6,7 +6,9 @@ from typing import Literal, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
-from kvpool._core import EvictionPolicy
+from kvpool._core import EvictionPolicy, _Ints
+from kvpool._core.manager import CacheManager
+from kvpool._core.pool import BlockPool
 from kvpool.store.custom import CustomBackend
 
 __all__ = [
@@ -16,11 +18,15 @@ __all__ = [
     "Namespace",
     "Redis",
     "SharedFolder",
+    "SlotHeaders",
     "Store",
     "StoreFolder",
     "StoreServer",
     "StoreStats",
+    "WarmStart",
     "check_object",
+    "load_index",
+    "save_index",
 ]
 
 #: What became of an object. Everything but ``ok`` is a miss to the request.
@@ -784,4 +790,121 @@ def check_object(
         payload: What is behind the header, to be compared with its checksum.
 
     >>> kvpool.store.check_object("notes.txt", b"", 0)
+    """
+
+@final
+class SlotHeaders:
+    """Whose bytes lie in each slot of an arena that outlives the process.
+
+    A file beside the memory, with a header for each slot; slot and block have one number. ``clear`` comes before the
+    first byte of a slot changes, ``seal`` when the last one is written: in between the slot is nobody's, whatever
+    happens. docs/restart.md has the whole.
+
+    Args:
+        path: The file; made if there is none, and made anew if it has another number of slots.
+        arena: The memory: ``Arena.over`` a file that is mapped.
+        namespace: Whose KV it is.
+
+    Raises:
+        StoreError: The file cannot be had.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> namespace = kvpool.store.Namespace(
+    ...     model="m", weights="w", kv_dtype="bf16", scales="", block_size=16,
+    ...     layouts=[(0, "NHD", [16, 2, 8], [16, 8, 1])], layers=(0, 1), heads=(0, 2), hash_algorithm="sha256",
+    ...     hash_seed=b"", extra={},
+    ... )
+    >>> headers = kvpool.store.SlotHeaders(f"{folder.name}/slots", kvpool.store.Arena(8, 512), namespace)
+    >>> headers.clear([3])
+    >>> headers.seal([3], [b"digest of a prefix"])
+    >>> len(headers)
+    8
+    >>> folder.cleanup()
+    """
+
+    def __new__(cls, path: str | PathLike[str], arena: Arena, namespace: Namespace) -> Self: ...
+    def clear(self, slots: _Ints) -> None:
+        """Says that slots are about to be written to: from now on they are nobody's.
+
+        Raises:
+            InvalidArgumentError: There is no such slot.
+            StoreError: The file cannot be written: then the slots must not be.
+        """
+    def seal(self, slots: _Ints, keys: Sequence[bytes], *, groups: int | Sequence[int] = 0) -> None:
+        """Says that slots have the KV of these keys, whole: reads them, and writes their headers.
+
+        Raises:
+            InvalidArgumentError: There is no such slot; a key has no bytes, or more than 32; not as many keys as slots.
+            StoreError: The file cannot be written, or a transfer has a slot.
+        """
+    def __len__(self) -> int: ...
+
+@final
+class WarmStart:
+    """What became of a snapshot."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that are cached again."""
+    @property
+    def refused(self) -> int:
+        """Blocks whose bytes are not, or not any more, those of their hashes."""
+    @property
+    def lost(self) -> int:
+        """Blocks whose records could not be read."""
+    @property
+    def age(self) -> float:
+        """Seconds since the snapshot was made; 0 of a cold start."""
+    @property
+    def cold(self) -> str | None:
+        """Why nothing was restored, or None."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+def save_index(subject: CacheManager | BlockPool, path: str | PathLike[str], namespace: Namespace) -> int:
+    """Writes what a manager or a pool has cached to a file, and returns how many blocks that are.
+
+    For any thread but the scheduler's: it waits for the disk. The manager is locked while its state is copied,
+    O(blocks). The file takes the place of the one that is there whole, or not at all. One call at a time for one file.
+
+    Args:
+        subject: Of a manager what its device has.
+        path: The file.
+        namespace: All that the bytes depend on besides the tokens; another one is a cold start.
+
+    Raises:
+        StoreError: The file cannot be written; the one that was there stays.
+        PoolPoisonedError: The pool refuses all work.
+    """
+
+def load_index(
+    subject: CacheManager | BlockPool,
+    path: str | PathLike[str],
+    namespace: Namespace,
+    *,
+    slots: SlotHeaders | None = None,
+    payloads: bool = True,
+    trusted: bool = False,
+    elapsed: float | None = None,
+) -> WarmStart:
+    """Makes a new manager or pool what a file says, as far as the bytes agree.
+
+    Its blocks are cached in the order in which they would have been evicted, with retention and tenants. No file, a
+    damaged one or one of another namespace is a cold start, and no error. With times to live, call ``advance_time``
+    first.
+
+    Args:
+        subject: As new: nothing was allocated.
+        path: The file.
+        namespace: Whose KV it is now.
+        slots: Says whose bytes lie in each block.
+        payloads: Whether the bytes of each block are compared with their checksum, too; else headers alone.
+        trusted: Instead of ``slots``: somebody else vouches for the bytes of every block that the file names.
+        elapsed: Seconds for which times to live have run since; None is the age of the file.
+
+    Raises:
+        InvalidArgumentError: Not one of ``slots`` and ``trusted``; slots of another namespace; a manager that is not
+            new, has a journal, verifies hits, or has other blocks than the file.
+        StoreError: The headers of the slots cannot be read.
     """

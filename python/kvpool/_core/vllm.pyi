@@ -12,6 +12,7 @@ from kvpool._core.journal import Journal, JournalStats
 
 __all__ = [
     "VllmBlock",
+    "VllmFeed",
     "VllmGroups",
     "VllmHasher",
     "VllmPool",
@@ -74,6 +75,48 @@ class VllmBlock:
     def reset_hash(self) -> None:
         """Forgets its hash; what leads to the block stays."""
     def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class VllmFeed:
+    """Changes of one of vLLM's pools, for a publisher.
+
+    The calls of a pool put into it what they cache and evict; :class:`kvpool.events.EventPublisher` takes it away.
+
+    Args:
+        describe: Called with a request that has more than tokens, and token ranges of some of its blocks; returns the
+            adapter's number and name, the salt, the session, and the extra keys of each block.
+        capacity: Changes that may wait. More are dropped, and told again when they are cached anew.
+
+    >>> feed = kvpool._core.vllm.VllmFeed(lambda request, blocks: (None, None, None, None, None), 100)
+    >>> feed.set_groups([(16, "full_attention", None, True)])
+    """
+
+    def __new__(
+        cls,
+        describe: Callable[
+            [Any, list[tuple[int, int]]], tuple[int | None, str | None, str | None, str | None, list[Any] | None]
+        ],
+        capacity: int,
+    ) -> Self: ...
+    def set_groups(self, groups: Sequence[tuple[int, str, int | None, bool]]) -> None:
+        """Says which KV-cache groups there are.
+
+        Tokens of a block, kind and window of each, and whether a block needs the one before it.
+        """
+    def removed(self, keys: Iterable[tuple[bytes, bool]]) -> None:
+        """Tells of keys that were removed, as allocate gives them."""
+    def stored(
+        self,
+        request: Any,
+        hashes: Sequence[bytes],
+        first: int,
+        block_size: int,
+        group: int,
+        new: Sequence[bool | None],
+    ) -> None:
+        """Tells of blocks of a request that were cached: for each whether its key is new, or None."""
+    def cleared(self) -> None:
+        """Tells that nothing is cached any more."""
 
 @final
 class VllmPool:
@@ -226,6 +269,25 @@ class VllmPool:
 
         Raises:
             InvalidArgumentError: A digest of more than 35 bytes.
+        """
+    def allocate_fed(self, n: int, feed: VllmFeed) -> list[VllmBlock]:
+        """Takes the next free blocks as allocate does, and tells a feed of the keys that were evicted."""
+    def cache_full_fed(
+        self,
+        feed: VllmFeed,
+        request: Any,
+        blocks: Sequence[object],
+        hashes: Sequence[bytes],
+        first: int,
+        end: int,
+        block_size: int,
+        group: int,
+        mask: Sequence[bool] | None = None,
+        scale: int = 1,
+    ) -> bool:
+        """Caches the full blocks of a run, and tells a feed of it.
+
+        Returns whether all are of this pool: if not, nothing has changed.
         """
     def cache_full(
         self,
@@ -453,8 +515,8 @@ class VllmSlots:
         blocks_class: Makes a result of a tuple of one list of blocks.
         empty: The result without blocks.
         fallback: vLLM's ``allocate_slots``; gets all arguments by position.
-        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them.
-        on_cached: Called instead of caching, with the arguments of vLLM's ``cache_full_blocks``.
+        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is told of them.
+        on_cached: Called instead of caching, with the arguments of vLLM's ``cache_full_blocks``; or that feed.
 
     Raises:
         InvalidArgumentError: ``block_size`` is 0.
@@ -492,8 +554,8 @@ class VllmSlots:
         blocks_class: Callable[[tuple[list[VllmBlock]]], Any],
         empty: Any,
         fallback: Any,
-        on_removed: Callable[[list[tuple[bytes, bool]]], object] | None = None,
-        on_cached: Callable[..., object] | None = None,
+        on_removed: Callable[[list[tuple[bytes, bool]]], object] | VllmFeed | None = None,
+        on_cached: Callable[..., object] | VllmFeed | None = None,
     ) -> Self: ...
     def lookup(self, hashes: Sequence[bytes], max_length: int) -> tuple[Any, int]:
         """Returns the cached blocks of a request and the tokens they hold.
@@ -595,8 +657,8 @@ class VllmGroups:
         by_series_33: Whether vLLM is 0.33 or later, which keeps more at junctions and tells less often of a state.
         lookup: What hits end at multiples of, and the groups that are looked up together: their positions, whether
             they drop the end of a hit, and how many tokens behind it are looked up for that. None: no lookups.
-        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them.
-        on_cached: Called instead of caching: vLLM's ``BlockPool.cache_full_blocks``.
+        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is told of them.
+        on_cached: Called instead of caching: vLLM's ``BlockPool.cache_full_blocks``; or that feed.
         metered: A pool whose ``get_new_blocks`` and ``touch`` are called, for it tells a collector of every block.
 
     Raises:
@@ -651,8 +713,8 @@ class VllmGroups:
         drops: bool = False,
         by_series_33: bool = False,
         lookup: tuple[int, Sequence[tuple[Sequence[int], bool, int]]] | None = None,
-        on_removed: Callable[[list[tuple[bytes, bool]]], object] | None = None,
-        on_cached: Callable[..., object] | None = None,
+        on_removed: Callable[[list[tuple[bytes, bool]]], object] | VllmFeed | None = None,
+        on_cached: Callable[..., object] | VllmFeed | None = None,
         metered: Any | None = None,
     ) -> Self: ...
     def find_longest_cache_hit(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kvpool import BlockPool, CacheManager
+    from kvpool._core.vllm import VllmFeed
 
     from .sinks import Replays, Sink
 
@@ -92,7 +93,7 @@ class Publisher:
 
     def __init__(
         self,
-        source: CacheManager | BlockPool,
+        source: CacheManager | BlockPool | VllmFeed,
         sinks: Iterable[Sink],
         *,
         rank: int = 0,
@@ -169,6 +170,13 @@ class Publisher:
                     self._core.hold(number, True)
             served = [sink.serve() for sink in self._sinks]
             return any(served)
+
+    def pass_on(self, batch: bytes) -> None:
+        """Sends a batch that somebody else has made to every sink, numbered like its own, with the next turn.
+
+        What it tells is in no snapshot.
+        """
+        self._core.pass_on(batch)
 
     def snapshot(self, sink: int = 0) -> Snapshot:
         """All that a sink, by its position, was told and that is still so, in its form. O(contents), detached."""

@@ -100,9 +100,11 @@ class ZmqSink:
         return any(part in self.endpoint for part in (*BOUND, *loopback))
 
     def open(self, replays: Replays) -> None:
-        """Opens the sockets."""
+        """Opens the sockets, unless they are."""
         zmq = self._zmq
         self._replays = replays
+        if self._context is not None:
+            return
         # A context of its own: closing it leaves the sockets of others alone.
         self._context = zmq.Context()
         try:

@@ -26,7 +26,8 @@ call does not wait for it, and bytes that are not those that were asked for are 
 True
 >>> folder.cleanup()
 
-:class:`PrefixStore` puts a store beneath a scheduler's own ``CacheManager``.
+:class:`PrefixStore` puts a store beneath a scheduler's own ``CacheManager``. :func:`save_index` and :func:`load_index`
+are for memory that outlives the process: ``docs/restart.md``.
 
 Back ends: :class:`Disk`, :class:`SharedFolder`, :class:`Redis`, and :class:`Custom` for what is written in Python, such
 as ``kvpool.store.s3`` and ``kvpool.store.mooncake``. Those but the disk are shared: ``probe`` asks what is there.
@@ -41,11 +42,15 @@ from kvpool._core.store import (
     Namespace,
     Redis,
     SharedFolder,
+    SlotHeaders,
     Store,
     StoreFolder,
     StoreServer,
     StoreStats,
+    WarmStart,
     check_object,
+    load_index,
+    save_index,
 )
 from kvpool.store.custom import CustomBackend
 from kvpool.store.prefixes import Prefetch, PrefixStore
@@ -61,10 +66,14 @@ __all__ = [
     "PrefixStore",
     "Redis",
     "SharedFolder",
+    "SlotHeaders",
     "Store",
     "StoreFolder",
     "StoreServer",
     "StoreStats",
+    "WarmStart",
     "backend_from_url",
     "check_object",
+    "load_index",
+    "save_index",
 ]

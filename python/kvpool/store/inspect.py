@@ -167,6 +167,10 @@ def inspector_from_url(url: str) -> Inspector:
             return SharedFolderInspector(Path(path_of(url)))
         case "s3" | "gs" | "az":
             return s3_from_url(url)
+        case "mooncake":
+            from kvpool.store.mooncake_keys import mooncake_from_url
+
+            return mooncake_from_url(url)
     backend = backend_from_url(url, 1 << 30)
     if not isinstance(backend, Redis):
         raise InvalidArgumentError(f"{url} is a disk: StoreFolder looks at it")

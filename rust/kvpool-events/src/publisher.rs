@@ -16,8 +16,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use kvpool::CacheManager;
 use kvpool::groups::GroupKind;
-use kvpool::{CacheManager, HashAlgorithm};
 use kvpool_observe::{FeedBatch, FeedEvent};
 use thiserror::Error;
 
@@ -181,6 +181,8 @@ pub struct Publisher {
     base: u64,
     contents: Contents,
     sinks: Vec<Sink>,
+    /// Batches of others', which go out with the next flush.
+    foreign: Vec<Arc<[u8]>>,
 }
 
 /// The words of vLLM for what a KV-cache group is.
@@ -239,7 +241,14 @@ impl Publisher {
             return Err(PublisherError::NoTokens { group });
         }
         let kinds: Vec<_> = groups.iter().map(|group| (group.block_tokens, group.chained)).collect();
-        Ok(Self { contents: Contents::new(&kinds), groups, rank, base, sinks: Vec::new() })
+        Ok(Self {
+            contents: Contents::new(&kinds),
+            groups,
+            rank,
+            base,
+            sinks: Vec::new(),
+            foreign: Vec::new(),
+        })
     }
 
     /// Another sink: its number. It is told everything with the next flush.
@@ -304,7 +313,7 @@ impl Publisher {
 
     /// What a tier's pool has told since the last time.
     pub fn take_in(&mut self, tier: u8, batch: &FeedBatch) {
-        let len = batch.algorithm.map_or(32, HashAlgorithm::digest_len);
+        let len = if batch.digest_len == 0 { 32 } else { batch.digest_len };
         let digest = |hash| Digest::new(hash, len);
         for event in &batch.events {
             match *event {
@@ -325,6 +334,12 @@ impl Publisher {
             let parent = learned.parent.map(digest);
             self.learned(learned.group, digest(learned.hash), parent, Some(tokens), keys.as_ref());
         }
+    }
+
+    /// Sends a batch that somebody else has made to every sink, behind what changed, with the next flush. What it tells is in no
+    /// snapshot: whoever is told everything anew is not told of it.
+    pub fn pass_on(&mut self, payload: Vec<u8>) {
+        self.foreign.push(payload.into());
     }
 
     /// A batch of a sink did not reach it: it gets the next flush's snapshot instead of what changes until then.
@@ -354,12 +369,13 @@ impl Publisher {
     /// for `heartbeat` seconds gets an empty one. `now` is the time in seconds, and no batch is older than an earlier one.
     pub fn flush(&mut self, now: f64, heartbeat: f64) -> Vec<Batch> {
         let changes = self.contents.settle();
+        let foreign = std::mem::take(&mut self.foreign);
         let mut batches = Vec::new();
         let mut shared: Vec<Shared> = Vec::new();
         for at in 0..self.sinks.len() {
             let Some(Sink { config, state, sent_at, held, .. }) = self.sinks.get(at) else { break };
             if *held {
-                if !changes.is_empty() {
+                if !(changes.is_empty() && foreign.is_empty()) {
                     self.lost(at).ok();
                 }
                 continue;
@@ -377,7 +393,9 @@ impl Publisher {
                     shared.push(Shared { form, anew, payloads: payloads.clone() });
                     payloads
                 }
-                None if now - sent_at >= heartbeat => vec![self.encoded(form, now, &[])],
+                None if now - sent_at >= heartbeat && foreign.is_empty() => {
+                    vec![self.encoded(form, now, &[])]
+                }
                 None => Vec::new(),
             };
             let Some(sink) = self.sinks.get_mut(at) else { break };
@@ -385,7 +403,7 @@ impl Publisher {
                 sink.next += 1;
             }
             sink.state = State::Following;
-            for payload in payloads {
+            for payload in payloads.into_iter().chain(foreign.iter().map(Arc::clone)) {
                 sink.sent_at = now;
                 sink.keep(sink.next, Arc::clone(&payload));
                 batches.push(Batch { sink: at, number: sink.next, payload });

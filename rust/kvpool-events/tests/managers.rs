@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{BlockHash, BlockId, CacheManager, ExtraKeys, ManagerConfig, RequestRef};
 use kvpool_events::{Digest, Group, GroupName, Publisher, SinkConfig, base};
-use kvpool_observe::ManagerWatch;
+use kvpool_observe::{FeedBatch, ManagerWatch};
 use proptest::prelude::*;
 
 const BLOCK: usize = 2;
@@ -146,7 +146,8 @@ impl Run {
 
     fn take_in(&mut self) {
         for tier in (0..self.manager.tiers().len()).rev() {
-            let batch = self.manager.take_feed(tier);
+            let mut batch = FeedBatch::default();
+            self.manager.take_feed(tier, &mut batch);
             self.publisher.take_in(tier as u8, &batch);
         }
     }

@@ -92,6 +92,22 @@ fn a_sink_without_room_is_told_everything_once_it_has_some() {
 }
 
 #[test]
+fn batches_of_others_go_out_behind_what_changed_with_numbers_of_the_sequence() {
+    let mut publisher = publisher();
+    let sink = publisher.add(SinkConfig::default());
+    publisher.pass_on(vec![7]);
+    let first = publisher.flush(1.0, 5.0);
+    assert_eq!(first.iter().map(|batch| batch.number).collect::<Vec<_>>(), [START << 20, (START << 20) + 1]);
+    assert!(has(&first[0].payload, "AllBlocksCleared") && *first[1].payload == [7]);
+    publisher.hold(sink, true).unwrap();
+    publisher.pass_on(vec![8]);
+    assert!(publisher.flush(2.0, 5.0).is_empty());
+    publisher.hold(sink, false).unwrap();
+    let anew = publisher.flush(3.0, 5.0);
+    assert_eq!((anew.len(), anew[0].number), (1, (START << 20) + 3));
+}
+
+#[test]
 fn an_empty_batch_is_sent_where_nothing_was_for_a_while() {
     let mut publisher = publisher();
     publisher.add(SinkConfig::default());

@@ -85,9 +85,9 @@ pub struct FeedBatch {
     pub learned: Vec<Learned>,
     /// Whether changes were lost, because nobody took them.
     pub lost: bool,
-    /// The algorithm of the digests.
-    pub algorithm: Option<HashAlgorithm>,
-    pub(crate) tokens: Vec<u32>,
+    /// Bytes that count of each hash; 0 is all of them.
+    pub digest_len: usize,
+    tokens: Vec<u32>,
 }
 
 impl FeedBatch {
@@ -95,6 +95,30 @@ impl FeedBatch {
     #[must_use]
     pub fn tokens(&self, span: TokenSpan) -> &[u32] {
         self.tokens.get(span.start..span.start + span.len as usize).unwrap_or_default()
+    }
+
+    /// A content can be found: for engines' faces that know of their contents by themselves.
+    pub fn stored(
+        &mut self,
+        hash: BlockHash,
+        group: u16,
+        parent: Option<BlockHash>,
+        depth: u32,
+        tokens: Option<&[u32]>,
+    ) {
+        let tokens = tokens.map(|tokens| self.add(tokens));
+        self.events.push(FeedEvent::Stored { hash, group, parent, depth, tokens });
+    }
+
+    /// The last copy of a content is gone.
+    pub fn removed(&mut self, hash: BlockHash, group: u16) {
+        self.events.push(FeedEvent::Removed { hash, group });
+    }
+
+    /// Everything was forgotten: what was told before matters no more.
+    pub fn cleared(&mut self) {
+        self.clear();
+        self.events.push(FeedEvent::Cleared);
     }
 
     /// Whether there is nothing in it.
@@ -118,6 +142,12 @@ impl FeedBatch {
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         TokenSpan { start, len: tokens.len() as u32 }
+    }
+
+    /// Empties it, and keeps its room.
+    pub fn renew(&mut self) {
+        self.clear();
+        (self.lost, self.digest_len) = (false, 0);
     }
 
     fn clear(&mut self) {
@@ -215,7 +245,9 @@ impl Feed {
         if !first {
             return;
         }
-        self.batch.algorithm = algorithm.or(self.batch.algorithm);
+        if let Some(algorithm) = algorithm {
+            self.batch.digest_len = algorithm.digest_len();
+        }
         let start = block.index() * self.block_tokens;
         let known = self.is_known.get(block.index()).copied().unwrap_or(false) && !self.batch.lost;
         let tokens = match self.slots.get(start..start + self.block_tokens) {
@@ -233,9 +265,8 @@ impl Feed {
 
     pub(crate) fn cleared(&mut self) {
         // Nothing that was lost before matters any more.
-        self.batch.clear();
+        self.batch.cleared();
         self.batch.lost = false;
-        self.batch.events.push(FeedEvent::Cleared);
     }
 
     /// Forgets the tokens of everything: what was to be said of it beside them is lost.
@@ -249,19 +280,18 @@ impl Feed {
         self.batch.lost
     }
 
-    /// The changes since the last call; after a loss what the pool holds.
-    pub(crate) fn take(&mut self, held: Vec<Held>, algorithm: Option<HashAlgorithm>) -> FeedBatch {
-        let mut batch = std::mem::take(&mut self.batch);
+    /// Exchanges the changes since the last call, after a loss what the pool holds, for an empty batch's room.
+    pub(crate) fn take(&mut self, held: Vec<Held>, algorithm: Option<HashAlgorithm>, batch: &mut FeedBatch) {
+        batch.renew();
+        std::mem::swap(&mut self.batch, batch);
         if batch.lost {
-            batch.clear();
-            batch.algorithm = algorithm.or(batch.algorithm);
-            batch.events.push(FeedEvent::Cleared);
+            batch.cleared();
+            batch.digest_len = algorithm.map_or(0, HashAlgorithm::digest_len);
             for Held { block, content, parent } in held {
                 let tokens = self.slot(block).map(|slot| batch.add(slot));
                 batch.events.push(FeedEvent::stored(&content, parent, tokens));
             }
         }
-        batch
     }
 }
 

@@ -164,9 +164,9 @@ pub trait ManagerWatch: Sized {
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above 2^32, and if there is no memory.
     fn keep_feed(&mut self, capacity: usize) -> Result<(), ManagerError>;
 
-    /// Changes of a tier since the last call; empty without [`Self::keep_feed`], and of a tier that there is not. O(1), O(blocks) for
-    /// the first and after a loss.
-    fn take_feed(&mut self, tier: usize) -> FeedBatch;
+    /// Exchanges what is in a batch for the changes of a tier since the last call; none without [`Self::keep_feed`], and of a tier that
+    /// there is not: see [`PoolWatch::take_feed`](crate::PoolWatch::take_feed). O(1), O(blocks) after a loss.
+    fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch);
 
     /// One number for the state of the manager, after any operation; `None` without [`ManagerWatchConfig::digest`]. Equal histories give
     /// equal digests, on any host. O(blocks that changed since the last call).
@@ -312,7 +312,7 @@ impl ManagerWatch for CacheManager {
         Ok(())
     }
 
-    fn take_feed(&mut self, tier: usize) -> FeedBatch {
+    fn take_feed(&mut self, tier: usize, batch: &mut FeedBatch) {
         let learning = self.observer_mut::<Requests>().and_then(|requests| requests.learning.as_mut());
         // What is learned is of contents of the device.
         let learned = learning.filter(|_| tier == 0).map(|learning| learning.take());
@@ -321,17 +321,20 @@ impl ManagerWatch for CacheManager {
         {
             feed.forget();
         }
-        let Ok(pool) = self.tiers().pool(tier) else { return FeedBatch::default() };
+        let Ok(pool) = self.tiers().pool(tier) else {
+            *batch = FeedBatch::default();
+            return;
+        };
         let lost = pool.observer::<Watch>().is_some_and(Watch::is_feed_lost);
         let (held, algorithm) = (if lost { held(pool) } else { Vec::new() }, pool.algorithm());
         let feed = self.tier_observer_mut::<Watch>(tier).and_then(|(watch, _)| watch.feed_mut());
-        let Some(mut batch) = feed.map(|feed| feed.take(held, algorithm)) else {
-            return FeedBatch::default();
-        };
+        match feed {
+            Some(feed) => feed.take(held, algorithm, batch),
+            None => *batch = FeedBatch::default(),
+        }
         if let Some(Some(learned)) = learned {
             batch.absorb(learned);
         }
-        batch
     }
 
     fn state_digest(&mut self) -> Option<u64> {

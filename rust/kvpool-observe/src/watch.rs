@@ -342,16 +342,16 @@ pub trait PoolWatch: Sized {
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
-    /// use kvpool_observe::{FeedEvent, PoolWatch};
+    /// use kvpool_observe::{FeedBatch, FeedEvent, PoolWatch};
     /// let hasher = BlockHasher::new(HasherConfig { block_size: 2, ..Default::default() })?;
     /// let mut prompt = HashCursor::new(hasher.into(), ExtraKeys::default())?;
     /// prompt.append(&[1, 2, 3, 4]);
     /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 9, block_size: 2, ..Default::default() })?;
     /// pool.keep_feed(1 << 20)?;
-    /// pool.take_feed(); // what was there: nothing
     /// let blocks = pool.allocate(2)?;
     /// pool.register_table(&blocks, prompt.chain(), 0)?;
-    /// let batch = pool.take_feed();
+    /// let mut batch = FeedBatch::default();
+    /// pool.take_feed(&mut batch);
     /// let Some(&FeedEvent::Stored { tokens: Some(tokens), .. }) = batch.events.last() else { panic!() };
     /// assert_eq!(batch.tokens(tokens), [3, 4]);
     /// # Ok::<(), kvpool::PoolError>(())
@@ -361,8 +361,9 @@ pub trait PoolWatch: Sized {
     /// [`PoolError::InvalidConfig`] for a capacity of 0 or above 2^32, and if there is no memory; nothing has changed then.
     fn keep_feed(&mut self, capacity: usize) -> Result<(), PoolError>;
 
-    /// Changes since the last call; empty without [`Self::keep_feed`]. O(1), O(blocks) for the first and after a loss.
-    fn take_feed(&mut self) -> FeedBatch;
+    /// Exchanges what is in a batch, which is over, for the changes since the last call; none without [`Self::keep_feed`]. The batch's
+    /// room is used again: whoever takes often passes the same one. O(1), O(blocks) after a loss.
+    fn take_feed(&mut self, batch: &mut FeedBatch);
 
     /// Hangs a payload on what each block holds, held or cached-free: it is kept until the content leaves the block. One that is there
     /// already is replaced, and gone. O(blocks).
@@ -498,12 +499,14 @@ impl PoolWatch for BlockPool {
         insert_feed(self, feed, watch, put, |pool, observer| pool.observe(observer).map(|_before| ()))
     }
 
-    fn take_feed(&mut self) -> FeedBatch {
+    fn take_feed(&mut self, batch: &mut FeedBatch) {
         let lost = self.observer::<Watch>().is_some_and(Watch::is_feed_lost);
         let held = if lost { held(self) } else { Vec::new() };
         let algorithm = self.algorithm();
-        let feed = self.observer_mut::<Watch>().and_then(|(watch, _)| watch.feed_mut());
-        feed.map_or_else(FeedBatch::default, |feed| feed.take(held, algorithm))
+        match self.observer_mut::<Watch>().and_then(|(watch, _)| watch.feed_mut()) {
+            Some(feed) => feed.take(held, algorithm, batch),
+            None => *batch = FeedBatch::default(),
+        }
     }
 
     fn set_payloads(&mut self, blocks: &[BlockId], payloads: Vec<Payload>) -> Result<(), PayloadError> {

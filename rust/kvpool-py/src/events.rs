@@ -3,9 +3,9 @@
 //! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step waits for nothing here. What a
 //! feed has is taken away under the manager's lock, in O(1), and turned into bytes without it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use kvpool_events::{Batch, Form, Group, Publisher, PublisherError, SinkConfig};
+use kvpool_events::{Batch, Digest, Form, Group, Keys, Publisher, PublisherError, SinkConfig};
 use kvpool_observe::{FeedBatch, ManagerWatch};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -15,6 +15,7 @@ use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
+use crate::vllm::PyVllmFeed;
 
 impl ToPyErr for PublisherError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
@@ -26,6 +27,15 @@ impl ToPyErr for PublisherError {
 enum Source {
     Manager(Py<PyCacheManager>),
     Pool(Py<PyBlockPool>),
+    Vllm(Py<PyVllmFeed>),
+}
+
+/// What a tier has told, and what is said of contents beside.
+#[derive(Default)]
+struct Taken {
+    tier: u8,
+    batch: FeedBatch,
+    keys: Vec<(Digest, u16, Keys)>,
 }
 
 impl Source {
@@ -36,6 +46,9 @@ impl Source {
         }
         if let Ok(pool) = object.cast::<PyBlockPool>() {
             return Ok(Self::Pool(pool.clone().unbind()));
+        }
+        if let Ok(feed) = object.cast::<PyVllmFeed>() {
+            return Ok(Self::Vllm(feed.clone().unbind()));
         }
         let name = object.get_type().name()?;
         let message = format!("source is a {name}: must be a CacheManager or a BlockPool");
@@ -52,19 +65,40 @@ impl Source {
                 kept?.or_raise(py)
             }
             Self::Pool(pool) => Ok(vec![Group::full(pool.get().keep_feed(py, capacity)?)]),
+            Self::Vllm(feed) => feed.get().groups().ok_or_else(|| {
+                raise(
+                    py,
+                    "InvalidArgumentError",
+                    "source has no groups: set_groups must have said which there are",
+                )
+            }),
         }
     }
 
-    /// What it told since the last time, by tier: the lowest first, so that what moves up or down is never nowhere.
-    fn take(&self, py: Python<'_>) -> PyResult<Vec<(u8, FeedBatch)>> {
+    /// Exchanges spent batches for what it told since the last time, by tier: the slowest first, so that what moves is never nowhere.
+    fn take(&self, py: Python<'_>, taken: &mut Vec<Taken>) -> PyResult<()> {
         match self {
             Self::Manager(manager) => manager.get().enter(py, 0, |manager| {
                 manager.unrecorded(|manager| {
                     let tiers = manager.tiers().len().min(usize::from(kvpool_events::MAX_TIERS));
-                    (0..tiers).rev().map(|tier| (tier as u8, manager.take_feed(tier))).collect()
-                })
+                    taken.resize_with(tiers, Taken::default);
+                    for (tier, taken) in (0..tiers).rev().zip(taken) {
+                        taken.tier = tier as u8;
+                        manager.take_feed(tier, &mut taken.batch);
+                    }
+                });
             }),
-            Self::Pool(pool) => Ok(vec![(0, pool.get().take_feed(py)?)]),
+            Self::Pool(pool) => {
+                taken.resize_with(1, Taken::default);
+                taken.iter_mut().try_for_each(|taken| pool.get().take_feed(py, &mut taken.batch))
+            }
+            Self::Vllm(feed) => {
+                taken.resize_with(1, Taken::default);
+                for taken in taken {
+                    feed.get().take(&mut taken.batch, &mut taken.keys);
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -74,6 +108,8 @@ impl Source {
 pub(crate) struct PyEventPublisher {
     source: Source,
     inner: Locked<Publisher>,
+    /// Batches that are over: their room is used again.
+    spent: Mutex<Vec<Taken>>,
 }
 
 /// A snapshot: the first number, the last one that is part of it, and batches.
@@ -110,7 +146,7 @@ impl PyEventPublisher {
         let base = below("base", base.into(), 1 << 63)?;
         let groups = source.follow(py, count(py, "capacity", capacity)?)?;
         let publisher = Publisher::new(groups, rank, base).or_raise(py)?;
-        Ok(Self { source, inner: Locked::new(publisher) })
+        Ok(Self { source, inner: Locked::new(publisher), spent: Mutex::default() })
     }
 
     /// Adds a sink, which is told everything with the next flush. Returns its number.
@@ -131,10 +167,20 @@ impl PyEventPublisher {
 
     /// Takes in what the source told since the last call.
     fn collect(&self, py: Python<'_>) -> PyResult<()> {
-        let taken = self.source.take(py)?;
-        if taken.iter().any(|(_, batch)| !batch.is_empty()) {
-            self.run(py, |publisher| taken.iter().for_each(|(tier, batch)| publisher.take_in(*tier, batch)));
+        let spent = || self.spent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = std::mem::take(&mut *spent());
+        self.source.take(py, &mut taken)?;
+        if taken.iter().any(|taken| !taken.batch.is_empty()) {
+            self.run(py, |publisher| {
+                for Taken { tier, batch, keys } in &taken {
+                    publisher.take_in(*tier, batch);
+                    keys.iter().for_each(|(digest, group, keys)| {
+                        publisher.learned(*group, *digest, None, None, Some(keys));
+                    });
+                }
+            });
         }
+        *spent() = taken;
         Ok(())
     }
 
@@ -148,6 +194,11 @@ impl PyEventPublisher {
         let batches = self.run(py, |publisher| publisher.flush(now, heartbeat));
         let object = |Batch { sink, number, payload }| (sink, number, PyBytes::new(py, &payload));
         batches.into_iter().map(object).collect()
+    }
+
+    /// Sends a batch that somebody else has made to every sink with the next flush.
+    fn pass_on(&self, py: Python<'_>, batch: Vec<u8>) {
+        self.run(py, |publisher| publisher.pass_on(batch));
     }
 
     /// Says that a batch of a sink was lost: it is told everything anew.

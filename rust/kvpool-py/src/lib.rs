@@ -160,8 +160,8 @@ mod _core {
     mod store {
         #[pymodule_export]
         use crate::store::{
-            PyArena, PyCustom, PyDisk, PyNamespace, PyRedis, PySharedFolder, PyStore, PyStoreFolder,
-            PyStoreServer, PyStoreStats, check_object,
+            PyArena, PyCustom, PyDisk, PyNamespace, PyRedis, PySharedFolder, PySlotHeaders, PyStore,
+            PyStoreFolder, PyStoreServer, PyStoreStats, PyWarmStart, check_object, load_index, save_index,
         };
     }
 
@@ -194,7 +194,9 @@ mod _core {
     #[pymodule]
     mod vllm {
         #[pymodule_export]
-        use crate::vllm::{PyVllmBlock, PyVllmGroups, PyVllmHasher, PyVllmPool, PyVllmSlots, block_ids};
+        use crate::vllm::{
+            PyVllmBlock, PyVllmFeed, PyVllmGroups, PyVllmHasher, PyVllmPool, PyVllmSlots, block_ids,
+        };
     }
 
     #[pymodule_init]

@@ -31,6 +31,12 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
     Err(raise(py, "ArgumentTypeError", format!("a request id is a str or an int, not a {found}")))
 }
 
+/// An exact str, which ids of a batch are mostly: without a call. The bindings are built for size, and inline nothing else.
+#[inline(always)]
+fn exact_name<'a>(id: &'a Bound<'_, PyAny>) -> Option<RequestRef<'a>> {
+    id.cast_exact::<PyString>().ok()?.to_str().ok().map(RequestRef::Str)
+}
+
 /// A request id of the manager's own.
 pub(crate) fn request_id(id: &Bound<'_, PyAny>) -> PyResult<RequestId> {
     Ok(request_ref(id)?.to_owned())
@@ -77,7 +83,13 @@ impl<'py> RequestIds<'py> {
 
     pub(crate) fn refs(&self) -> PyResult<Vec<RequestRef<'_>>> {
         match self {
-            Self::Items(items) => items.iter().map(request_ref).collect(),
+            Self::Items(items) => {
+                let mut refs = Vec::with_capacity(items.len());
+                for item in items {
+                    refs.push(if let Some(name) = exact_name(item) { name } else { request_ref(item)? });
+                }
+                Ok(refs)
+            }
             Self::Numbers(numbers) => Ok(numbers.iter().map(|&number| RequestRef::Int(number)).collect()),
         }
     }

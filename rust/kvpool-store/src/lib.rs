@@ -83,6 +83,7 @@ pub mod redis;
 mod stats;
 mod store;
 mod transfer;
+pub mod warm;
 mod worker;
 
 pub use admission::Admit;

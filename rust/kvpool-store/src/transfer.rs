@@ -175,6 +175,11 @@ impl Transfer {
         self.name
     }
 
+    /// Bytes of its payload.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.len as u64
+    }
+
     /// Where the object is, or goes.
     #[must_use]
     pub const fn place(&self) -> Option<Place> {

@@ -14,6 +14,9 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
+/// Bytes from which on a worker takes no more: large objects keep a disk busy by themselves, and each may take memory of the worker.
+const AT_ONCE: u64 = 8 << 20;
+
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory: Memory::default() };
@@ -54,15 +57,15 @@ impl Worker<'_> {
 
     /// Keeps a lane filled. What is on its way when the store is gone is waited for by the lane.
     fn several(&mut self, queue: &Queue, lane: &mut dyn Lane) {
-        let mut moving = 0;
+        let (mut moving, mut bytes) = (0, 0);
         loop {
-            while moving < lane.room() {
+            while moving == 0 || (moving < lane.room() && bytes < AT_ONCE) {
                 let task = if moving == 0 { queue.take() } else { queue.take_if_more() };
                 let Some(task) = task else { break };
                 match self.begin(task) {
                     Ok(Some(transfer)) => {
+                        (moving, bytes) = (moving + 1, bytes + transfer.bytes());
                         lane.start(transfer);
-                        moving += 1;
                     }
                     Ok(None) => {}
                     Err(Over) => return,
@@ -72,7 +75,7 @@ impl Worker<'_> {
                 return; // closed
             }
             let Some((transfer, moved)) = lane.next() else { return };
-            moving -= 1;
+            (moving, bytes) = (moving - 1, bytes - transfer.bytes());
             if self.end(transfer, moved).is_err() {
                 return;
             }

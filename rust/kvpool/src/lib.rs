@@ -71,7 +71,9 @@ pub use manager::{
 };
 #[cfg(feature = "fault-injection")]
 pub use pool::Fault;
-pub use pool::{BlockPool, DuplicatePolicy, Match, PoolConfig, Probe, Registered};
+pub use pool::{
+    BlockPool, DuplicatePolicy, Match, PoolConfig, PoolImage, Probe, Registered, Restored, SavedBlock,
+};
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use record::Name;
 pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};

@@ -275,6 +275,17 @@ pub struct RetentionStats {
     pub expired: u64,
 }
 
+/// What was said of a block, for an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Said {
+    /// How long it is worth keeping. An absolute time to live is what is left of it.
+    pub retention: Retention,
+    /// Seconds that are left of the time to live, if it is running.
+    pub remaining: Option<f64>,
+    /// Whose it is, if that is a tenant with limits.
+    pub tenant: Option<TenantId>,
+}
+
 /// The retention of an evictor, as the pool drives it: what [`crate::BlockPool`] says of its methods, of one block.
 pub trait Retain {
     /// Says something of `block`, held here or in use; ignored if it has no content.
@@ -300,4 +311,12 @@ pub trait Retain {
 
     /// Gauges. O(1).
     fn stats(&self) -> RetentionStats;
+
+    /// What was said of `block`; `None` if nothing was, or if it is not told.
+    fn said(&self, _block: BlockId) -> Option<Said> {
+        None
+    }
+
+    /// The time to live of `block` that is running ends in so many seconds; ignored if none is. For an image.
+    fn set_remaining(&mut self, _block: BlockId, _seconds: f64) {}
 }

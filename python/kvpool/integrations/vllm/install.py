@@ -10,7 +10,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import gate, hashing, lookup, offload
+from . import gate, hashing, lookup, offload, publisher
 from .events import ExactEvents, StockEvents
 from .manager import KVCacheManager
 from .pool import BlockPool
@@ -34,7 +34,8 @@ def replacements(level: str) -> list[Replacement]:
         for one in classes:
             owner = getattr(owner, one)
         found.append((owner, last, values[name]))
-    return found
+    # Beside those: where it is another, vLLM's publisher gets vLLM's events, and all else is as it was.
+    return found if level == "shadow" else [*found, *publisher.replacements()]
 
 
 def _values(level: str) -> dict[str, Any]:

@@ -263,8 +263,8 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         drops=bool(coordinator.eagle_group_ids if dropping is None else dropping),
         by_series_33=dropping is not None,
         lookup=_lookup_of(coordinator),
-        on_removed=pool._tell_removed if listening else None,
-        on_cached=pool.cache_full_blocks if listening else None,
+        on_removed=(pool.feed or pool._tell_removed) if listening else None,
+        on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
         # A collector wants to be told of every block, in order.
         metered=pool if manager.metrics_collector is not None else None,
     )
@@ -292,6 +292,6 @@ def _slots_of(manager: KVCacheManager) -> _core.vllm.VllmSlots:
         blocks_class=KVCacheBlocks,
         empty=manager.empty_kv_cache_blocks,
         fallback=super(KVCacheManager, manager).allocate_slots,
-        on_removed=pool.events.removed if listening else None,
-        on_cached=pool.cache_full_blocks if listening else None,
+        on_removed=(pool.feed or pool.events.removed) if listening else None,
+        on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
     )

@@ -89,12 +89,24 @@ class BlockPool:
         self.enable_kv_cache_events = enable_kv_cache_events
         #: vLLM replaces and appends to it.
         self.kv_event_queue: list[Any] = []
-        self.events = (events_class or self.events_class)(self)
+        self.events = self._make_events(events_class)
+        #: Where changes go if kvpool's publisher is told of them.
+        self.feed: _core.vllm.VllmFeed | None = getattr(self.events, "feed", None)
         self.metrics_collector = metrics_collector
         self._reuse_watchers: dict[int, Callable[[Any], None]] = {}
         #: Whether the core asks which block stands before which: not with ``lru``.
         self._keeps_history = self.core.keeps_history
         logger.info("kvpool: %d blocks, eviction %s, %s", num_gpu_blocks, self.eviction, type(self.events).__name__)
+
+    def _make_events(self, events_class: type[StockEvents] | None) -> StockEvents:
+        if self.enable_kv_cache_events and events_class is None and issubclass(self.events_class, ExactEvents):
+            # Only now: its sockets need a package that no other part of the plug-in does.
+            from . import publisher
+
+            fed = publisher.claim(self)
+            if fed is not None:
+                return fed
+        return (events_class or self.events_class)(self)
 
     def _make_core(self, journal: Journal | None) -> _core.vllm.VllmPool:
         try:
@@ -183,6 +195,10 @@ class BlockPool:
         scale = 1
         if isinstance(block_hashes, list):
             scale = self._hashes_per_block(block_size)
+        if self.feed is not None:
+            run = (num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask, scale)
+            if self.core.cache_full_fed(self.feed, request, blocks, block_hashes, *run):
+                return
         result = self.core.cache_full(
             blocks,
             block_hashes,
@@ -368,6 +384,8 @@ class BlockPool:
         """
         if not (self._reuse_watchers or self.metrics_collector or self.enable_kv_cache_events):
             return self.core.allocate(num_blocks)[0]
+        if self.feed is not None and not (self._reuse_watchers or self.metrics_collector):
+            return self.core.allocate_fed(num_blocks, self.feed)
         if self._reuse_watchers and 0 <= num_blocks <= self.core.num_free:
             # Told between the taking and the eviction: what they are told of is what is handed out.
             blocks = self.core.queue_pop(num_blocks)

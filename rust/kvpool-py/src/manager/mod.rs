@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, Computed, EvictionPolicy, HashCursor, Loaded, ManagerConfig,
-    ManagerError, RequestRef, RetentionRange, Rows, Ticket,
+    ManagerError, PoolError, PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
 };
 use kvpool_journal::ops::manager as op;
 use kvpool_journal::{Journaled, Recordable};
@@ -69,6 +69,29 @@ impl PyCacheManager {
         call: impl FnOnce(&mut Journaled<CacheManager>) -> R + Send,
     ) -> PyResult<R> {
         enter_guarded(py, &self.inner, self.health.is_some(), size, call)
+    }
+
+    /// What is cached, for a snapshot.
+    pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
+        self.run(py, LONG, |manager| CacheManager::image(manager))
+    }
+
+    /// Makes a new manager what an image says. A journal would not lead there.
+    pub(crate) fn restore_image(
+        &self,
+        py: Python<'_>,
+        image: &PoolImage,
+        elapsed: f64,
+        agrees: impl FnMut(&SavedBlock) -> bool + Send,
+    ) -> PyResult<Restored> {
+        self.run(py, LONG, |manager| {
+            if manager.journal().is_some() {
+                return Err(
+                    PoolError::config("journal", "on", "none: its replay would not begin warm").into()
+                );
+            }
+            manager.unrecorded(|manager| manager.restore(image, elapsed, agrees))
+        })
     }
 
     /// Runs an operation whose size only the manager knows.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockId, BlockPool, PoolError, TierError, Tiers};
+use kvpool::{BlockId, BlockPool, PoolError, PoolImage, Restored, SavedBlock, TierError, Tiers};
 use kvpool_journal::{Journaled, Operation};
 use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
 use pyo3::prelude::*;
@@ -125,8 +125,29 @@ impl PyBlockPool {
     }
 
     /// What the feed has.
-    pub(crate) fn take_feed(&self, py: Python<'_>) -> PyResult<FeedBatch> {
-        self.get(py, |pool| pool.unrecorded(PoolWatch::take_feed))
+    pub(crate) fn take_feed(&self, py: Python<'_>, batch: &mut FeedBatch) -> PyResult<()> {
+        self.get(py, |pool| pool.unrecorded(|pool| pool.take_feed(batch)))
+    }
+
+    /// What is cached, for a snapshot.
+    pub(crate) fn saved_image(&self, py: Python<'_>) -> PyResult<PoolImage> {
+        self.run(py, LONG, |pool| BlockPool::image(pool))
+    }
+
+    /// Makes a new pool what an image says. A journal would not lead there.
+    pub(crate) fn restore_image(
+        &self,
+        py: Python<'_>,
+        image: &PoolImage,
+        elapsed: f64,
+        agrees: impl FnMut(&SavedBlock) -> bool + Send,
+    ) -> PyResult<Restored> {
+        self.run(py, LONG, |pool| {
+            if pool.journaled().is_some_and(|pool| pool.journal().is_some()) {
+                return Err(PoolError::config("journal", "on", "none: its replay would not begin warm"));
+            }
+            pool.unrecorded(|pool| pool.restore(image, elapsed, agrees))
+        })
     }
 
     /// What a ring holds.

@@ -7,6 +7,7 @@ mod folder;
 mod namespace;
 mod server;
 mod stats;
+mod warm;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -27,6 +28,7 @@ pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
 pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
+pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, load_index, save_index};
 use crate::convert::{Int, count, float, int};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::block::{Shared, own, own_ids};
+use super::feed::{Listener, Run};
 use super::group::{Group, is_null};
 use super::groups::PyVllmGroups;
 use super::pool::digests;
@@ -162,7 +163,7 @@ impl PyVllmGroups {
     ) -> PyResult<()> {
         let py = request.py();
         let end = row.known + kept.len();
-        if let Some(cache) = &self.on_cached {
+        if let Some(cache) = self.on_cached.as_ref().and_then(Listener::python) {
             let mask = PyList::new(py, kept)?;
             let mask = (!kept.iter().all(|&kept| kept)).then_some(mask);
             let (size, number) = (group.spec.block_tokens, group.number);
@@ -176,15 +177,29 @@ impl PyVllmGroups {
         let wanted = ids.iter().zip(kept).map(|(&id, &kept)| kept && id != 0);
         let digests = digests(hashes, row.known, group.scale, wanted)?;
         let key_of = |at: usize| Key::new(digests[at].as_ref()?.as_bytes(), group.number).ok();
+        let (mut removed, mut new) = (Vec::new(), Vec::new());
+        let feed = self.on_cached.as_ref().and_then(Listener::feed);
         let asked = op::CacheFull {
             start: self.shared.start(&row.table, row.known)?,
             blocks: &ids,
             key_of,
             block_size: group.spec.block_tokens,
-            removed: &mut Vec::new(),
-            stored: None,
+            removed: &mut removed,
+            stored: feed.is_some().then_some(&mut new),
         };
-        self.shared.apply(asked).or_raise(py)
+        self.shared.apply(asked).or_raise(py)?;
+        let Some(feed) = feed else { return Ok(()) };
+        feed.get().removed(&removed);
+        feed.get().stored(&Run {
+            request,
+            hashes,
+            scale: group.scale,
+            first: row.known,
+            digests: &digests,
+            new: &new,
+            block_size: group.spec.block_tokens,
+            group: group.number,
+        })
     }
 
     /// Tells vLLM's manager of the states that have become blocks of the cache, for this step and for connectors.

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::{Shared, own};
+use super::feed::Listener;
 use super::group::{Asked, Group, GroupConfig};
 use super::hits::Hits;
 use super::pool::PyVllmPool;
@@ -34,9 +35,9 @@ pub(crate) struct PyVllmGroups {
     /// `KVCacheBlocks`, and its empty one.
     pub(super) blocks_class: Py<PyAny>,
     pub(super) empty: Py<PyAny>,
-    /// The pool's `_tell_removed` and `cache_full_blocks`, if anybody listens.
-    pub(super) on_removed: Option<Py<PyAny>>,
-    pub(super) on_cached: Option<Py<PyAny>>,
+    /// The pool's `_tell_removed` and `cache_full_blocks`, if anybody listens; or the feed of a publisher.
+    pub(super) on_removed: Option<Listener>,
+    pub(super) on_cached: Option<Listener>,
     /// The pool, if its collector of metrics is told of every block.
     pub(super) metered: Option<Py<PyAny>>,
     /// vLLM's coordinator: how much of windows and states is kept may be written to it.
@@ -105,8 +106,8 @@ impl PyVllmGroups {
             waiting: gather_as("waiting", waiting, "an int")?,
             blocks_class,
             empty,
-            on_removed,
-            on_cached,
+            on_removed: Listener::of(py, on_removed),
+            on_cached: Listener::of(py, on_cached),
             metered,
             coordinator,
             scheduler_block,
@@ -261,8 +262,7 @@ impl PyVllmGroups {
         visit.call(&self.blocks_class)?;
         visit.call(&self.empty)?;
         visit.call(&self.fallback)?;
-        visit.call(&self.on_removed)?;
-        visit.call(&self.on_cached)?;
+        self.on_removed.iter().chain(&self.on_cached).try_for_each(|listener| listener.traverse(&visit))?;
         visit.call(&self.metered)?;
         visit.call(&self.coordinator)
     }

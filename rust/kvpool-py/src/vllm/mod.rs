@@ -3,6 +3,7 @@
 
 mod block;
 mod caching;
+mod feed;
 mod group;
 mod groups;
 mod hasher;
@@ -14,6 +15,7 @@ mod states;
 mod steps;
 
 pub(crate) use block::{PyVllmBlock, block_ids};
+pub(crate) use feed::PyVllmFeed;
 pub(crate) use groups::PyVllmGroups;
 pub(crate) use hasher::PyVllmHasher;
 pub(crate) use pool::PyVllmPool;

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
+use super::feed::{PyVllmFeed, Run};
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
@@ -45,6 +46,57 @@ impl PyVllmPool {
         let blocks = self.blocks.bind(py);
         let found: Vec<_> = ids.iter().map(|&id| blocks.get_item(id as usize)).collect::<PyResult<_>>()?;
         PyList::new(py, found)
+    }
+}
+
+/// A run of blocks of a request's table: the table, the hashes, the first and the end, tokens of a block, the group.
+type TableRun<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>, usize, usize, usize, u32);
+
+/// What caching a run has done.
+struct Cached<'py> {
+    digests: Vec<Option<Bound<'py, PyBytes>>>,
+    removed: Vec<Removed>,
+    stored: Vec<Option<bool>>,
+}
+
+impl PyVllmPool {
+    /// Caches a run of blocks that are full; `None` if one is not of this pool.
+    fn cache_run<'py>(
+        &self,
+        py: Python<'py>,
+        (blocks, hashes, first, end, block_size, group): TableRun<'_, 'py>,
+        mask: Option<&Bound<'py, PyAny>>,
+        scale: usize,
+        observed: bool,
+    ) -> PyResult<Option<Cached<'py>>> {
+        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
+        let mut ids = Vec::new();
+        for at in first..end {
+            let block = match blocks.cast::<PyList>() {
+                Ok(list) => list.get_item(at)?,
+                Err(_) => blocks.get_item(at)?,
+            };
+            match own(&block, &self.shared) {
+                Some(own) => push(py, "blocks", &mut ids, own.id)?,
+                None => return Ok(None),
+            }
+        }
+        let start = self.shared.start(blocks, first)?;
+        let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
+        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
+        let digests = digests(hashes, first, scale, wanted)?;
+        let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
+        let (mut removed, mut stored) = (Vec::new(), Vec::new());
+        let asked = op::CacheFull {
+            start,
+            blocks: &ids,
+            key_of,
+            block_size,
+            removed: &mut removed,
+            stored: observed.then_some(&mut stored),
+        };
+        self.shared.apply(asked).or_raise(py)?;
+        Ok(Some(Cached { digests, removed, stored }))
     }
 }
 
@@ -185,6 +237,22 @@ impl PyVllmPool {
         Ok((self.handles(py, &ids)?, removed))
     }
 
+    /// Takes the next free blocks as allocate does, and tells a feed of the keys that were evicted.
+    fn allocate_fed<'py>(
+        &self,
+        py: Python<'py>,
+        n: Int,
+        feed: &Bound<'_, PyVllmFeed>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let blocks = count(py, "n", n)?;
+        let (mut ids, mut removed) = (Vec::new(), Vec::new());
+        self.shared
+            .apply(op::Allocate { blocks, out: &mut ids, removed: Some(&mut removed) })
+            .or_raise(py)?;
+        feed.get().removed(&removed);
+        self.handles(py, &ids)
+    }
+
     /// Gives blocks that were taken by hand a reference each; returns the keys that led to them.
     fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
@@ -303,6 +371,31 @@ impl PyVllmPool {
         Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
     }
 
+    /// Caches the full blocks of a run, and tells a feed of it.
+    #[pyo3(signature = (feed, request, blocks, hashes, first, end, block_size, group, mask=None, scale=1))]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
+    fn cache_full_fed<'py>(
+        &self,
+        py: Python<'py>,
+        feed: &Bound<'py, PyVllmFeed>,
+        request: &Bound<'py, PyAny>,
+        blocks: &Bound<'py, PyAny>,
+        hashes: &Bound<'py, PyAny>,
+        first: usize,
+        end: usize,
+        block_size: usize,
+        group: u32,
+        mask: Option<&Bound<'py, PyAny>>,
+        scale: usize,
+    ) -> PyResult<bool> {
+        let run = (blocks, hashes, first, end, block_size, group);
+        let Some(cached) = self.cache_run(py, run, mask, scale, true)? else { return Ok(false) };
+        feed.get().removed(&cached.removed);
+        let (digests, new) = (&cached.digests, &cached.stored);
+        feed.get().stored(&Run { request, hashes, scale, first, digests, new, block_size, group })?;
+        Ok(true)
+    }
+
     /// Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
     #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
@@ -319,33 +412,10 @@ impl PyVllmPool {
         scale: usize,
         observed: bool,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
-        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
-        let mut ids = Vec::new();
-        for at in first..end {
-            let block = match blocks.cast::<PyList>() {
-                Ok(list) => list.get_item(at)?,
-                Err(_) => blocks.get_item(at)?,
-            };
-            match own(&block, &self.shared) {
-                Some(own) => push(py, "blocks", &mut ids, own.id)?,
-                None => return Ok(None),
-            }
-        }
-        let start = self.shared.start(blocks, first)?;
-        let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
-        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
-        let digests = digests(hashes, first, scale, wanted)?;
-        let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
-        let (mut removed, mut stored) = (Vec::new(), Vec::new());
-        let asked = op::CacheFull {
-            start,
-            blocks: &ids,
-            key_of,
-            block_size,
-            removed: &mut removed,
-            stored: observed.then_some(&mut stored),
+        let run = (blocks, hashes, first, end, block_size, group);
+        let Some(Cached { removed, stored, .. }) = self.cache_run(py, run, mask, scale, observed)? else {
+            return Ok(None);
         };
-        self.shared.apply(asked).or_raise(py)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 

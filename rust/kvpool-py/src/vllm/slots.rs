@@ -15,8 +15,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::{Shared, own, own_ids};
+use super::feed::{Listener, Run};
 use super::memo::Memo;
-use super::pool::{PyVllmPool, digests, removed_keys};
+use super::pool::{PyVllmPool, digests};
 use crate::errors::OrRaise;
 use crate::gather::gather_as;
 
@@ -41,9 +42,9 @@ pub(crate) struct PyVllmSlots {
     /// `KVCacheBlocks`, and its empty one.
     blocks_class: Py<PyAny>,
     empty: Py<PyAny>,
-    /// The pool's `emit_removed` and `cache_full_blocks`, if anybody listens.
-    on_removed: Option<Py<PyAny>>,
-    on_cached: Option<Py<PyAny>>,
+    /// The pool's `emit_removed` and `cache_full_blocks`, if anybody listens; or the feed of a publisher.
+    on_removed: Option<Listener>,
+    on_cached: Option<Listener>,
     /// `allocate_slots` of vLLM's manager, for what is out of the ordinary.
     fallback: Py<PyAny>,
     memo: Mutex<Memo>,
@@ -118,8 +119,8 @@ impl PyVllmSlots {
             num_cached,
             blocks_class,
             empty,
-            on_removed,
-            on_cached,
+            on_removed: Listener::of(py, on_removed),
+            on_cached: Listener::of(py, on_cached),
             fallback,
             memo: Mutex::default(),
         })
@@ -275,8 +276,7 @@ impl PyVllmSlots {
         visit.call(&self.blocks_class)?;
         visit.call(&self.empty)?;
         visit.call(&self.fallback)?;
-        visit.call(&self.on_removed)?;
-        visit.call(&self.on_cached)
+        self.on_removed.iter().chain(&self.on_cached).try_for_each(|listener| listener.traverse(&visit))
     }
 
     /// Returns the most tokens that a block of a request's table is cached for.
@@ -357,10 +357,7 @@ impl PyVllmSlots {
     }
 
     fn tell_removed(&self, py: Python<'_>, removed: &[Removed]) -> PyResult<()> {
-        if let Some(tell) = self.on_removed.as_ref().filter(|_| !removed.is_empty()) {
-            tell.call1(py, (removed_keys(py, removed)?,))?;
-        }
-        Ok(())
+        self.on_removed.as_ref().map_or(Ok(()), |listener| listener.removed(py, removed))
     }
 
     /// Caches the blocks `known..full` of a table, whose last ones are `fresh`.
@@ -379,23 +376,37 @@ impl PyVllmSlots {
         if known >= full {
             return Ok(());
         }
-        if let Some(cache) = &self.on_cached {
+        if let Some(cache) = self.on_cached.as_ref().and_then(Listener::python) {
             cache.call1(py, (request, table, known, full, self.slots.block_size, self.group))?;
         } else {
             let ids = self.ids(table, known, full, fresh)?;
             let digests = digests(&hashes, known, 1, ids.iter().map(|&id| id != 0))?;
             let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), self.group).ok();
             let start = self.shared.start(table, known)?;
-            let mut removed = Vec::new();
+            let (mut removed, mut new) = (Vec::new(), Vec::new());
+            let feed = self.on_cached.as_ref().and_then(Listener::feed);
             let asked = op::CacheFull {
                 start,
                 blocks: &ids,
                 key_of,
                 block_size: self.slots.block_size,
                 removed: &mut removed,
-                stored: None,
+                stored: feed.is_some().then_some(&mut new),
             };
             self.shared.apply(asked).or_raise(py)?;
+            if let Some(feed) = feed {
+                feed.get().removed(&removed);
+                feed.get().stored(&Run {
+                    request,
+                    hashes: &hashes,
+                    scale: 1,
+                    first: known,
+                    digests: &digests,
+                    new: &new,
+                    block_size: self.slots.block_size,
+                    group: self.group,
+                })?;
+            }
         }
         self.num_cached.bind(py).set_item(id, full)
     }

@@ -9,7 +9,6 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use super::block::{own, own_ids};
 use super::group::{Asked, Coming, Group, Row};
 use super::groups::PyVllmGroups;
-use super::pool::removed_keys;
 use super::slots::{attr, num_tokens};
 use crate::errors::OrRaise;
 
@@ -236,9 +235,7 @@ impl PyVllmGroups {
             self.shared.with(|pool| pool.apply(asked).map(drop)).or_raise(py)?;
             let new = self.core.get().handles(py, &new)?;
             table.set_slice(end, end, &new)?;
-            if let Some(tell) = self.on_removed.as_ref().filter(|_| !removed.is_empty()) {
-                tell.call1(py, (removed_keys(py, &removed)?,))?;
-            }
+            self.on_removed.as_ref().map_or(Ok(()), |listener| listener.removed(py, &removed))?;
         }
         if group.zeroed {
             let ids = own_ids(&table.get_slice(end, table.len()), &self.shared)?;

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use super::{Flight, Kind, Store};
+use super::Store;
+use super::flights::{Flight, Kind};
 use crate::ends::{Done, End};
 use crate::error::Why;
 

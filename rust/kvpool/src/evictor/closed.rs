@@ -34,7 +34,9 @@ use super::{Candidate, Evictor};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
-use crate::retention::{EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, TenantId};
+use crate::retention::{
+    EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, Said, TenantId,
+};
 
 /// What is known of a block's content.
 #[derive(Clone, Copy, Debug, Default)]
@@ -455,5 +457,13 @@ impl<P: Policy + Clone> Retain for Closed<P> {
 
     fn stats(&self) -> RetentionStats {
         self.order.stats()
+    }
+
+    fn said(&self, block: BlockId) -> Option<Said> {
+        self.order.said(block)
+    }
+
+    fn set_remaining(&mut self, block: BlockId, seconds: f64) {
+        self.order.set_remaining(block, seconds);
     }
 }

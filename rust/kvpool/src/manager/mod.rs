@@ -46,6 +46,7 @@ mod error;
 mod external;
 mod growth;
 mod hints;
+mod image;
 pub(crate) mod observe;
 mod request;
 mod retention;

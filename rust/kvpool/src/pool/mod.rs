@@ -39,6 +39,7 @@ mod checks;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod groups;
+mod image;
 mod lifetime;
 mod link;
 mod lookup;
@@ -69,6 +70,7 @@ use crate::stats::PoolStats;
 
 #[cfg(feature = "fault-injection")]
 pub use faults::Fault;
+pub use image::{PoolImage, Restored, SavedBlock};
 pub(crate) use lookup::PrefixMatch;
 pub use lookup::{Probe, Registered};
 use observe::{PoolObserver, RemovalCause};

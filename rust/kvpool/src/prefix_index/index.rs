@@ -154,6 +154,11 @@ impl Index {
         self.table.len().saturating_sub(self.mixed) // found by the sums, if it is wrong
     }
 
+    /// Says what the hashes that are named here are made with.
+    pub(crate) const fn set_algorithm(&mut self, algorithm: Option<HashAlgorithm>) {
+        self.algorithm = algorithm;
+    }
+
     pub(crate) const fn algorithm(&self) -> Option<HashAlgorithm> {
         if self.registered == 0 { None } else { self.algorithm }
     }

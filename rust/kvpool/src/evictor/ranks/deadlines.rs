@@ -8,6 +8,11 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
 
+/// The time of a key.
+fn time_of(key: u64) -> f64 {
+    f64::from_bits(if key >> 63 == 1 { key & !(1 << 63) } else { !key })
+}
+
 /// Not in the heap.
 const OUT: u32 = u32::MAX;
 
@@ -40,6 +45,12 @@ impl Deadlines {
 
     pub(super) fn contains(&self, block: BlockId) -> bool {
         self.places.get(block.index()).is_some_and(|&place| place != OUT)
+    }
+
+    /// When that of `block` ends, if it runs.
+    pub(super) fn of(&self, block: BlockId) -> Option<f64> {
+        let (key, _) = *self.heap.get(self.place(block)?)?;
+        Some(time_of(key))
     }
 
     /// The place of `block`, if it is there.

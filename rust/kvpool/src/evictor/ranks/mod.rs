@@ -28,8 +28,8 @@ use crate::block_lists::BlockLists;
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::try_reserve;
 use crate::retention::{
-    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, Then, Ttl,
-    no_clock,
+    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId, Then,
+    Ttl, no_clock,
 };
 
 /// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
@@ -429,6 +429,26 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(spared) = spared {
             self.unpop(spared);
+        }
+    }
+
+    pub(super) fn said(&self, block: BlockId) -> Option<Said> {
+        let Entry { idle_ttl, rank, tenant, then, .. } = self.entry(block);
+        let remaining = self.deadlines.of(block).and_then(|deadline| Some(deadline - self.now?));
+        let keep = match rank {
+            DEMOTED => Keep::Demoted,
+            PINNED => Keep::Pinned,
+            rank => Keep::Priority(Priority::new(rank - 1).ok()?),
+        };
+        let ttl = if idle_ttl >= 0.0 { Some(Ttl::Idle(idle_ttl)) } else { remaining.map(Ttl::Absolute) };
+        let said =
+            Said { retention: Retention { keep, ttl, then }, remaining, tenant: self.tenants.id(tenant) };
+        (said.retention != Retention::NORMAL || said.tenant.is_some()).then_some(said)
+    }
+
+    pub(super) fn set_remaining(&mut self, block: BlockId, seconds: f64) {
+        if let (Some(now), true) = (self.now, self.deadlines.contains(block)) {
+            self.deadlines.set(block, now + seconds);
         }
     }
 

@@ -52,6 +52,11 @@ impl Tenants {
         self.limits.binary_search_by_key(&tenant, |limits| limits.tenant).map_or(NOBODY, |at| at as u8)
     }
 
+    /// The tenant with an index.
+    pub(super) fn id(&self, tenant: u8) -> Option<TenantId> {
+        self.limits.get(usize::from(tenant)).map(|limits| limits.tenant)
+    }
+
     pub(super) fn count(&self, tenant: u8) -> usize {
         self.counts.get(usize::from(tenant)).copied().unwrap_or(0)
     }

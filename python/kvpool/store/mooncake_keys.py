@@ -1,0 +1,132 @@
+"""Objects of a Mooncake Store looked at from outside: ``kvpool store show mooncake://host:50051``.
+
+A client of Mooncake cannot list; its master does, on the port of its metrics. What it lists is read, and removed, by a
+client that lends no memory. Needs the package ``mooncake-transfer-engine``, or its ``-non-cuda`` one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from kvpool.errors import InvalidArgumentError, MissingPackageError, StoreError
+from kvpool.store.pages import TEXT, Page, checked, named, parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["MooncakeInspector", "keys_of_master", "mooncake_from_url"]
+
+_PAGE: Final = 256
+#: Seconds that the master may say nothing.
+_TIMEOUT: Final = 30.0
+#: The longest list of keys that is read.
+_LONGEST: Final = 1 << 32
+
+
+class MooncakeInspector:
+    """A Mooncake Store.
+
+    Args:
+        store: A ``MooncakeDistributedStore`` that was set up.
+        keys: Lists all keys, those of others included.
+        prefix: What names of objects begin with.
+    """
+
+    def __init__(self, store: Any, keys: Callable[[], list[str]], *, prefix: str = "kvpool") -> None:
+        self._store, self._keys, self._prefix = store, keys, f"{prefix}/"
+
+    def total(self) -> int:
+        """How many keys there are."""
+        return len(self._keys())
+
+    def pages(self, *, verify: bool) -> Iterator[Page]:
+        """See :class:`kvpool.store.inspect.Inspector`.
+
+        What an object is its name and size say; with ``verify`` it is read.
+        """
+        page, others = Page(), 0
+        for key in self._keys():
+            name = key.removeprefix(self._prefix) if key.startswith(self._prefix) else ""
+            text = TEXT.fullmatch(name)
+            if text:
+                found = bytes(self._store.get(key))
+                if found:
+                    page.namespaces[text[1]] = parsed(text[1], found)
+            elif named(name, 0) is None:
+                others += 1
+            else:
+                value = bytes(self._store.get(key)) if verify else b""
+                size = len(value) if verify else self._store.get_size(key)
+                seen = checked(name, value) if verify else named(name, size)
+                if size > 0 and seen is not None:  # it is not gone meanwhile
+                    page.objects.append(seen)
+            if len(page.objects) + others >= _PAGE:
+                yield Page(page.objects, page.namespaces, others)
+                page, others = Page(), 0
+        yield Page(page.objects, page.namespaces, others)
+
+    def remove(self, names: list[str]) -> None:
+        """See :class:`kvpool.store.inspect.Inspector`."""
+        for name in names:
+            if named(name, 0) is None:
+                raise InvalidArgumentError(f"{name!r} is no name of an object")
+        self._store.batch_remove([self._prefix + name for name in names], True)
+
+    def forget(self, digest: str) -> None:
+        """See :class:`kvpool.store.inspect.Inspector`."""
+        if not TEXT.fullmatch(f"{digest}.json"):
+            raise InvalidArgumentError(f"{digest!r} is no digest of a namespace: 64 hexadecimal digits")
+        self._store.batch_remove([f"{self._prefix}{digest}.json"], True)
+
+
+def keys_of_master(host: str, port: int) -> list[str]:
+    """Ask a master for all keys.
+
+    Raises:
+        StoreError: It does not answer, or not with a list.
+    """
+    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", "/get_all_keys")
+        answer = connection.getresponse()
+        text = answer.read(_LONGEST)
+    except (OSError, http.client.HTTPException) as error:
+        raise StoreError(f"Mooncake's master lists no keys at {host}:{port}: {error}") from error
+    finally:
+        connection.close()
+    if answer.status != http.client.OK:
+        raise StoreError(f"Mooncake's master lists no keys at {host}:{port}: status {answer.status}")
+    return [line for line in text.decode(errors="replace").split("\n") if line]
+
+
+def mooncake_from_url(url: str) -> MooncakeInspector:
+    """Return what looks at the store of a master: ``mooncake://host[:50051][?metrics=9003&protocol=tcp&local=host]``.
+
+    Raises:
+        InvalidArgumentError: A part that the URL does not have.
+        MissingPackageError: There is no package of Mooncake.
+        StoreError: The master cannot be reached.
+    """
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    metrics, protocol = query.pop("metrics", "9003"), query.pop("protocol", "tcp")
+    host, local = parts.hostname, query.pop("local", "127.0.0.1")
+    if query or not host or parts.path.strip("/") or not metrics.isdecimal():
+        raise InvalidArgumentError(f"mooncake://{host or ''} must be mooncake://host:50051?metrics=9003&protocol=tcp")
+    try:
+        client = importlib.import_module("mooncake.store").MooncakeDistributedStore
+    except ImportError as error:
+        why = "mooncake:// needs mooncake-transfer-engine, or mooncake-transfer-engine-non-cuda"
+        raise MissingPackageError(f"{why}: {error}") from error
+    try:
+        master = f"{host}:{parts.port or 50051}"
+    except ValueError:
+        raise InvalidArgumentError(f"mooncake://{host} has a port that is none: it must be from 1 to 65535") from None
+    store = client()
+    code = store.setup(local, "P2PHANDSHAKE", 0, 64 << 20, protocol, "", master)
+    if code != 0:
+        raise StoreError(f"Mooncake is not set up with {master}: error {code}")
+    return MooncakeInspector(store, lambda: keys_of_master(host, int(metrics)))

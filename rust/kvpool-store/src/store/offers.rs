@@ -1,0 +1,131 @@
+//! What callers offer and ask for: which of it is sent to workers, and what is answered at once.
+
+use std::time::Duration;
+
+use super::Store;
+use super::flights::{Flight, Kind};
+use crate::calls::{Get, JobId, Put};
+use crate::error::{StoreError, Why};
+use crate::queue::{Lent, Target, Work};
+
+impl Store {
+    /// Offers objects. Those that are admitted are written; their slots are shared with readers, and cannot be written to, until then.
+    ///
+    /// # Errors
+    /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
+    pub fn put(&mut self, objects: &[Put], now: Duration) -> Result<JobId, StoreError> {
+        objects.iter().try_for_each(|object| self.check_len(object.len))?;
+        let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.read(object.slot)).collect();
+        let guards = guards?;
+        // Nothing fails from here on.
+        let job = self.begin(objects.len());
+        let mut touched = Vec::with_capacity(objects.len());
+        for (at, (object, from)) in objects.iter().zip(guards).enumerate() {
+            if let Some(found) = self.directory.find(&object.key) {
+                self.stats.known += 1;
+                touched.push((found.place, false));
+                self.settle(job, at, Ok(()));
+                continue;
+            }
+            if self.answers.of(&object.key, now) == Some(true) {
+                self.stats.known += 1; // another store has written it
+                self.settle(job, at, Ok(()));
+                continue;
+            }
+            if self.backend.is_shared() && self.directory.is_leaving(&object.key) {
+                self.stats.busy += 1;
+                self.settle(job, at, Err(Why::Busy));
+                continue;
+            }
+            if let Err(why) = self.has_room(now) {
+                self.settle(job, at, Err(why));
+                continue;
+            }
+            if !self.admission.admits(&object.key, object.admit.unwrap_or(self.config.admission)) {
+                self.stats.not_admitted += 1;
+                self.settle(job, at, Err(Why::NotAdmitted));
+                continue;
+            }
+            let &Put { key, tokens, len, .. } = object;
+            let Some(reserved) = self.directory.reserve(key, len, tokens.depth()) else {
+                self.settle(job, at, Err(Why::NoRoom));
+                continue;
+            };
+            self.breaker.pass(now);
+            self.answers.forget(&key);
+            self.stats.evicted += u64::from(reserved.evicts);
+            touched.push((reserved.place, true));
+            let place = reserved.place;
+            let tell = Some((job, at));
+            let asked = reserved.replaces.iter().map(|name| name.key).collect();
+            let flight =
+                Flight { key: Some(key), asked, place: Some(place), len, tell, ..Flight::of(Kind::Write) };
+            self.send(
+                flight,
+                now,
+                Work::Write {
+                    place,
+                    key,
+                    replaces: reserved.replaces,
+                    tokens,
+                    len,
+                    from,
+                    staged: self.staged,
+                },
+            );
+        }
+        self.directory.touch(&mut touched);
+        Ok(job)
+    }
+
+    /// Asks for objects. What is loaded is in its slot when the job has ended; a slot of an object that missed has no meaning, and
+    /// one whose load timed out stays taken until the back end has ended.
+    ///
+    /// # Errors
+    /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
+    pub fn get(&mut self, objects: &[Get], now: Duration) -> Result<JobId, StoreError> {
+        objects.iter().try_for_each(|object| self.check_len(object.len))?;
+        let guards: Result<Vec<_>, _> = objects.iter().map(|object| self.arena.write(object.slot)).collect();
+        let guards = guards?;
+        // Nothing fails from here on.
+        let job = self.begin(objects.len());
+        let mut touched = Vec::with_capacity(objects.len());
+        for (at, (&Get { key, len, .. }, into)) in objects.iter().zip(guards).enumerate() {
+            let found = self.directory.find(&key);
+            let place = match found {
+                Some(found) if !found.held => Err(Why::Pending),
+                Some(found) => Ok(Some(found.place)),
+                None if !self.backend.is_shared() => Err(Why::Absent),
+                None if self.directory.is_leaving(&key) || self.answers.of(&key, now) == Some(false) => {
+                    self.stats.known_absent += 1;
+                    Err(Why::Absent)
+                }
+                None => Ok(None),
+            };
+            let place = match place.and_then(|place| self.has_room(now).map(|()| place)) {
+                Ok(place) => place,
+                Err(why) => {
+                    self.stats.misses += 1;
+                    self.settle(job, at, Err(why));
+                    continue;
+                }
+            };
+            self.breaker.pass(now);
+            if let Some(place) = place {
+                touched.push((place, false));
+                self.directory.pin(place);
+            }
+            let (lent, into) = if self.staged {
+                let lent = Lent::new(into);
+                (Some(lent.clone()), Target::Staged(lent))
+            } else {
+                (None, Target::Slot(into))
+            };
+            let tell = Some((job, at));
+            let flight = Flight { key: Some(key), place, len, tell, lent, ..Flight::of(Kind::Read) };
+            self.send(flight, now, Work::Read { place, key, len, into });
+        }
+        self.directory.touch(&mut touched);
+        Ok(job)
+    }
+}

@@ -1,0 +1,314 @@
+//! A snapshot's file: a header, and chunks of records.
+//!
+//! Owns: the format. All little endian.
+//!
+//! | bytes of the header | field |
+//! |---|---|
+//! | 0..8 | `kvpwarm1` |
+//! | 8..40 | digest of the namespace |
+//! | 40..48 | milliseconds since 1970 when it was saved |
+//! | 48..56 | epoch |
+//! | 56..60, 60..64 | tokens per block; blocks of the pool, null block included |
+//! | 64..68, 68..72 | records of blocks, records of free blocks |
+//! | 72 | algorithm of the hashes: its place in [`HashAlgorithm::ALL`] and 1, or 0 |
+//! | 80..88 | XXH3-64 of what is before |
+//!
+//! Behind it chunks of [`PER_CHUNK`] records of 104 bytes, the last to be evicted first, and then of 4 bytes, ids of free blocks; behind each
+//! chunk the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged, or in another's place, is left out, and the others
+//! count.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use kvpool::hash::HashAlgorithm;
+use kvpool::retention::{Keep, Priority, Retention, Said, TenantId, Then, Ttl};
+use kvpool::{BlockHash, BlockId, PoolImage, SavedBlock};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::namespace::NamespaceDigest;
+
+const MAGIC: [u8; 8] = *b"kvpwarm1";
+const HEADER: usize = 88;
+const CHECKED: usize = 80;
+/// Bytes of a record of a block.
+const RECORD: usize = 104;
+/// Records of a chunk.
+const PER_CHUNK: usize = 1024;
+
+/// What [`load`] found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// What the pool had cached, as far as it could be read.
+    pub image: PoolImage,
+    /// Milliseconds since 1970 when it was saved.
+    pub saved_at: u64,
+    /// Records of blocks that could not be read: they are misses.
+    pub lost: usize,
+}
+
+/// Why a start is cold.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cold {
+    /// There is no file.
+    #[error("there is no snapshot")]
+    Absent,
+    /// It cannot be read.
+    #[error("the snapshot cannot be read: {0}")]
+    Unreadable(#[source] io::Error),
+    /// It is none, of another format, or its header is damaged.
+    #[error("it is no snapshot, one of another format, or damaged where it begins")]
+    NoSnapshot,
+    /// It is of other weights, another layout, or whatever else a namespace tells.
+    #[error("it is of namespace {found}, not of {wanted}")]
+    Namespace {
+        /// Its namespace.
+        found: NamespaceDigest,
+        /// The one that was asked for.
+        wanted: NamespaceDigest,
+    },
+}
+
+/// Writes a snapshot in the place of the one that is there: whole, or not at all. For any thread but the scheduler's: it waits for the disk.
+/// One at a time of one path.
+///
+/// ```
+/// use kvpool_store::warm::{PoolImage, load, save};
+/// use kvpool_store::NamespaceDigest;
+/// # let path = std::env::temp_dir().join(format!("kvpool-warm-doc-{}", std::process::id()));
+/// let namespace = NamespaceDigest::from_bytes([7; 32]);
+/// let image = PoolImage { block_size: 16, num_blocks: 1000, ..PoolImage::default() };
+/// save(&path, &image, namespace, 1_764_000_000_000)?;
+/// assert_eq!(load(&path, namespace).unwrap().image, image);
+/// assert!(load(&path, NamespaceDigest::from_bytes([8; 32])).is_err()); // other weights: cold
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// What the system says. The snapshot that was there stays.
+pub fn save(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    // Always the same: what a crash leaves is gone with the next one.
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    let written = write(&fresh, image, namespace, saved_at).and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        // The error that is told is the first one.
+        let _ = fs::remove_file(&fresh);
+    }
+    written?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> io::Result<()> {
+    let file = File::create(path)?;
+    let mut out = BufWriter::with_capacity(1 << 20, &file);
+    out.write_all(&header(image, namespace, saved_at))?;
+    let (mut chunk, mut number) = (Vec::with_capacity(PER_CHUNK * RECORD), 0);
+    let mut end = |chunk: &mut Vec<u8>, out: &mut BufWriter<&File>| -> io::Result<()> {
+        out.write_all(chunk)?;
+        out.write_all(&xxh3_64_with_seed(chunk, number).to_le_bytes())?;
+        number += 1;
+        chunk.clear();
+        Ok(())
+    };
+    for (at, saved) in image.blocks.iter().rev().enumerate() {
+        chunk.extend_from_slice(&encode(saved));
+        if (at + 1) % PER_CHUNK == 0 || at + 1 == image.blocks.len() {
+            end(&mut chunk, &mut out)?;
+        }
+    }
+    for ids in image.free.chunks(PER_CHUNK) {
+        ids.iter().for_each(|id| chunk.extend_from_slice(&id.get().to_le_bytes()));
+        end(&mut chunk, &mut out)?;
+    }
+    out.flush()?;
+    file.sync_all()
+}
+
+fn header(image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> [u8; HEADER] {
+    let algorithm = image.algorithm.and_then(|one| HashAlgorithm::ALL.iter().position(|&other| other == one));
+    let mut bytes = [0; HEADER];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..40].copy_from_slice(namespace.as_bytes());
+    bytes[40..48].copy_from_slice(&saved_at.to_le_bytes());
+    bytes[48..56].copy_from_slice(&image.epoch.to_le_bytes());
+    let counts = [image.block_size, image.num_blocks, image.blocks.len(), image.free.len()];
+    for (at, count) in counts.into_iter().enumerate() {
+        bytes[56 + 4 * at..60 + 4 * at].copy_from_slice(&(count as u32).to_le_bytes());
+    }
+    bytes[72] = algorithm.map_or(0, |place| place as u8 + 1);
+    let sum = xxh3_64(&bytes[..CHECKED]);
+    bytes[CHECKED..].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// Reads the snapshot that is there.
+///
+/// # Errors
+/// [`Cold`]: the start is one without it. Whatever else is wrong with it is [`Snapshot::lost`].
+pub fn load(path: &Path, namespace: NamespaceDigest) -> Result<Snapshot, Cold> {
+    match fs::read(path) {
+        Ok(bytes) => read(&bytes, namespace),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Cold::Absent),
+        Err(error) => Err(Cold::Unreadable(error)),
+    }
+}
+
+fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
+    let header: &[u8; HEADER] = bytes.first_chunk().ok_or(Cold::NoSnapshot)?;
+    if header[..8] != MAGIC || xxh3_64(&header[..CHECKED]) != u64_at(header, CHECKED) {
+        return Err(Cold::NoSnapshot);
+    }
+    let found = NamespaceDigest::from_bytes(array(header, 8));
+    if found != wanted {
+        return Err(Cold::Namespace { found, wanted });
+    }
+    let [block_size, num_blocks, blocks, free] = [56, 60, 64, 68].map(|at| u32_at(header, at) as usize);
+    let algorithm =
+        usize::from(header[72]).checked_sub(1).and_then(|place| HashAlgorithm::ALL.get(place).copied());
+    let mut reader = Chunks { bytes: &bytes[HEADER..], number: 0 };
+    let (mut records, mut ids) = (Vec::new(), Vec::new());
+    reader.take(blocks, RECORD, |record| records.extend(decode(record)));
+    reader.take(free, 4, |id| ids.push(BlockId::new(u32_at(id, 0))));
+    records.reverse();
+    let lost = blocks.saturating_sub(records.len());
+    let epoch = u64_at(header, 48);
+    let image = PoolImage { block_size, num_blocks, algorithm, epoch, blocks: records, free: ids };
+    Ok(Snapshot { image, saved_at: u64_at(header, 40), lost })
+}
+
+/// What is left of a file, chunk by chunk.
+struct Chunks<'a> {
+    bytes: &'a [u8],
+    number: u64,
+}
+
+impl Chunks<'_> {
+    /// Hands over so many records, those of chunks that are whole.
+    fn take(&mut self, records: usize, length: usize, mut each: impl FnMut(&[u8])) {
+        let mut left = records;
+        while left > 0 && !self.bytes.is_empty() {
+            let count = left.min(PER_CHUNK);
+            let Some((chunk, rest)) = self.bytes.split_at_checked(count * length) else {
+                self.bytes = &[];
+                return;
+            };
+            let Some((sum, rest)) = rest.split_at_checked(8) else {
+                self.bytes = &[];
+                return;
+            };
+            if xxh3_64_with_seed(chunk, self.number) == u64_at(sum, 0) {
+                chunk.chunks_exact(length).for_each(&mut each);
+            }
+            (self.bytes, self.number, left) = (rest, self.number + 1, left - count);
+        }
+    }
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    bytes.get(at..at + N).and_then(|part| part.try_into().ok()).unwrap_or([0; N])
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(bytes, at))
+}
+
+/// Flags of a record.
+const PARENT: u8 = 1;
+const SAID: u8 = 2;
+const TENANT: u8 = 4;
+const DEMOTES: u8 = 8;
+const IDLE: u8 = 16;
+const TTL: u8 = 32;
+const RUNNING: u8 = 64;
+
+/// | bytes | field |
+/// |---|---|
+/// | 0..32, 32..64 | hash; hash of what is before |
+/// | 64..68, 68..72, 72..76, 76..80 | block; depth; older copies; the block that it hangs on, or 0 |
+/// | 80..82, 82, 83 | group; flags; rank: 0 demoted, a priority and 1, or 102 pinned |
+/// | 84..88, 88..96, 96..104 | tenant; time to live; what is left of it |
+fn encode(saved: &SavedBlock) -> [u8; RECORD] {
+    let mut bytes = [0; RECORD];
+    bytes[..32].copy_from_slice(saved.hash.as_bytes());
+    let mut flags = 0;
+    if let Some(parent) = &saved.parent {
+        flags |= PARENT;
+        bytes[32..64].copy_from_slice(parent.as_bytes());
+    }
+    let numbers = [saved.block.get(), saved.depth, saved.copy, saved.behind.map_or(0, BlockId::get)];
+    for (at, number) in numbers.into_iter().enumerate() {
+        bytes[64 + 4 * at..68 + 4 * at].copy_from_slice(&number.to_le_bytes());
+    }
+    bytes[80..82].copy_from_slice(&saved.group.to_le_bytes());
+    if let Some(Said { retention, remaining, tenant }) = saved.said {
+        flags |= SAID;
+        bytes[83] = match retention.keep {
+            Keep::Demoted => 0,
+            Keep::Priority(priority) => priority.get() + 1,
+            Keep::Pinned => 102,
+            // What this format has no number for counts as not said.
+            _ => Priority::NORMAL.get() + 1,
+        };
+        flags |= if retention.then == Then::Demote { DEMOTES } else { 0 };
+        if let Some(tenant) = tenant {
+            flags |= TENANT;
+            bytes[84..88].copy_from_slice(&tenant.0.to_le_bytes());
+        }
+        let ttl = match retention.ttl {
+            Some(Ttl::Idle(seconds)) => {
+                flags |= TTL | IDLE;
+                seconds
+            }
+            Some(Ttl::Absolute(seconds)) => {
+                flags |= TTL;
+                seconds
+            }
+            _ => 0.0,
+        };
+        bytes[88..96].copy_from_slice(&ttl.to_le_bytes());
+        if let Some(seconds) = remaining {
+            flags |= RUNNING;
+            bytes[96..104].copy_from_slice(&seconds.to_le_bytes());
+        }
+    }
+    bytes[82] = flags;
+    bytes
+}
+
+/// `None` of a record that nothing wrote.
+fn decode(bytes: &[u8]) -> Option<SavedBlock> {
+    let flags = bytes[82];
+    let is = |flag| flags & flag != 0;
+    let seconds = |at| f64::from_bits(u64_at(bytes, at));
+    let keep = match bytes[83] {
+        0 => Keep::Demoted,
+        102 => Keep::Pinned,
+        rank => Keep::Priority(Priority::new(rank - 1).ok()?),
+    };
+    let ttl = if is(IDLE) { Ttl::Idle(seconds(88)) } else { Ttl::Absolute(seconds(88)) };
+    let then = if is(DEMOTES) { Then::Demote } else { Then::Normal };
+    let said = Said {
+        retention: Retention { keep, ttl: is(TTL).then_some(ttl), then },
+        remaining: is(RUNNING).then(|| seconds(96)),
+        tenant: is(TENANT).then(|| TenantId(u32_at(bytes, 84))),
+    };
+    Some(SavedBlock {
+        hash: BlockHash::from_bytes(array(bytes, 0)),
+        parent: is(PARENT).then(|| BlockHash::from_bytes(array(bytes, 32))),
+        block: BlockId::new(u32_at(bytes, 64)),
+        depth: u32_at(bytes, 68),
+        copy: u32_at(bytes, 72),
+        behind: Some(u32_at(bytes, 76)).filter(|&block| block != 0).map(BlockId::new),
+        group: u16::from_le_bytes(array(bytes, 80)),
+        said: is(SAID).then_some(said),
+    })
+}

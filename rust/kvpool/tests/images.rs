@@ -1,0 +1,337 @@
+//! Images of pools: what is restored goes on as if it had never stopped; what is refused is a miss; what is no image is refused whole.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
+
+use std::sync::Arc;
+
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{
+    BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashChain, HashCursor, HasherConfig,
+    ManagerConfig, PoolConfig, PoolError, PoolImage, SavedBlock, Verify,
+};
+use kvpool_testing::Numbers;
+
+fn chain(hasher: &Arc<BlockHasher>, family: u32, blocks: u32, epoch: u64) -> HashChain {
+    let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
+    cursor.append(&(0..blocks).map(|at| if at < 2 { at } else { family * 100 + at }).collect::<Vec<_>>());
+    cursor.chain().clone()
+}
+
+fn hasher() -> Arc<BlockHasher> {
+    Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap())
+}
+
+fn config() -> PoolConfig {
+    PoolConfig { num_blocks: 40, block_size: 1, ..PoolConfig::default() }
+}
+
+/// A pool that serves prompts, and the tables that run.
+struct World {
+    pool: BlockPool,
+    hasher: Arc<BlockHasher>,
+    tables: Vec<Vec<BlockId>>,
+}
+
+impl World {
+    fn new(config: PoolConfig) -> Self {
+        Self { pool: BlockPool::new(config).unwrap(), hasher: hasher(), tables: Vec::new() }
+    }
+
+    /// One operation, drawn; what it answered.
+    fn operate(&mut self, numbers: &mut Numbers) -> String {
+        let kind = numbers.below(10);
+        let (family, blocks) = (numbers.below(7) as u32, 1 + numbers.below(9) as u32);
+        match kind {
+            0..=4 => {
+                let chain = chain(&self.hasher, family, blocks, self.pool.epoch());
+                let mut table = self.pool.match_and_acquire(&chain, usize::MAX).unwrap();
+                let hits = table.len();
+                if self.pool.allocate_into(chain.len() - hits, &mut table).is_err() {
+                    self.pool.release_table(&table).unwrap();
+                    return format!("refused with {hits} hits");
+                }
+                self.pool.register(&table[hits..], &chain, hits).unwrap();
+                self.pool.mark_computed(&table[hits..]).unwrap();
+                self.tables.push(table.clone());
+                format!("{hits} hits of {table:?}")
+            }
+            5..=7 if !self.tables.is_empty() => {
+                let table = self.tables.remove(numbers.below(self.tables.len()));
+                format!("{:?}", self.pool.release_table(&table))
+            }
+            8 => format!("{:?}", self.pool.drop_cached(&[BlockId::new(1 + family)])),
+            9 => format!("{:?}", self.pool.evict(blocks as usize / 3)),
+            _ => String::new(),
+        }
+    }
+
+    fn stop(&mut self) {
+        for table in std::mem::take(&mut self.tables) {
+            self.pool.release_table(&table).unwrap();
+        }
+    }
+
+    /// The same in another process.
+    fn restarted(&self, config: PoolConfig) -> Self {
+        let image = self.pool.image().unwrap();
+        let mut pool = BlockPool::new(config).unwrap();
+        let restored = pool.restore(&image, 0.0, |_| true).unwrap();
+        assert_eq!((restored.blocks, restored.refused), (image.blocks.len(), 0));
+        pool.check_invariants().unwrap();
+        assert_eq!(pool.image().unwrap(), image);
+        Self { pool, hasher: self.hasher.clone(), tables: Vec::new() }
+    }
+}
+
+/// With LRU a pool in which nobody holds anything is exactly what it was: every answer from then on is the same.
+#[test]
+fn a_restored_pool_goes_on_as_if_it_had_never_stopped() {
+    for seed in 0..150 {
+        let mut numbers = Numbers(seed);
+        let mut world = World::new(config());
+        for _ in 0..numbers.below(120) {
+            world.operate(&mut numbers);
+        }
+        if seed % 5 == 0 {
+            world.stop();
+            world.pool.bump_epoch().unwrap();
+            for _ in 0..30 {
+                world.operate(&mut numbers);
+            }
+        }
+        world.stop();
+        let mut again = world.restarted(config());
+        assert_eq!(again.pool.epoch(), world.pool.epoch());
+        let (mut ones, mut others) = (Numbers(seed + 1000), Numbers(seed + 1000));
+        for nth in 0..120 {
+            assert_eq!(world.operate(&mut ones), again.operate(&mut others), "seed {seed}, operation {nth}");
+            assert_eq!(world.pool.eviction_order(), again.pool.eviction_order());
+            assert_eq!(world.pool.free_order(), again.pool.free_order());
+            again.pool.check_invariants().unwrap();
+        }
+    }
+}
+
+/// Whatever the policy: the same contents in the same blocks, in the same order of eviction.
+#[test]
+fn every_policy_has_its_order_again() {
+    for &eviction in kvpool_policies::ALL {
+        for seed in 0..12 {
+            let retention = (seed % 2 == 0).then(RetentionConfig::default);
+            let config = PoolConfig { eviction, retention, ..config() };
+            let Ok(pool) = BlockPool::new(config.clone()) else { continue };
+            let mut numbers = Numbers(seed);
+            let mut world = World { pool, hasher: hasher(), tables: Vec::new() };
+            for _ in 0..80 {
+                world.operate(&mut numbers);
+            }
+            world.stop();
+            let order = world.pool.eviction_order();
+            let image = world.pool.image().unwrap();
+            let mut again = BlockPool::new(config).unwrap();
+            again.restore(&image, 0.0, |_| true).unwrap();
+            again.check_invariants().unwrap();
+            assert_eq!(again.image().unwrap().blocks.len(), image.blocks.len());
+            // What a policy has counted decides more than an order; those that have only one keep it.
+            if ["lru", "fifo"].contains(&eviction.name()) {
+                assert_eq!(again.eviction_order(), order, "{}, seed {seed}", eviction.name());
+            }
+            for saved in &image.blocks {
+                assert_eq!(again.name_of(saved.block).unwrap().hash, &saved.hash);
+                assert!(again.is_computed(saved.block));
+            }
+        }
+    }
+}
+
+/// What somebody held is cached, behind all that nobody did: he comes again.
+#[test]
+fn what_was_in_use_is_cached_and_goes_last() {
+    let mut world = World::new(config());
+    let mut numbers = Numbers(3);
+    for _ in 0..40 {
+        world.operate(&mut numbers);
+    }
+    let idle = world.pool.eviction_order();
+    assert!(!world.tables.is_empty() && !idle.is_empty());
+    let image = world.pool.image().unwrap();
+    let mut again = BlockPool::new(config()).unwrap();
+    again.restore(&image, 0.0, |_| true).unwrap();
+    assert_eq!(again.eviction_order()[..idle.len()], idle);
+    assert_eq!(again.num_available(), again.num_usable());
+    again.check_invariants().unwrap();
+}
+
+#[test]
+fn what_does_not_agree_is_a_miss() {
+    let mut world = World::new(config());
+    let chain = chain(&world.hasher, 1, 8, 0);
+    let table = world.pool.allocate(8).unwrap();
+    world.pool.register_table(&table, &chain, 0).unwrap();
+    world.pool.release_table(&table).unwrap();
+    let image = world.pool.image().unwrap();
+    let mut again = BlockPool::new(config()).unwrap();
+    let restored = again.restore(&image, 0.0, |saved| saved.block != table[5]).unwrap();
+    assert_eq!((restored.blocks, restored.refused), (7, 1));
+    assert_eq!(again.match_and_acquire(&chain, 8).unwrap(), table[..5]);
+    assert!(again.free_order().contains(&table[5]));
+    again.check_invariants().unwrap();
+}
+
+#[test]
+fn retention_lasts() {
+    let limits = TenantLimits { tenant: TenantId(4), floor: 1, ceiling: Some(9) };
+    let retention = Some(RetentionConfig { pin_budget: 2, tenants: vec![limits] });
+    let config = PoolConfig { retention, ..config() };
+    let hasher = hasher();
+    let mut pool = BlockPool::new(config.clone()).unwrap();
+    pool.advance_time(100.0).unwrap();
+    let keep = |priority| Retention::of(Keep::Priority(Priority::new(priority).unwrap()));
+    let said = [
+        Retention::NORMAL,
+        keep(80),
+        Retention::PINNED,
+        Retention::END_OF_LIFE,
+        Retention { ttl: Some(Ttl::Absolute(50.0)), then: Then::Demote, ..keep(60) },
+        Retention { ttl: Some(Ttl::Idle(50.0)), ..keep(70) },
+        Retention { ttl: Some(Ttl::Absolute(5.0)), then: Then::Demote, ..keep(90) },
+    ];
+    for (family, retention) in (0..).zip(said) {
+        let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys::default()).unwrap();
+        cursor.append(&[family]);
+        let block = pool.allocate(1).unwrap();
+        pool.register_table(&block, cursor.chain(), 0).unwrap();
+        pool.retain(&block, retention).unwrap();
+        if family == 1 {
+            pool.assign_tenant(&block, TenantId(4)).unwrap();
+        }
+        pool.release(&block).unwrap();
+    }
+    pool.advance_time(120.0).unwrap();
+    let (order, stats) = (pool.eviction_order(), pool.retention_stats().unwrap());
+    let image = pool.image().unwrap();
+    let mut again = BlockPool::new(config.clone()).unwrap();
+    again.advance_time(7.0).unwrap(); // another clock
+    again.restore(&image, 10.0, |_| true).unwrap();
+    again.check_invariants().unwrap();
+    let restored = again.retention_stats().unwrap();
+    assert_eq!(again.eviction_order(), order);
+    assert_eq!(
+        (restored.pinned, restored.above_normal, restored.demoted),
+        (stats.pinned, stats.above_normal, stats.demoted)
+    );
+    assert_eq!((restored.with_ttl, again.tenant_blocks(TenantId(4)).unwrap()), (2, 1));
+    // 20 seconds had gone by, and 10 more in between: 20 are left of both.
+    assert_eq!(again.advance_time(26.9).unwrap(), 0);
+    assert_eq!(again.advance_time(27.0).unwrap(), 2);
+
+    let mut late = BlockPool::new(config.clone()).unwrap();
+    late.advance_time(0.0).unwrap();
+    late.restore(&image, 1000.0, |_| true).unwrap();
+    let ended = late.retention_stats().unwrap();
+    assert_eq!((ended.with_ttl, ended.above_normal, ended.demoted), (0, 1, stats.demoted + 1));
+    let mut clockless = BlockPool::new(config).unwrap();
+    assert!(matches!(clockless.restore(&image, 0.0, |_| true), Err(PoolError::InvalidConfig { .. })));
+    assert_eq!(clockless.stats().cached_free, 0);
+    let mut plain = BlockPool::new(PoolConfig { retention: None, ..self::config() }).unwrap();
+    plain.restore(&image, 0.0, |_| true).unwrap();
+}
+
+#[test]
+fn what_is_no_image_of_this_pool_is_refused_whole() {
+    let mut world = World::new(config());
+    let mut numbers = Numbers(9);
+    for _ in 0..60 {
+        world.operate(&mut numbers);
+    }
+    world.stop();
+    let image = world.pool.image().unwrap();
+    let refuse = |image: &PoolImage, config: PoolConfig, elapsed: f64| {
+        let mut pool = BlockPool::new(config).unwrap();
+        let refused = pool.restore(image, elapsed, |_| true);
+        assert!(matches!(refused, Err(PoolError::InvalidConfig { .. })), "{refused:?}");
+        assert_eq!((pool.stats().free, pool.epoch()), (pool.num_usable(), 0));
+        pool.check_invariants().unwrap();
+    };
+    refuse(&image, PoolConfig { block_size: 2, ..config() }, 0.0);
+    refuse(&image, PoolConfig { num_blocks: 5, ..config() }, 0.0);
+    refuse(&image, PoolConfig { verify: Verify::Fingerprint, ..config() }, 0.0);
+    for elapsed in [-1.0, f64::NAN, f64::INFINITY] {
+        refuse(&image, config(), elapsed);
+    }
+    let with = |change: fn(&mut Vec<SavedBlock>)| {
+        let mut image = image.clone();
+        change(&mut image.blocks);
+        image
+    };
+    refuse(&with(|blocks| blocks[1].block = blocks[0].block), config(), 0.0);
+    refuse(&with(|blocks| blocks[1].block = BlockId::new(0)), config(), 0.0);
+    refuse(&with(|blocks| blocks[1].block = BlockId::new(40)), config(), 0.0);
+    refuse(&with(|blocks| blocks[1].group = u16::MAX), config(), 0.0);
+    let mut used = World::new(config());
+    used.pool.allocate(1).unwrap();
+    assert!(used.pool.restore(&image, 0.0, |_| true).is_err());
+}
+
+/// Requests that come again hit what the last process had computed.
+#[test]
+fn a_manager_is_warm() {
+    let config = ManagerConfig { num_blocks: 40, block_size: 4, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config.clone()).unwrap();
+    let prompt: Vec<u32> = (0..30).collect();
+    manager.admit("a", manager.prepare(&prompt, ExtraKeys::default()).unwrap()).unwrap();
+    manager.commit("a", 30).unwrap();
+    let image = manager.image().unwrap(); // while it runs
+    let mut again = CacheManager::new(config).unwrap();
+    assert_eq!(again.restore(&image, 0.0, |_| true).unwrap().blocks, 7);
+    let admitted = again.admit("b", again.prepare(&prompt, ExtraKeys::default()).unwrap()).unwrap();
+    assert_eq!(admitted.cached_tokens, 28);
+    assert_eq!(admitted.block_ids[..7], manager.block_table("a").unwrap()[..7]);
+    again.check_invariants().unwrap();
+    assert!(again.restore(&image, 0.0, |_| true).is_err());
+}
+
+/// The same of whole requests: what the restored manager answers is what the other one answers.
+#[test]
+fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
+    for seed in 0..60 {
+        let config = ManagerConfig { num_blocks: 40, block_size: 2, ..ManagerConfig::default() };
+        let mut manager = CacheManager::new(config.clone()).unwrap();
+        let mut numbers = Numbers(seed);
+        let serve = |manager: &mut CacheManager, id: u64, numbers: &mut Numbers| {
+            let family = numbers.below(6) as u32;
+            let prompt: Vec<u32> =
+                (0..1 + numbers.below(20) as u32).map(|at| if at < 4 { 1 } else { family }).collect();
+            let cursor = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+            let admitted =
+                manager.admit(id, cursor).map(|admission| (admission.cached_tokens, admission.block_ids));
+            let admitted = admitted.map_err(|refused| refused.error.to_string());
+            if admitted.is_ok() {
+                manager.commit(id, prompt.len()).unwrap();
+                let appended = manager.append(
+                    &[kvpool::RequestId::from(id).as_ref()],
+                    &[family],
+                    kvpool::Computed::Nothing,
+                );
+                let done = format!("{admitted:?} {appended:?}");
+                manager.release(id, None).unwrap();
+                return done;
+            }
+            format!("{admitted:?}")
+        };
+        for id in 0..numbers.below(50) as u64 {
+            serve(&mut manager, id, &mut numbers);
+        }
+        let mut again = CacheManager::new(config).unwrap();
+        again.restore(&manager.image().unwrap(), 0.0, |_| true).unwrap();
+        let (mut ones, mut others) = (Numbers(seed + 1000), Numbers(seed + 1000));
+        for id in 100..150 {
+            assert_eq!(
+                serve(&mut manager, id, &mut ones),
+                serve(&mut again, id, &mut others),
+                "seed {seed}, request {id}"
+            );
+            again.check_invariants().unwrap();
+        }
+        assert_eq!(manager.pool().eviction_order(), again.pool().eviction_order());
+    }
+}
