@@ -569,8 +569,8 @@ class BlockPool:
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
 
-        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock.
-        O(log blocks) for each that runs out.
+        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock. O(log blocks)
+        for each that runs out.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.

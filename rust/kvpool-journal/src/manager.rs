@@ -106,6 +106,26 @@ impl ManagerSubject {
         })
     }
 
+    /// Stops, and begins again as another process does. Returns how many blocks are warm.
+    pub(crate) fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        let image = self.manager.image()?;
+        let config = header.manager_config(kvpool_policies::ALL)?;
+        let verify = config.verify.min(Verify::Fingerprint);
+        let config = ManagerConfig { verify, num_blocks: self.manager.pool().num_blocks(), ..config };
+        let hasher = self.contents.hasher().clone();
+        let mut manager = CacheManager::with_hasher(config, hasher)?.watched(&watch_config(header)?)?;
+        if let Some(now) = self.manager.pool().retention_time() {
+            manager.advance_time(now)?;
+        }
+        let restored = manager.restore(&image, 0.0, |_| true)?;
+        self.manager = manager.into();
+        self.slots.clear();
+        self.rows.clear();
+        self.swaps.clear();
+        self.renamed.clear();
+        Ok(restored.blocks)
+    }
+
     fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
         match name {
             Name::Id(id) => Ok(id.clone()),

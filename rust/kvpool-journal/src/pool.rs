@@ -51,6 +51,22 @@ impl PoolSubject {
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }
 
+    /// Stops, and begins again as another process does. Returns how many blocks are warm.
+    pub(crate) fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        let image = self.pool.image()?;
+        let config = header.pool_config(kvpool_policies::ALL)?;
+        let verify = config.verify.min(Verify::Fingerprint);
+        let config = PoolConfig { verify, num_blocks: self.pool.num_blocks(), ..config };
+        let mut pool = BlockPool::new(config)?.watched(&watch_config(header)?)?;
+        if let Some(now) = self.pool.retention_time() {
+            pool.advance_time(now)?;
+        }
+        let restored = pool.restore(&image, 0.0, |_| true)?;
+        self.pool = pool.into();
+        self.renamed.clear();
+        Ok(restored.blocks)
+    }
+
     /// The block of this run that stands for a recorded one; one that was never handed out stays what it was called.
     fn rename(&self, block: BlockId) -> BlockId {
         self.renamed.get(&block).copied().unwrap_or(block)
