@@ -34,6 +34,7 @@ NO_CHECK: Final = {
     "bench-counts": "measures",
     "bench-python": "measures",
     "bench-report": "measures",
+    "events-bench": "measures",
     "vllm-bench": "measures",
     "vllm-bench-steps": "measures",
     "vllm-bench-offload": "measures",

@@ -519,6 +519,17 @@ class BlockPool:
             InvalidBlockError: A block is free, or its id unknown.
             InvalidArgumentError: The time is not a number.
         """
+    def signal(
+        self, block_ids: BlockIds, *, finish_reason: str | None = None, output_tokens: int | None = None
+    ) -> None:
+        """Says of blocks in use how the request that releases them next ended.
+
+        A hint to policies that can use it (``hazard``), as ``finish_reason`` of ``CacheManager.release``. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown.
+            InvalidArgumentError: The count is out of range.
+        """
     def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
         """Says how long blocks are worth keeping, and returns what became of it.
 
@@ -558,7 +569,8 @@ class BlockPool:
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
 
-        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock. O(log blocks) for each that runs out.
+        Times to live count from the time that was given last, and ``hazard`` measures ages on this clock. O(log blocks)
+        for each that runs out.
 
         Raises:
             TimeBackwardsError: An earlier call gave a later time.

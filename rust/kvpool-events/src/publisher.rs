@@ -315,9 +315,10 @@ impl Publisher {
     pub fn take_in(&mut self, tier: u8, batch: &FeedBatch) {
         let len = if batch.digest_len == 0 { 32 } else { batch.digest_len };
         let digest = |hash| Digest::new(hash, len);
-        for event in &batch.events {
+        for (at, event) in batch.events.iter().enumerate() {
             match *event {
-                FeedEvent::Stored { hash, group, parent, depth, tokens } => {
+                FeedEvent::Stored { hash, group, depth, tokens, .. } => {
+                    let parent = batch.parent(at);
                     // What stands somewhere in a chain, behind what nobody knows, is no beginning of one.
                     let placed = depth == 0 || parent.is_some();
                     let tokens = tokens.filter(|_| placed).map(|span| batch.tokens(span));

@@ -260,13 +260,17 @@ impl Contents {
     pub(crate) fn rehash(&mut self, cursor: &HashCursor, (keys, fingerprints): &Rehashed) {
         let fingerprints = fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
         let blocks = cursor.chain().tokens().chunks_exact(self.block_size);
+        let mut before = None;
         for (block, (key, fingerprint)) in blocks.zip(keys.unpack().zip(fingerprints)) {
             let Some(&token) = block.last() else { continue };
+            let parent = before.replace(token);
             let fingerprint = fingerprint.unwrap_or(0);
             if self.hashes.replace(token, key, fingerprint)
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
+                // Of several prompts with this content the one before may be another's, whose digests are still those of before.
+                content.parent = parent;
                 let before = self.tokens.insert((key, fingerprint), token);
                 self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));
             }

@@ -4,7 +4,8 @@
 //!   goes through [`Journaled::apply`], as one of the operations of [`ops`]. Pools and managers know nothing of it.
 //! - [`replay`] runs a journal again and compares every answer and every digest of the state; [`bisect`] and [`compare`] find
 //!   where two runs part, [`shrink`] leaves the operations that are needed, [`export`] makes a test of them, [`show`] says what
-//!   is in a journal, [`observe`] what its pool or manager says of itself on the way.
+//!   is in a journal, [`observe`] what its pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
+//!   told from none.
 //!
 //! Records, frames and sinks are those of the crate `kvpool-record`, all of which is here, too; its `Subject` is [`Kind`].
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ pub mod ops;
 mod pool;
 mod record;
 mod replay;
+mod restarts;
 mod show;
 mod shrink;
 mod simpler;
@@ -37,8 +39,8 @@ pub use kvpool_record::{
     ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, Entry, Flush, Ids, Journal, JournalConfig,
     JournalError, JournalHeader, JournalReader, Keys, LinkRecord, LoadedRecord, MAGIC, MAGIC_OF_GROUPS,
     ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord, Planned, PoolOperation, QUEUE_BYTES,
-    RangeRecord, Records, Rehashed, RetentionRecord, Rows, Subject as Kind, Tail, UntilRecord, VllmOperation,
-    create_file,
+    RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord, Subject as Kind, Tail, UntilRecord,
+    VllmOperation, create_file,
 };
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
@@ -46,6 +48,7 @@ pub use observe::observe;
 pub use observers::{Observed, Observers};
 pub use pool::PoolSubject;
 pub use replay::{Difference, Options, Report, replay};
+pub use restarts::{RestartDifference, RestartReport, replay_restarting};
 pub use show::{Line, Summary, show};
 pub use shrink::{Goal, Shrunk, shrink};
 pub use subject::{Answer, Step, Subject};

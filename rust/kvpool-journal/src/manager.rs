@@ -106,6 +106,26 @@ impl ManagerSubject {
         })
     }
 
+    /// Stops, and begins again as another process does. Returns how many blocks are warm.
+    pub(crate) fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        let image = self.manager.image()?;
+        let config = header.manager_config(kvpool_policies::ALL)?;
+        let verify = config.verify.min(Verify::Fingerprint);
+        let config = ManagerConfig { verify, num_blocks: self.manager.pool().num_blocks(), ..config };
+        let hasher = self.contents.hasher().clone();
+        let mut manager = CacheManager::with_hasher(config, hasher)?.watched(&watch_config(header)?)?;
+        if let Some(now) = self.manager.pool().retention_time() {
+            manager.advance_time(now)?;
+        }
+        let restored = manager.restore(&image, 0.0, |_| true)?;
+        self.manager = manager.into();
+        self.slots.clear();
+        self.rows.clear();
+        self.swaps.clear();
+        self.renamed.clear();
+        Ok(restored.blocks)
+    }
+
     fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
         match name {
             Name::Id(id) => Ok(id.clone()),
@@ -315,6 +335,13 @@ impl Subject for ManagerSubject {
                 let release = op::Release { request: id.as_ref(), until: until.until() };
                 answered(&self.manager.apply(release), nothing)
             }
+            O::ReleaseBatchWith { requests, signals, until } => {
+                let ids = requests.iter().map(|name| self.id(name)).collect::<Result<Vec<_>, _>>()?;
+                let signals = signals.iter().map(|signal| signal.signal());
+                let ended: Vec<_> = ids.iter().map(RequestId::as_ref).zip(signals).collect();
+                let release = op::ReleaseBatchWith { ended: &ended, until: until.until() };
+                answered(&self.manager.apply(release), nothing)
+            }
             O::ReleaseBatch { requests, until } => {
                 let ids = self.ids(requests)?;
                 let requests: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
@@ -498,6 +525,7 @@ impl Subject for ManagerSubject {
             O::BeginSwapOut { requests: names }
             | O::BeginSwapIn { requests: names }
             | O::ReleaseBatch { requests: names, .. }
+            | O::ReleaseBatchWith { requests: names, .. }
             | O::ForkBatch { parents: names, .. } => {
                 for name in names {
                     alone(self, name)?;

@@ -51,6 +51,22 @@ impl PoolSubject {
         Ok(Self { pool, contents, renamed: HashMap::new() })
     }
 
+    /// Stops, and begins again as another process does. Returns how many blocks are warm.
+    pub(crate) fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        let image = self.pool.image()?;
+        let config = header.pool_config(kvpool_policies::ALL)?;
+        let verify = config.verify.min(Verify::Fingerprint);
+        let config = PoolConfig { verify, num_blocks: self.pool.num_blocks(), ..config };
+        let mut pool = BlockPool::new(config)?.watched(&watch_config(header)?)?;
+        if let Some(now) = self.pool.retention_time() {
+            pool.advance_time(now)?;
+        }
+        let restored = pool.restore(&image, 0.0, |_| true)?;
+        self.pool = pool.into();
+        self.renamed.clear();
+        Ok(restored.blocks)
+    }
+
     /// The block of this run that stands for a recorded one; one that was never handed out stays what it was called.
     fn rename(&self, block: BlockId) -> BlockId {
         self.renamed.get(&block).copied().unwrap_or(block)
@@ -180,6 +196,10 @@ impl Subject for PoolSubject {
                 let (blocks, retention) = (&blocks.unpack(), retention.retention());
                 answered(&pool.apply(op::Retain { blocks, retention }), |_| Vec::new())
             }
+            O::Signal { blocks, signal } => {
+                let (blocks, signal) = (&blocks.unpack(), signal.signal());
+                answered(&pool.apply(op::Signal { blocks, signal }), none)
+            }
             O::AssignTenant { blocks, tenant } => {
                 let (blocks, tenant) = (&blocks.unpack(), TenantId(*tenant));
                 answered(&pool.apply(op::AssignTenant { blocks, tenant }), none)
@@ -243,6 +263,7 @@ impl Subject for PoolSubject {
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
             | O::Retain { blocks, .. }
+            | O::Signal { blocks, .. }
             | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
             O::RegisterLink { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
             _ => {}

@@ -20,8 +20,19 @@ use kvpool::{BlockHash, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorit
 /// Tokens of a [`FeedBatch`]: [`FeedBatch::tokens`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenSpan {
-    start: usize,
+    start: u32,
     len: u32,
+}
+
+/// What is before a content in its chain, in a [`FeedBatch`]: [`FeedBatch::parent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParentLink {
+    /// Nothing, or nothing that is known.
+    None,
+    /// The content of the event before.
+    Before,
+    /// A hash of this batch's.
+    Other(u32),
 }
 
 /// A change of the contents of a pool.
@@ -34,8 +45,8 @@ pub enum FeedEvent {
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
-        /// The hash of the block before it in its chain, as far as its group needs one.
-        parent: Option<BlockHash>,
+        /// The block before it in its chain, as far as its group needs one.
+        parent: ParentLink,
         /// Its position in its chain; in groups other than full attention it may be 0.
         depth: u32,
         /// Its tokens, if the pool was told of them.
@@ -50,13 +61,6 @@ pub enum FeedEvent {
     },
     /// Everything was forgotten.
     Cleared,
-}
-
-impl FeedEvent {
-    fn stored(content: &ContentView, parent: Option<BlockHash>, tokens: Option<TokenSpan>) -> Self {
-        let &ContentView { hash, group, depth, .. } = content;
-        Self::Stored { hash, group, parent, depth, tokens }
-    }
 }
 
 /// What is known of a content beside what its pool was told.
@@ -88,13 +92,29 @@ pub struct FeedBatch {
     /// Bytes that count of each hash; 0 is all of them.
     pub digest_len: usize,
     tokens: Vec<u32>,
+    parents: Vec<BlockHash>,
 }
 
 impl FeedBatch {
     /// The tokens of a span of this batch.
     #[must_use]
     pub fn tokens(&self, span: TokenSpan) -> &[u32] {
-        self.tokens.get(span.start..span.start + span.len as usize).unwrap_or_default()
+        let start = span.start as usize;
+        self.tokens.get(start..start + span.len as usize).unwrap_or_default()
+    }
+
+    /// The hash of what is before the content of event `at`, as far as it is known.
+    #[must_use]
+    pub fn parent(&self, at: usize) -> Option<BlockHash> {
+        let Some(FeedEvent::Stored { parent, .. }) = self.events.get(at) else { return None };
+        match *parent {
+            ParentLink::None => None,
+            ParentLink::Before => match self.events.get(at.checked_sub(1)?)? {
+                FeedEvent::Stored { hash, .. } => Some(*hash),
+                _ => None,
+            },
+            ParentLink::Other(at) => self.parents.get(at as usize).copied(),
+        }
     }
 
     /// A content can be found: for engines' faces that know of their contents by themselves.
@@ -106,7 +126,18 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
-        let tokens = tokens.map(|tokens| self.add(tokens));
+        // What a span cannot say is not known.
+        let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
+        let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
+        let parent = match (parent, self.events.last()) {
+            (None, _) => ParentLink::None,
+            // Most often: blocks come in the order of their chains.
+            (Some(parent), Some(FeedEvent::Stored { hash, .. })) if *hash == parent => ParentLink::Before,
+            (Some(parent), _) => {
+                self.parents.push(parent);
+                ParentLink::Other((self.parents.len() - 1) as u32)
+            }
+        };
         self.events.push(FeedEvent::Stored { hash, group, parent, depth, tokens });
     }
 
@@ -132,14 +163,14 @@ impl FeedBatch {
         let offset = self.tokens.len();
         self.tokens.extend_from_slice(&other.tokens);
         self.learned.extend(other.learned.into_iter().map(|mut learned| {
-            learned.tokens.start += offset;
+            learned.tokens.start += offset as u32;
             learned
         }));
     }
 
     /// Appends tokens.
     pub(crate) fn add(&mut self, tokens: &[u32]) -> TokenSpan {
-        let start = self.tokens.len();
+        let start = self.tokens.len() as u32;
         self.tokens.extend_from_slice(tokens);
         TokenSpan { start, len: tokens.len() as u32 }
     }
@@ -154,11 +185,15 @@ impl FeedBatch {
         self.events.clear();
         self.learned.clear();
         self.tokens.clear();
+        self.parents.clear();
     }
 }
 
 /// More changes than any publisher can be behind.
 const MAX_CAPACITY: usize = 1 << 32;
+
+/// Tokens that a batch has at most.
+const MAX_TOKENS: usize = 1 << 31;
 
 /// The feed of one pool.
 #[derive(Clone, Debug)]
@@ -222,16 +257,16 @@ impl Feed {
         }
     }
 
+    /// Whether there is room for one change more. If not, all of them are lost.
     #[inline]
-    fn push(&mut self, event: FeedEvent) {
-        if self.batch.events.len() >= self.capacity {
+    fn has_room(&mut self) -> bool {
+        // Spans of tokens are counted in 32 bits.
+        let is_full = self.batch.events.len() >= self.capacity || self.batch.tokens.len() >= MAX_TOKENS;
+        if is_full && !self.batch.lost {
+            self.batch.clear();
             self.batch.lost = true;
         }
-        if self.batch.lost {
-            self.batch.clear();
-            return;
-        }
-        self.batch.events.push(event);
+        !self.batch.lost
     }
 
     fn slot(&self, block: BlockId) -> Option<&[u32]> {
@@ -248,18 +283,18 @@ impl Feed {
         if let Some(algorithm) = algorithm {
             self.batch.digest_len = algorithm.digest_len();
         }
+        if !self.has_room() {
+            return;
+        }
         let start = block.index() * self.block_tokens;
-        let known = self.is_known.get(block.index()).copied().unwrap_or(false) && !self.batch.lost;
-        let tokens = match self.slots.get(start..start + self.block_tokens) {
-            Some(slot) if known => Some(self.batch.add(slot)),
-            _ => None,
-        };
-        self.push(FeedEvent::stored(&content, parent, tokens));
+        let known = self.is_known.get(block.index()).copied().unwrap_or(false);
+        let tokens = self.slots.get(start..start + self.block_tokens).filter(|_| known);
+        self.batch.stored(content.hash, content.group, parent, content.depth, tokens);
     }
 
     pub(crate) fn removed(&mut self, removed: &Removed) {
-        if removed.last {
-            self.push(FeedEvent::Removed { hash: removed.content.hash, group: removed.content.group });
+        if removed.last && self.has_room() {
+            self.batch.removed(removed.content.hash, removed.content.group);
         }
     }
 
@@ -288,8 +323,7 @@ impl Feed {
             batch.cleared();
             batch.digest_len = algorithm.map_or(0, HashAlgorithm::digest_len);
             for Held { block, content, parent } in held {
-                let tokens = self.slot(block).map(|slot| batch.add(slot));
-                batch.events.push(FeedEvent::stored(&content, parent, tokens));
+                batch.stored(content.hash, content.group, parent, content.depth, self.slot(block));
             }
         }
     }

@@ -33,7 +33,7 @@ mod watch;
 pub use advisor::{Advice, AdvisorConfig};
 pub use events::{BlockEvent, EventBatch};
 pub use explain::{ExplainConfig, ExplainError, Explanation, GroupReach, MissReason, MissStats};
-pub use feed::{FeedBatch, FeedEvent, Learned, TokenSpan};
+pub use feed::{FeedBatch, FeedEvent, Learned, ParentLink, TokenSpan};
 pub use manager::{ManagerWatch, ManagerWatchConfig};
 pub use metrics::PoolMetrics;
 pub use payloads::{Evicted, Payload, PayloadError};

@@ -121,6 +121,8 @@ class PoolPublisher:
         self._feed: _core.vllm.VllmFeed | None = None
         self._publisher: Publisher | None = None
         self._pack: Any = None
+        #: Whether the groups are known.
+        self.begun = False
         logger.info("kvpool: KV events at %s, replays at %s", self.sink.endpoint, self.sink.replay_endpoint)
 
     def claim(self, feed: _core.vllm.VllmFeed) -> None:
@@ -130,6 +132,7 @@ class PoolPublisher:
     def begin(self, groups: list[tuple[int, str, int | None, bool]]) -> None:
         """The pool has these groups: tokens of a block, kind, window, whether a block needs the one before it."""
         if self._publisher is None and self._feed is not None:
+            self.begun = True
             self._feed.set_groups(groups)
             self._publisher = Publisher(self._feed, [self.sink], rank=self._rank)
 
@@ -213,7 +216,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
         publisher = getattr(self.block_pool.events, "publisher", None) if hasattr(self.block_pool, "events") else None
         if publisher is None:
             return stock_take(self)
-        publisher.begin(groups_of(self))
+        if not publisher.begun:
+            publisher.begin(groups_of(self))
         return self.block_pool.take_events()
 
     return [(EventPublisherFactory, "create", classmethod(create)), (KVCacheManager, "take_events", take_events)]

@@ -12,6 +12,7 @@ mod observers;
 mod panics;
 mod poison;
 mod replays;
+mod restarts;
 mod shows;
 mod shrinks;
 mod vllm;

@@ -13,8 +13,6 @@
 //!
 //! Costs: an image O(blocks), 120 bytes per cached block; a restore O(blocks log blocks).
 
-use hashbrown::HashMap;
-
 use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -149,28 +147,23 @@ impl BlockPool {
         let (blocks, refused): (Vec<&SavedBlock>, Vec<&SavedBlock>) =
             image.blocks.iter().partition(|saved| agrees(saved));
         self.epoch = image.epoch;
-        let keeps_parents = self.keeps_parents() || self.history;
         let mut by_depth = blocks.clone();
-        if keeps_parents {
+        if self.keeps_parents() || self.history {
             // Parents before what hangs on them.
             by_depth.sort_by_key(|saved| (saved.depth, saved.copy));
         } else if by_depth.iter().any(|saved| saved.copy > 0) {
             by_depth.sort_by_key(|saved| saved.copy);
         }
         self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
-        let mut holders: HashMap<(BlockHash, u16), BlockId> = HashMap::new();
         for saved in &by_depth {
-            let holder = || saved.parent.and_then(|hash| holders.get(&(hash, saved.group)).copied());
-            let parent = saved.behind.filter(|&block| self.is_registered(block)).or_else(holder);
-            self.register_behind(
-                saved.block,
-                Name { hash: &saved.hash, group: saved.group },
-                saved.depth,
-                parent,
-            )?;
-            if keeps_parents {
-                holders.entry((saved.hash, saved.group)).or_insert(saved.block);
-            }
+            let name = Name { hash: &saved.hash, group: saved.group };
+            // The parent that the policy knows, if it is what the index knows.
+            let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {
+                let hash = *self.name_of(block).filter(|parent| parent.group == name.group)?.hash;
+                saved.parent.is_none_or(|parent| parent == hash).then_some((block, hash))
+            });
+            let (parent, hash) = behind.filter(|_| saved.depth > 0).unzip();
+            self.register_behind_hash(saved.block, name, saved.depth, saved.parent.or(hash), parent)?;
             self.retain_saved(saved, elapsed)?;
         }
         if image.algorithm.is_some() {

@@ -184,10 +184,23 @@ impl BlockPool {
         depth: u32,
         parent: Option<BlockId>,
     ) -> Result<bool, PoolError> {
+        let parent = parent.filter(|&parent| depth > 0 && self.is_registered(parent));
+        self.register_behind_hash(block, name, depth, parent.and_then(|parent| self.hash_of(parent)), parent)
+    }
+
+    /// The same of a block whose parent is known by its hash, whether or not a block holds that. In the order of eviction it hangs on `parent`,
+    /// which has it, or on any other that has.
+    pub(super) fn register_behind_hash(
+        &mut self,
+        block: BlockId,
+        name: Name<'_>,
+        depth: u32,
+        before: Option<BlockHash>,
+        parent: Option<BlockId>,
+    ) -> Result<bool, PoolError> {
         self.check_registrable(&[block])?;
         let depth = depth.min(MAX_POSITIONS as u32 - 1);
-        let parent = parent.filter(|&parent| depth > 0 && self.is_registered(parent));
-        let link = Index::link(*name.hash, depth, parent.and_then(|parent| self.hash_of(parent)));
+        let link = Index::link(*name.hash, depth, before.filter(|_| depth > 0));
         let is_new = self.index.insert_named(&mut self.records, block, &link, name.group);
         self.tell_changed(&[block]);
         self.tell_registered(&[block], None);

@@ -1,0 +1,346 @@
+//! Replays beside a second one that stops and is restored: what shows whether a warm restart can be told from none.
+//!
+//! Two subjects run a journal side by side. One never stops. The other one ends wherever nobody holds a block, and what comes in its place
+//! is a new one, made warm by its image. From then on both have to answer the same, block for block, and have the same cached, in the
+//! same order.
+//!
+//! What numbers itself begins anew in a new process and is not compared: the tickets of fences; what was counted; events, which a new
+//! process tells from its beginning. Nor are the journal's digests, of which counters are part.
+//!
+//! Costs: both runs; O(blocks log blocks) per restart, and per comparison of what is cached.
+
+use std::cell::Cell;
+
+use hashbrown::HashMap;
+use kvpool::{BlockPool, PoolImage};
+use kvpool_record::{
+    JournalHeader, JournalReader, ManagerOperation, Planned, PoolOperation, Subject as Kind, Tail,
+    UntilRecord,
+};
+
+use crate::error::ReplayError;
+use crate::manager::ManagerSubject;
+use crate::pool::PoolSubject;
+use crate::replay::{Difference, Options, Report, drive_on, shown};
+use crate::subject::{Step, Subject};
+use crate::value::Value;
+
+/// What [`replay_restarting`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestartReport {
+    /// Operations run.
+    pub operations: u64,
+    /// Restarts among them.
+    pub restarts: u64,
+    /// Blocks that they restored, summed up.
+    pub blocks: u64,
+    /// The first difference between the two, behind which nothing was run.
+    pub difference: Option<RestartDifference>,
+    /// Whether the journal's last frame is whole.
+    pub tail: Tail,
+}
+
+/// Where the one that was restarted and the one that never stopped differ first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RestartDifference {
+    /// The one that never stopped differs from the journal already: see [`crate::replay`].
+    Journal(Difference),
+    /// An operation that the two answer otherwise.
+    Answer {
+        /// Its number.
+        operation: u64,
+        /// What was asked.
+        asked: String,
+        /// What the one that never stopped answers.
+        stayed: String,
+        /// What the other one does.
+        restarted: String,
+    },
+    /// What they have cached behind an operation, in which order, or what was said of it.
+    Cached {
+        /// Its number.
+        operation: u64,
+        /// What was asked.
+        asked: String,
+        /// The first thing that is another one, of the one that never stopped.
+        stayed: String,
+        /// Of the other one.
+        restarted: String,
+    },
+    /// The one that was restarted is broken.
+    Invariant {
+        /// The operation behind which it is.
+        operation: u64,
+        /// The invariant and what was found.
+        broken: String,
+    },
+}
+
+/// What can be restarted.
+pub(crate) trait Restart: Subject {
+    /// The pool of which the image is.
+    fn pool(&self) -> &BlockPool;
+
+    /// Whether all that there is is cached: a process that ends here loses nothing else.
+    fn is_idle(&self) -> bool;
+
+    /// What comes in its place in another process. Returns how many blocks that restored.
+    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
+
+    /// Whether an operation takes what a new process tells anew.
+    fn takes_events(operation: &Self::Operation) -> bool;
+
+    /// The tickets that an operation names.
+    fn tickets(operation: &mut Self::Operation) -> Vec<&mut u64>;
+
+    /// What an operation does to tickets.
+    fn fence(operation: &Self::Operation) -> Option<Fence>;
+}
+
+/// What becomes of a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fence {
+    Begins,
+    Ends,
+}
+
+impl Restart for PoolSubject {
+    fn pool(&self) -> &BlockPool {
+        Self::pool(self)
+    }
+
+    fn is_idle(&self) -> bool {
+        is_idle(Self::pool(self))
+    }
+
+    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        Self::restart(self, header)
+    }
+
+    fn takes_events(operation: &PoolOperation) -> bool {
+        matches!(operation, PoolOperation::TakeEvents)
+    }
+
+    fn tickets(operation: &mut PoolOperation) -> Vec<&mut u64> {
+        match operation {
+            PoolOperation::ReleaseUntil { ticket, .. } | PoolOperation::EndFence { ticket } => vec![ticket],
+            _ => Vec::new(),
+        }
+    }
+
+    fn fence(operation: &PoolOperation) -> Option<Fence> {
+        match operation {
+            PoolOperation::Fence => Some(Fence::Begins),
+            PoolOperation::EndFence { .. } => Some(Fence::Ends),
+            _ => None,
+        }
+    }
+}
+
+impl Restart for ManagerSubject {
+    fn pool(&self) -> &BlockPool {
+        self.manager().pool()
+    }
+
+    fn is_idle(&self) -> bool {
+        let manager = self.manager();
+        manager.num_requests() == 0 && manager.num_swaps() == 0 && is_idle(manager.pool())
+    }
+
+    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        Self::restart(self, header)
+    }
+
+    fn takes_events(operation: &ManagerOperation) -> bool {
+        matches!(operation, ManagerOperation::TakeEvents)
+    }
+
+    fn tickets(operation: &mut ManagerOperation) -> Vec<&mut u64> {
+        use ManagerOperation as O;
+        let until = match operation {
+            O::EndFence { ticket } => return vec![ticket],
+            O::CommitStep { planned, .. } => planned
+                .iter_mut()
+                .filter_map(|one| match one {
+                    Planned::Preempt { until, .. } | Planned::Release { until, .. } => Some(until),
+                    _ => None,
+                })
+                .collect(),
+            O::Release { until, .. }
+            | O::ReleaseBatch { until, .. }
+            | O::EndSession { until, .. }
+            | O::Preempt { until, .. }
+            | O::Truncate { until, .. }
+            | O::TruncateBatch { until, .. } => vec![until],
+            _ => Vec::new(),
+        };
+        let tickets = until.into_iter().filter_map(|until| match until {
+            UntilRecord::Ticket(ticket) => Some(ticket),
+            _ => None,
+        });
+        tickets.collect()
+    }
+
+    fn fence(operation: &ManagerOperation) -> Option<Fence> {
+        match operation {
+            ManagerOperation::Fence => Some(Fence::Begins),
+            ManagerOperation::EndFence { .. } => Some(Fence::Ends),
+            _ => None,
+        }
+    }
+}
+
+fn is_idle(pool: &BlockPool) -> bool {
+    let stats = pool.stats();
+    stats.active == 0 && stats.fenced == 0
+}
+
+/// Replays a journal beside a pool or manager that is restarted behind every operation after which nobody holds a block.
+/// [`Options::check_every`] is also how often what both have cached is compared; 0 compares it at restarts and at the end.
+///
+/// With LRU there is no difference, as far as there is nothing that does not last: retention, swapped requests, hits inside of blocks.
+///
+/// # Errors
+/// As [`crate::replay`]; [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and those that verify hits.
+pub fn replay_restarting(
+    bytes: &[u8],
+    options: Options,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<RestartReport, ReplayError> {
+    let reader = JournalReader::new(bytes)?;
+    match reader.header().subject {
+        Kind::Pool => run::<PoolSubject>(&reader, options, progress),
+        Kind::Manager => run::<ManagerSubject>(&reader, options, progress),
+        Kind::VllmPool => Err(ReplayError::Settings("a pool of vLLM's has no image to restart from".into())),
+    }
+}
+
+/// The one that is restarted.
+struct Restarted<'a, S> {
+    subject: S,
+    header: &'a JournalHeader,
+    /// Open tickets of the one that never stopped -> its own.
+    tickets: HashMap<u64, u64>,
+    report: RestartReport,
+}
+
+impl<S: Restart> Restarted<'_, S> {
+    /// Runs what the other one has run; says where they differ. `image` is that of the other one, if they are to be compared.
+    fn follow(
+        &mut self,
+        mut step: Step<S::Operation>,
+        image: Option<PoolImage>,
+    ) -> Result<Option<RestartDifference>, ReplayError> {
+        let operation = step.number;
+        let asked = shown(&step.operation);
+        let mut named = Vec::new();
+        for ticket in S::tickets(&mut step.operation) {
+            named.push(*ticket);
+            // One that is not open is none of its own either, whatever number it had.
+            *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
+        }
+        let answer = self.subject.run_alone(&step)?;
+        self.report.operations = operation + 1;
+        let fence = S::fence(&step.operation);
+        let alike = match (fence, &step.answer.value, &answer.value) {
+            // A number of its own.
+            (Some(Fence::Begins), &Value::Number(stayed), &Value::Number(here)) => {
+                self.tickets.insert(stayed, here);
+                true
+            }
+            (_, stayed, here) => {
+                let names_itself = answer.refused && !named.is_empty();
+                stayed == here || names_itself || S::takes_events(&step.operation)
+            }
+        };
+        if fence == Some(Fence::Ends) && !answer.refused {
+            named.iter().for_each(|ticket| _ = self.tickets.remove(ticket));
+        }
+        let same = alike && (answer.refused, &answer.blocks) == (step.answer.refused, &step.answer.blocks);
+        if !same {
+            let (stayed, restarted) = (step.answer.told, answer.told);
+            return Ok(Some(RestartDifference::Answer { operation, asked, stayed, restarted }));
+        }
+        image.map_or(Ok(None), |image| self.compare(operation, asked, &image))
+    }
+
+    /// Where what is cached here is not what an image says.
+    fn compare(
+        &mut self,
+        operation: u64,
+        asked: String,
+        image: &PoolImage,
+    ) -> Result<Option<RestartDifference>, ReplayError> {
+        let here = self.subject.pool().image()?;
+        if let Some((stayed, restarted)) = first_difference(image, &here) {
+            return Ok(Some(RestartDifference::Cached { operation, asked, stayed, restarted }));
+        }
+        let broken = self.subject.check().err().map(|broken| broken.to_string());
+        Ok(broken.map(|broken| RestartDifference::Invariant { operation, broken }))
+    }
+
+    fn restart(&mut self) -> Result<(), ReplayError> {
+        self.report.blocks += self.subject.restart(self.header)? as u64;
+        self.report.restarts += 1;
+        Ok(())
+    }
+}
+
+/// What is not the same in two images: all that is cached, from the next to be evicted on; free blocks, from the next one on.
+fn first_difference(one: &PoolImage, other: &PoolImage) -> Option<(String, String)> {
+    if one == other {
+        return None;
+    }
+    let blocks = one.blocks.iter().zip(&other.blocks).find(|(one, other)| one != other);
+    let free = || one.free.iter().zip(&other.free).find(|(one, other)| one != other);
+    let rest = |image: &PoolImage| {
+        let PoolImage { blocks, free, epoch, algorithm, .. } = image;
+        format!("{} cached, {} free, epoch {epoch}, {algorithm:?}", blocks.len(), free.len())
+    };
+    Some(match (blocks, free()) {
+        (Some((one, other)), _) => (format!("{one:?}"), format!("{other:?}")),
+        (None, Some((one, other))) => (format!("free {one}"), format!("free {other}")),
+        _ => (rest(one), rest(other)),
+    })
+}
+
+fn run<S: Restart>(
+    reader: &JournalReader<'_>,
+    options: Options,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<RestartReport, ReplayError> {
+    let header = reader.header();
+    let (operations, restarts, blocks, difference, tail) = (0, 0, 0, None, reader.tail());
+    let report = RestartReport { operations, restarts, blocks, difference, tail };
+    let mut restarted = Restarted { subject: S::new(header)?, header, tickets: HashMap::new(), report };
+    // What cannot be restarted is refused here.
+    restarted.restart()?;
+    // Of the one that never stopped, behind its last operation.
+    let (idle, image) = (Cell::new(false), Cell::new(None));
+    let mut look = |operations: u64, subject: &S| {
+        idle.set(subject.is_idle());
+        let is_compared = options.check_every > 0 && operations.is_multiple_of(options.check_every);
+        image.set((is_compared || idle.get()).then(|| subject.pool().image().ok()).flatten());
+    };
+    let mut found = None;
+    let mut each = |step: Step<S::Operation>| {
+        found = restarted.follow(step, image.take())?;
+        if found.is_some() {
+            return Err(ReplayError::Stopped);
+        }
+        // An open ticket is somebody's who has not ended.
+        if idle.get() && restarted.tickets.is_empty() { restarted.restart() } else { Ok(()) }
+    };
+    let stayed = drive_on(S::new(header)?, reader, options, progress, Some(&mut each), Some(&mut look));
+    restarted.report.difference = match stayed {
+        Err(ReplayError::Stopped) if found.is_some() => found,
+        Err(error) => return Err(error),
+        Ok((Report { difference: Some(difference), .. }, _)) => Some(RestartDifference::Journal(difference)),
+        Ok((_, stayed)) => {
+            let last = restarted.report.operations.saturating_sub(1);
+            restarted.compare(last, "the operations so far".into(), &stayed.pool().image()?)?
+        }
+    };
+    Ok(restarted.report)
+}

@@ -1,0 +1,309 @@
+//! A journal beside one that is restarted: with LRU nobody can tell, and where somebody can, it is said.
+
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
+use kvpool::{
+    BlockHasher, BlockId, CacheManager, Computed, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
+    ManagerConfig, RequestRef, Rows, Until, Verify,
+};
+use kvpool_journal::{
+    Journaled, Options, ReplayError, RestartDifference, RestartReport, VllmConfig, ops, replay,
+    replay_restarting,
+};
+use kvpool_testing::Numbers;
+
+use super::world::{recorded_manager, recorded_pool, ring};
+
+/// An engine's day: what it serves, and now and then nothing.
+struct Engine {
+    manager: Journaled<CacheManager>,
+    numbers: Numbers,
+    running: Vec<i64>,
+    preempted: Vec<i64>,
+    next: i64,
+    step: u64,
+}
+
+impl Engine {
+    fn new(config: ManagerConfig, seed: u64) -> Self {
+        let manager = recorded_manager(config, 64, ring(16));
+        let (running, preempted) = (Vec::new(), Vec::new());
+        Self { manager, numbers: Numbers(seed), running, preempted, next: 0, step: 0 }
+    }
+
+    fn prompt(&mut self) -> Vec<u32> {
+        let (family, length) = (self.numbers.below(7) as u32, 1 + self.numbers.below(22));
+        (0..length).map(|at| if at < 5 { 1 } else { 10 * family + at as u32 % 3 }).collect()
+    }
+
+    /// Any of those that run, which no longer do.
+    fn any(numbers: &mut Numbers, ids: &mut Vec<i64>) -> Option<i64> {
+        (!ids.is_empty()).then(|| ids.swap_remove(numbers.below(ids.len())))
+    }
+
+    fn turn(&mut self) {
+        use ops::manager as op;
+        match self.numbers.below(20) {
+            0..6 => {
+                let prompt = self.prompt();
+                let cursor = self.manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+                let tokens = prompt.len();
+                let (id, no_cache) = (self.next, self.numbers.below(7) == 0);
+                let options = kvpool::AdmitOptions { no_cache, ..kvpool::AdmitOptions::default() };
+                self.next += 1;
+                if self.manager.apply(op::Admit { request: id.into(), cursor, options: &options }).is_ok() {
+                    let computed_tokens = tokens - self.numbers.below(3).min(tokens - 1);
+                    let _ = self.manager.apply(op::Commit { request: id.into(), computed_tokens });
+                    self.running.push(id);
+                }
+            }
+            6..9 => {
+                let ids: Vec<RequestRef<'_>> = self.running.iter().map(|&id| id.into()).collect();
+                let tokens: Vec<u32> = ids.iter().map(|_| self.numbers.below(3) as u32).collect();
+                let rows = Rows {
+                    requests: &ids,
+                    tokens: &tokens,
+                    computed: Computed::AllButLast,
+                    ..Rows::default()
+                };
+                let _ = self.manager.apply(op::Append { rows });
+            }
+            9 => {
+                if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
+                    self.manager.apply(op::Preempt { request: id.into(), until: Until::Now }).unwrap();
+                    self.preempted.push(id);
+                }
+            }
+            10 => {
+                if let Some(id) = Self::any(&mut self.numbers, &mut self.preempted) {
+                    let resumed =
+                        self.manager.apply(op::Resume { request: id.into(), part: kvpool::Part::default() });
+                    if resumed.is_ok() { &mut self.running } else { &mut self.preempted }.push(id);
+                }
+            }
+            11 => {
+                if let Some(&parent) = self.running.first() {
+                    let child = self.next;
+                    self.next += 1;
+                    let fork = op::Fork { parent: parent.into(), child: child.into() };
+                    if self.manager.apply(fork).is_ok() {
+                        self.running.push(child);
+                    }
+                }
+            }
+            12 => {
+                if let Some(&id) = self.running.last() {
+                    let num_tokens = self.numbers.below(9);
+                    let _ = self.manager.apply(op::Truncate {
+                        request: id.into(),
+                        num_tokens,
+                        until: Until::Now,
+                    });
+                }
+            }
+            13 => drop(self.manager.apply(op::Evict { blocks: self.numbers.below(4) })),
+            14 if self.numbers.below(8) == 0 => drop(self.manager.apply(op::BumpEpoch)),
+            14 => drop(self.manager.apply(op::TakeEvents)),
+            15 if self.numbers.below(4) == 0 => {
+                let num_blocks = self.manager.pool().num_blocks() + self.numbers.below(3);
+                self.manager.apply(op::Resize { num_blocks }).unwrap();
+            }
+            15 => {
+                // A step that is still running when its request ends.
+                if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
+                    let ticket = self.manager.apply(op::Fence).unwrap();
+                    let until = Until::from(ticket);
+                    self.manager.apply(op::Release { request: id.into(), until }).unwrap();
+                    self.manager.apply(op::EndFence { ticket }).unwrap();
+                }
+            }
+            16 => {
+                self.step += 1;
+                let until = Some(self.step).into();
+                if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
+                    self.manager.apply(op::Release { request: id.into(), until }).unwrap();
+                }
+                self.manager.apply(op::CompleteStep { step: self.step }).unwrap();
+            }
+            _ => {
+                if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
+                    let release = op::Release { request: id.into(), until: Until::Now };
+                    self.manager.apply(release).unwrap();
+                }
+            }
+        }
+    }
+
+    fn idle(&mut self) {
+        for id in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.preempted)) {
+            let release = ops::manager::Release { request: id.into(), until: Until::Now };
+            self.manager.apply(release).unwrap();
+        }
+        // Copies that are planned hold both their ends.
+        self.manager.apply(ops::manager::TakePlan).unwrap();
+    }
+
+    fn image(mut self) -> Vec<u8> {
+        self.manager.take_journal().unwrap().image().unwrap()
+    }
+}
+
+/// Weights change while requests wait: their prompts are hashed anew, and share blocks with others' in every way.
+#[test]
+fn a_long_day_replays_bit_by_bit() {
+    for seed in 0..3 {
+        let mut engine = Engine::new(config(seed), seed);
+        (0..5000).for_each(|_| engine.turn());
+        let report = replay(&engine.image(), Options::default(), &mut |_| true).unwrap();
+        assert_eq!(report.difference, None, "seed {seed}");
+    }
+}
+
+fn day(config: ManagerConfig, seed: u64) -> RestartReport {
+    let mut engine = Engine::new(config, seed);
+    for _ in 0..6 {
+        (0..40).for_each(|_| engine.turn());
+        engine.idle();
+    }
+    let journal = engine.image();
+    replay_restarting(&journal, Options { check_every: 8, until: None }, &mut |_| true).unwrap()
+}
+
+fn config(seed: u64) -> ManagerConfig {
+    let duplicates =
+        if seed.is_multiple_of(2) { DuplicatePolicy::Keep } else { DuplicatePolicy::DropOnRelease };
+    let (num_blocks, block_size) = (12 + 9 * (seed as usize % 4), 1 + seed as usize / 4 % 3);
+    ManagerConfig { num_blocks, block_size, duplicates, ..ManagerConfig::default() }
+}
+
+#[test]
+fn nobody_can_tell_a_manager_that_was_restarted() {
+    let (mut restarts, mut blocks) = (0, 0);
+    for seed in 0..60 {
+        let report = day(config(seed), seed);
+        assert_eq!(report.difference, None, "seed {seed}");
+        (restarts, blocks) = (restarts + report.restarts, blocks + report.blocks);
+    }
+    assert!(restarts > 60 * 6 && blocks > 60 * 6 * 8, "{restarts} restarts with {blocks} blocks");
+}
+
+#[test]
+fn nor_one_of_a_hybrid_model() {
+    let mut blocks = 0;
+    for seed in 0..30 {
+        let config = config(seed);
+        let unit = config.block_size;
+        let other = [
+            GroupKind::Sliding { window: 5 * unit },
+            GroupKind::Chunked { chunk: 4 * unit },
+            GroupKind::State,
+        ][seed as usize % 3];
+        let specs = vec![GroupSpec::new(GroupKind::Full, unit), GroupSpec::new(other, 2 * unit)];
+        let groups = Some(Groups::new(specs, Some(unit)).unwrap());
+        let report = day(ManagerConfig { groups, num_blocks: 40, ..config }, seed);
+        assert_eq!(report.difference, None, "seed {seed}");
+        assert!(report.restarts >= 6, "{report:?}");
+        blocks += report.blocks;
+    }
+    assert!(blocks > 30 * 6 * 8, "{blocks} blocks");
+}
+
+#[test]
+fn nor_a_pool() {
+    use ops::pool as op;
+    for seed in 0..60 {
+        let config = ManagerConfig { block_size: 1, ..config(seed) };
+        let hasher = HasherConfig { block_size: 1, ..HasherConfig::default() };
+        let hasher = std::sync::Arc::new(BlockHasher::new(hasher).unwrap());
+        let mut pool = recorded_pool(&config, 64, ring(5));
+        let mut numbers = Numbers(seed);
+        for _ in 0..40 {
+            let mut tables: Vec<Vec<BlockId>> = Vec::new();
+            for _ in 0..numbers.below(6) {
+                let epoch = pool.epoch();
+                let mut cursor =
+                    HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
+                let family = numbers.below(5) as u32;
+                let tokens = 1 + numbers.below(12) as u32;
+                cursor
+                    .append(&(0..tokens).map(|at| if at < 2 { at } else { 9 + family }).collect::<Vec<_>>());
+                let chain = cursor.chain();
+                let matched = op::Match { chain, max_blocks: numbers.below(14), tenant: None };
+                let mut table = pool.apply(matched).unwrap();
+                let hits = table.len();
+                let Ok(new) = pool.apply(op::Allocate { blocks: chain.len() - hits }) else {
+                    pool.apply(op::ReleaseTable { blocks: &table }).unwrap();
+                    continue;
+                };
+                table.extend(new);
+                if numbers.below(3) > 0 {
+                    pool.apply(op::Register { blocks: &table[hits..], chain, start: hits }).unwrap();
+                    // Not all are computed when it ends.
+                    let computed = hits + numbers.below(table.len() - hits + 1);
+                    pool.apply(op::MarkComputed { blocks: &table[hits..computed] }).unwrap();
+                } else {
+                    let taken = op::RegisterTable { blocks: &table[hits..], chain, start: hits };
+                    for (at, block) in pool.apply(taken).unwrap() {
+                        table[hits + at] = block;
+                    }
+                }
+                tables.push(table);
+            }
+            let dropped = [BlockId::new(1 + numbers.below(11) as u32)];
+            let _ = pool.apply(op::DropCached { blocks: &dropped });
+            for table in tables {
+                pool.apply(op::ReleaseTable { blocks: &table }).unwrap();
+            }
+            if numbers.below(30) == 0 {
+                pool.apply(op::BumpEpoch).unwrap();
+            }
+        }
+        let journal = pool.take_journal().unwrap().image().unwrap();
+        let options = Options { check_every: 3, until: None };
+        let report = replay_restarting(&journal, options, &mut |_| true).unwrap();
+        assert_eq!(report.difference, None, "seed {seed}");
+        assert!(report.restarts >= 30 && report.blocks > 100, "{report:?}");
+    }
+}
+
+/// What a policy has counted does not last, and that is found: the proofs above could fail.
+#[test]
+fn what_does_not_last_is_found() {
+    let counting = [kvpool_policies::LFU, kvpool_policies::ARC, kvpool_policies::SIEVE];
+    for eviction in counting {
+        let found =
+            (0..20).filter_map(|seed| day(ManagerConfig { eviction, ..config(seed) }, seed).difference);
+        let found: Vec<_> = found.collect();
+        assert!(!found.is_empty(), "{}", eviction.name());
+        for difference in found {
+            match difference {
+                RestartDifference::Answer { asked, stayed, restarted, .. } => {
+                    assert!(!asked.is_empty() && stayed != restarted);
+                }
+                RestartDifference::Cached { asked, .. } => assert!(!asked.is_empty()),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_has_no_image_is_refused() {
+    let refused = |journal: &[u8]| match replay_restarting(journal, Options::default(), &mut |_| true) {
+        Err(ReplayError::Settings(reason)) => reason,
+        other => panic!("{other:?}"),
+    };
+    let verified = ManagerConfig { verify: Verify::Tokens, ..config(1) };
+    assert!(refused(&Engine::new(verified, 1).image()).contains("verify"));
+    let config = VllmConfig { num_blocks: 9, caching: true, policy: kvpool::EvictionPolicy::LRU };
+    let mut vllm = Journaled::<kvpool_vllm::Pool>::with_journal(config, ring(1)).unwrap();
+    assert!(refused(&vllm.take_journal().unwrap().image().unwrap()).contains("vLLM"));
+    assert!(replay_restarting(b"notes", Options::default(), &mut |_| true).is_err());
+
+    let mut engine = Engine::new(self::config(1), 1);
+    (0..5000).for_each(|_| engine.turn());
+    let journal = engine.image();
+    let stopped = replay_restarting(&journal, Options::default(), &mut |_| false);
+    assert_eq!(stopped, Err(ReplayError::Stopped));
+    let until = Options { until: Some(7), check_every: 0 };
+    assert_eq!(replay_restarting(&journal, until, &mut |_| true).unwrap().operations, 7);
+}
