@@ -68,6 +68,7 @@ MANAGER_CALLS = [
     "preempt",
     "release",
     "release_batch",
+    "release_batch_with",
     "reset",
     "resize",
     "resume",
@@ -106,6 +107,7 @@ POOL_CALLS = [
     "reset",
     "resize",
     "retain",
+    "signal",
     "take_events",
 ]
 VLLM_CALLS = [
@@ -260,6 +262,10 @@ class Manager:
                 pool.fork_batch(some, [r.choice(IDS) for _ in some])
             case "release_batch":
                 pool.release_batch(some, **after)
+            case "release_batch_with":
+                reasons = [r.choice([None, "stop", "tool_calls", "length", "abort"]) for _ in some]
+                tokens = [r.choice([None, r.randrange(900)]) for _ in some]
+                pool.release_batch(some, **after, finish_reasons=reasons, output_tokens=tokens)
             case "truncate":
                 pool.truncate(request, r.randrange(9), **after)
             case "truncate_batch":
@@ -412,6 +418,8 @@ class Pool:
                 pool.retain(some, retention(r))
             case "assign_tenant":
                 pool.assign_tenant(some, r.randrange(3))
+            case "signal":
+                pool.signal(some, finish_reason=r.choice(["stop", None]), output_tokens=r.choice([None, 5]))
             case "advance_time":
                 pool.advance_time(r.choice([1.5, 4.0, 90.0]))
             case "resize":

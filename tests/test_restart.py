@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -69,6 +70,11 @@ class Engine:
     def save(self) -> int:
         return save_index(self.manager, self.folder / "index", self.namespace)
 
+    def restarted(self, **more: Any) -> Engine:
+        """What comes in its place. Its own manager stays, to be compared with."""
+        del self.slots
+        return Engine(self.folder, **more)
+
 
 def prompt(draw: random.Random) -> list[int]:
     return [7] * 8 + [draw.randrange(6)] * draw.randrange(1, 24)
@@ -82,10 +88,10 @@ def test_an_engine_goes_on_as_if_it_had_never_stopped(tmp_path: Path, seed: int)
     for _ in range(draw.randrange(5, 30)):
         first.serve(prompt(draw))
     saved = first.save()
-    second = Engine(tmp_path / "engine")
+    shutil.copytree(tmp_path / "engine", tmp_path / "another")
+    second = Engine(tmp_path / "another")
     assert (second.warm.blocks, second.warm.refused, second.warm.lost, second.warm.cold) == (saved, 0, 0, None)
     assert second.warm.age >= 0
-    # Both have the memory: what one writes the other finds, so they must do the same.
     for _ in range(30):
         tokens = prompt(draw)
         assert second.serve(tokens) == first.serve(tokens)
@@ -98,7 +104,7 @@ def test_what_was_overwritten_since_is_a_miss(tmp_path: Path) -> None:
     saved = first.save()
     for turn in range(3):
         first.serve([1000 + turn] * 60)
-    second = Engine(tmp_path / "engine")
+    second = first.restarted()
     assert second.warm.refused > 0
     assert second.warm.blocks + second.warm.refused == saved
     second.serve(list(range(101)))
@@ -111,7 +117,7 @@ def test_bytes_that_rot_are_found_if_they_are_looked_at(tmp_path: Path, payloads
     blocks = first.serve(list(range(17))).block_ids
     first.save()
     first.memory[blocks[2] * BYTES + 99] ^= 1
-    second = Engine(tmp_path / "engine", payloads=payloads)
+    second = first.restarted(payloads=payloads)
     assert (second.warm.blocks, second.warm.refused) == ((3, 1) if payloads else (4, 0))
 
 
@@ -122,7 +128,7 @@ def test_retention_comes_back(tmp_path: Path) -> None:
     first.serve([50] * 17, retention=[(0, None, kvpool.Retention(80, ttl=1e6, idle=True))])
     first.serve([60] * 17, no_cache=True)
     first.save()
-    second = Engine(tmp_path / "engine", retention=config)
+    second = first.restarted(retention=config)
     before, after = first.manager.retention_stats(), second.manager.retention_stats()
     assert before is not None
     assert after is not None
@@ -149,10 +155,11 @@ def test_what_is_cold(tmp_path: Path) -> None:
     first = Engine(tmp_path / "engine")
     first.serve(list(range(17)))
     first.save()
-    other = Engine(tmp_path / "engine", weights="others")
+    other = first.restarted(weights="others")
     assert "of namespace" in str(other.warm.cold)
     assert (other.warm.blocks, other.warm.age) == (0, 0.0)
     assert other.serve(list(range(17))).cached_tokens == 0
+    del other.slots
     index = tmp_path / "engine/index"
     whole = index.read_bytes()
     for bad in (b"", b"notes", whole[:80], bytes(2000)):
@@ -210,5 +217,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         save_index(engine.manager, tmp_path / "no/folder/index", ours)
     with pytest.raises(StoreError):
         SlotHeaders(tmp_path / "no/folder/slots", Arena(4, BYTES), ours)
+    with pytest.raises(StoreError, match="one engine at a time"):
+        SlotHeaders(tmp_path / "engine/slots", Arena(BLOCKS, BYTES), ours)
     with pytest.raises(TypeError):
         save_index(object(), index, ours)  # type: ignore[arg-type]

@@ -628,7 +628,15 @@ class CacheManager:
             InvalidArgumentError: The lists differ in length, or a count is out of range.
             ArgumentTypeError: Counts or ids are of a type or dtype that is not taken.
         """
-    def release(self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None) -> None:
+    def release(
+        self,
+        request_id: RequestId,
+        *,
+        after_step: int | None = None,
+        until: int | None = None,
+        finish_reason: str | None = None,
+        output_tokens: int | None = None,
+    ) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
         Committed blocks stay cached until evicted. While a swap moves the request, or a connector loads into its
@@ -636,17 +644,24 @@ class CacheManager:
         ``external_done`` ends that. O(blocks).
 
         Args:
-            request_id: A request in any state.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
             until: The ticket of a ``fence`` that holds the blocks back until ``end_fence``. Not with ``after_step``.
+            finish_reason: How it ended, in words of OpenAI's and Anthropic's APIs: a hint to the policy ``hazard``.
+            output_tokens: Tokens that the model answered with: such a hint, too.
 
         Raises:
             UnknownRequestError: No request has this id.
             RequestStateError: It is releasing already.
-            InvalidArgumentError: The ticket is not open.
+            InvalidArgumentError: The ticket is not open, or the count is out of range.
         """
     def release_batch(
-        self, request_ids: Iterable[RequestId], *, after_step: int | None = None, until: int | None = None
+        self,
+        request_ids: Iterable[RequestId],
+        *,
+        after_step: int | None = None,
+        until: int | None = None,
+        finish_reasons: Sequence[str | None] | None = None,
+        output_tokens: Sequence[int | None] | None = None,
     ) -> None:
         """Releases a whole batch, all or nothing.
 
@@ -654,14 +669,11 @@ class CacheManager:
 
         Args:
             request_ids: Requests in any state, each named once. Not a str.
-            after_step: As for ``release``.
-            until: As for ``release``.
+            after_step: As for ``release``; so is ``until``.
+            finish_reasons: For each request what ``release`` takes; so are ``output_tokens``.
 
         Raises:
-            UnknownRequestError: No request has this id.
-            DuplicateRequestError: A request is named twice.
-            RequestStateError: A request is releasing already.
-            InvalidArgumentError: The ticket is not open.
+            DuplicateRequestError: A request is named twice; and as ``release``.
         """
     def end_session(
         self, request_id: RequestId, *, after_step: int | None = None, until: int | None = None
@@ -674,9 +686,7 @@ class CacheManager:
         is moving or loading, when it gives its blocks up. O(blocks).
 
         Args:
-            request_id: As for ``release``.
-            after_step: As for ``release``.
-            until: As for ``release``.
+            after_step: As for ``release``; so is ``until``.
 
         Returns:
             What became of it, by blocks.
@@ -725,7 +735,6 @@ class CacheManager:
 
         Raises:
             UnknownRequestError: No request has this id.
-            InvalidArgumentError: The tenant is not a number of 32 bits.
             NoRetentionError: The manager has no retention.
         """
     def end_of_life(self, request_id: RequestId, start_token: int = 0) -> HintReport:
@@ -763,15 +772,8 @@ class CacheManager:
     ) -> HintReport:
         """Says that cached content will not be used again, whoever computed it.
 
-        Every copy that nobody holds is evicted first. O(blocks), plus hashing if the prompt is not prepared.
-
-        Raises:
-            InvalidArgumentError: The prompt was hashed with other settings, or ``extra`` is given with a prepared one.
-            NoRetentionError: The manager has no retention.
-            StaleEpochError: The prompt was prepared before the last epoch bump.
-            TokenError: A token is out of range.
-            TokenTypeError: The tokens are of a type or dtype that is not taken.
-            HashingError: The algorithm cannot represent these extra keys.
+        Every copy that nobody holds is evicted first. It raises what ``retain_prefix`` does. O(blocks), plus hashing if
+        the prompt is not prepared.
         """
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
@@ -790,7 +792,6 @@ class CacheManager:
         0 for a tenant without limits. O(log tenants).
 
         Raises:
-            InvalidArgumentError: The tenant is not a number of 32 bits.
             NoRetentionError: The manager has no retention.
         """
     def retention_stats(self) -> RetentionStats | None:

@@ -519,6 +519,17 @@ class BlockPool:
             InvalidBlockError: A block is free, or its id unknown.
             InvalidArgumentError: The time is not a number.
         """
+    def signal(
+        self, block_ids: BlockIds, *, finish_reason: str | None = None, output_tokens: int | None = None
+    ) -> None:
+        """Says of blocks in use how the request that releases them next ended.
+
+        A hint to policies that can use it (``hazard``), as ``finish_reason`` of ``CacheManager.release``. O(1) per block.
+
+        Raises:
+            InvalidBlockError: An id is unknown.
+            InvalidArgumentError: The count is out of range.
+        """
     def retain(self, block_ids: BlockIds, retention: Retention) -> HintReport:
         """Says how long blocks are worth keeping, and returns what became of it.
 

@@ -806,7 +806,7 @@ class SlotHeaders:
         namespace: Whose KV it is.
 
     Raises:
-        StoreError: The file cannot be had.
+        StoreError: The file cannot be had, or somebody else has it: another process, another object of this one.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()

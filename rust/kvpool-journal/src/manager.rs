@@ -335,6 +335,13 @@ impl Subject for ManagerSubject {
                 let release = op::Release { request: id.as_ref(), until: until.until() };
                 answered(&self.manager.apply(release), nothing)
             }
+            O::ReleaseBatchWith { requests, signals, until } => {
+                let ids = requests.iter().map(|name| self.id(name)).collect::<Result<Vec<_>, _>>()?;
+                let signals = signals.iter().map(|signal| signal.signal());
+                let ended: Vec<_> = ids.iter().map(RequestId::as_ref).zip(signals).collect();
+                let release = op::ReleaseBatchWith { ended: &ended, until: until.until() };
+                answered(&self.manager.apply(release), nothing)
+            }
             O::ReleaseBatch { requests, until } => {
                 let ids = self.ids(requests)?;
                 let requests: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
@@ -518,6 +525,7 @@ impl Subject for ManagerSubject {
             O::BeginSwapOut { requests: names }
             | O::BeginSwapIn { requests: names }
             | O::ReleaseBatch { requests: names, .. }
+            | O::ReleaseBatchWith { requests: names, .. }
             | O::ForkBatch { parents: names, .. } => {
                 for name in names {
                     alone(self, name)?;

@@ -196,6 +196,10 @@ impl Subject for PoolSubject {
                 let (blocks, retention) = (&blocks.unpack(), retention.retention());
                 answered(&pool.apply(op::Retain { blocks, retention }), |_| Vec::new())
             }
+            O::Signal { blocks, signal } => {
+                let (blocks, signal) = (&blocks.unpack(), signal.signal());
+                answered(&pool.apply(op::Signal { blocks, signal }), none)
+            }
             O::AssignTenant { blocks, tenant } => {
                 let (blocks, tenant) = (&blocks.unpack(), TenantId(*tenant));
                 answered(&pool.apply(op::AssignTenant { blocks, tenant }), none)
@@ -259,6 +263,7 @@ impl Subject for PoolSubject {
             | O::MarkAccessed { blocks, .. }
             | O::Evict { blocks }
             | O::Retain { blocks, .. }
+            | O::Signal { blocks, .. }
             | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
             O::RegisterLink { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
             _ => {}

@@ -199,7 +199,7 @@ fn is_idle(pool: &BlockPool) -> bool {
 /// Replays a journal beside a pool or manager that is restarted behind every operation after which nobody holds a block.
 /// [`Options::check_every`] is also how often what both have cached is compared; 0 compares it at restarts and at the end.
 ///
-/// There is no difference with LRU and without retention, hosts and verified hits: see [`BlockPool::image`] for what does not last.
+/// With LRU there is no difference, as far as there is nothing that does not last: retention, swapped requests, hits inside of blocks.
 ///
 /// # Errors
 /// As [`crate::replay`]; [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and those that verify hits.

@@ -9,8 +9,8 @@ use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_record::{
     ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, ManagerOperation, Name,
-    OptionsRecord, PartRecord, Planned, PoolOperation, RangeRecord, RetentionRecord, Rows, UntilRecord,
-    VllmOperation,
+    OptionsRecord, PartRecord, Planned, PoolOperation, RangeRecord, RetentionRecord, Rows, SignalRecord,
+    UntilRecord, VllmOperation,
 };
 use kvpool_vllm::Key;
 
@@ -123,6 +123,14 @@ fn retention(retention: Retention) -> String {
     text
 }
 
+/// How a request ended.
+fn ended(record: SignalRecord) -> String {
+    let signal = record.signal();
+    let tokens = signal.output_tokens.map(|tokens| format!("{tokens} tokens of output"));
+    let said: Vec<_> = signal.finish.reason().map(str::to_owned).into_iter().chain(tokens).collect();
+    if said.is_empty() { "unknown".into() } else { said.join(", ") }
+}
+
 fn kept(record: &RetentionRecord) -> String {
     retention(record.retention())
 }
@@ -192,6 +200,7 @@ impl Words for ManagerOperation {
             Self::Resume { .. } => "resume",
             Self::Release { .. } => "release",
             Self::ReleaseBatch { .. } => "release_batch",
+            Self::ReleaseBatchWith { .. } => "release_batch_with",
             Self::EndSession { .. } => "end_session",
             Self::Preempt { .. } => "preempt",
             Self::Append { .. } => "append",
@@ -242,6 +251,11 @@ impl Words for ManagerOperation {
             | Self::Preempt { request, until: end } => format!("{}{}", name(request), until(*end)),
             Self::ReleaseBatch { requests, until: end } => {
                 format!("{}{}", list(requests.iter().map(name)), until(*end))
+            }
+            Self::ReleaseBatchWith { requests, signals, until: end } => {
+                let each = requests.iter().zip(signals);
+                let each = each.map(|(request, &signal)| format!("{} ({})", name(request), ended(signal)));
+                format!("{}{}", list(each), until(*end))
             }
             Self::Append { rows: batch, tokens, offsets, computed, covered, filled: keys, .. } => {
                 let widths = offsets.windows(2).map(|ends| ends[1].saturating_sub(ends[0]));
@@ -353,6 +367,7 @@ impl Words for PoolOperation {
             Self::AcquireMatch { .. } => "acquire_match",
             Self::RegisterTable { .. } => "register_table",
             Self::Adopt { .. } => "adopt",
+            Self::Signal { .. } => "signal",
             Self::Disown { .. } => "disown",
         }
     }
@@ -389,6 +404,7 @@ impl Words for PoolOperation {
             Self::Retain { blocks: ids, retention: said } => format!("{}; {}", blocks(ids), kept(said)),
             Self::AssignTenant { blocks: ids, tenant } => format!("{}; tenant {tenant}", blocks(ids)),
             Self::AdvanceTime { now } => format!("to {now} s"),
+            Self::Signal { blocks: ids, signal } => format!("{}; {}", blocks(ids), ended(*signal)),
             Self::ReleaseUntil { blocks: ids, ticket } => format!("{} until ticket {ticket}", blocks(ids)),
             Self::EndFence { ticket } => format!("ticket {ticket}"),
             Self::Reset | Self::BumpEpoch | Self::TakeEvents | Self::Fence => String::new(),

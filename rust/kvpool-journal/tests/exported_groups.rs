@@ -201,7 +201,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.truncate_batch(&[3i64.into()], &[9], Until::Now), 0x5a85f989);
     manager.check_invariants().unwrap();
     // 50: refused: no request has the id 2: admit it first
-    same(manager.release_batch(&[2i64.into()], Until::Now), 0x7fa138ec);
+    same(manager.release_batch_with(&[(2i64.into(), kvpool::Signal { finish: kvpool::Finish::ToolCalls, output_tokens: Some(10172921) })], Until::Now), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 51: refused: no request has the id 2: admit it first
     same(manager.fork_batch(&[2i64.into()], &[1i64.into()]), 0x7fa138ec);
@@ -326,7 +326,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.truncate_batch(&[1i64.into(), 2i64.into()], &[1, 1], Until::Ticket(kvpool::Ticket::new(2))), 0xa243eb80);
     manager.check_invariants().unwrap();
     // 91: refused: no request has the id 5: admit it first
-    same(manager.release_batch(&[5i64.into()], Until::Now), 0x7fa138ec);
+    same(manager.release_batch_with(&[(5i64.into(), kvpool::Signal { finish: kvpool::Finish::ToolCalls, output_tokens: Some(11664355) })], Until::Now), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 92: ()
     same(manager.fork_batch(&[], &[]), 0x9c2fa0b5);

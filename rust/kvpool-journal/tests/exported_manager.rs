@@ -779,7 +779,7 @@ fn part_0(manager: &mut CacheManager) {
     same(manager.truncate_batch(&[1i64.into(), 2i64.into()], &[1, 10], Until::Now), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 238: refused: ticket 5 is not open: it has ended already, or is of another pool (1 are open)
-    same(manager.release_batch(&[], Until::Ticket(kvpool::Ticket::new(5))), 0xa243eb80);
+    same(manager.release_batch_with(&[], Until::Ticket(kvpool::Ticket::new(5))), 0xa243eb80);
     manager.check_invariants().unwrap();
     // 239: refused: no request has the id 1: admit it first
     same(manager.fork_batch(&[1i64.into()], &[4i64.into()]), 0x7fa138ec);
@@ -914,7 +914,7 @@ fn part_1(manager: &mut CacheManager) {
     same(manager.truncate_batch(&[2i64.into()], &[9], Until::Step(14)), 0x5a85f989);
     manager.check_invariants().unwrap();
     // 281: refused: no request has the id 3: admit it first
-    same(manager.release_batch(&[3i64.into()], Until::Now), 0x7fa138ec);
+    same(manager.release_batch_with(&[(3i64.into(), kvpool::Signal { finish: kvpool::Finish::ToolCalls, output_tokens: Some(4433257) })], Until::Now), 0x7fa138ec);
     manager.check_invariants().unwrap();
     // 282: ()
     same(manager.fork_batch(&[], &[]), 0x9c2fa0b5);

@@ -41,7 +41,7 @@ pub use file::create_file;
 pub use frame::{JournalReader, Records, Tail};
 pub use operation::{
     ComputedRecord, CoveredRecord, Entry, LoadedRecord, ManagerOperation, Name, OptionsRecord, PartRecord,
-    Planned, PoolOperation, RangeRecord, Rehashed, RetentionRecord, Rows, UntilRecord,
+    Planned, PoolOperation, RangeRecord, Rehashed, RetentionRecord, Rows, SignalRecord, UntilRecord,
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};

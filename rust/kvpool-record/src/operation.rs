@@ -5,7 +5,9 @@
 use std::ops::Range;
 
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
-use kvpool::{AdmitOptions, Computed, Covered, Loaded, Part, RequestId, RetentionRange, Ticket, Until};
+use kvpool::{
+    AdmitOptions, Computed, Covered, Finish, Loaded, Part, RequestId, RetentionRange, Signal, Ticket, Until,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{RequestIdRecord, request_ids};
@@ -82,6 +84,8 @@ pub enum PoolOperation {
     Adopt { blocks: Ids, chain: ChainRecord, start: usize },
     /// [`kvpool::BlockPool::disown`]
     Disown { blocks: Ids },
+    /// [`kvpool::BlockPool::signal`]
+    Signal { blocks: Ids, signal: SignalRecord },
 }
 
 /// A call of a [`kvpool::CacheManager`].
@@ -185,6 +189,8 @@ pub enum ManagerOperation {
     },
     /// [`kvpool::CacheManager::extend_encoder`]
     ExtendEncoder { request: Name, tokens: usize },
+    /// [`kvpool::CacheManager::release_batch_with`]; a signal for each request.
+    ReleaseBatchWith { requests: Vec<Name>, signals: Vec<SignalRecord>, until: UntilRecord },
 }
 
 /// One operation of a step that was planned.
@@ -385,6 +391,42 @@ pub struct RetentionRecord {
     /// Seconds; false is idle, true absolute.
     ttl: Option<(bool, f64)>,
     demote_then: bool,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignalRecord {
+    /// 0 unknown, 1 end of turn, 2 tool calls, 3 a limit, 4 aborted; any other is unknown.
+    finish: u8,
+    output_tokens: Option<u32>,
+}
+
+impl From<Signal> for SignalRecord {
+    fn from(signal: Signal) -> Self {
+        let finish = match signal.finish {
+            Finish::Unknown => 0,
+            Finish::Stop => 1,
+            Finish::ToolCalls => 2,
+            Finish::Length => 3,
+            Finish::Aborted => 4,
+        };
+        Self { finish, output_tokens: signal.output_tokens }
+    }
+}
+
+impl SignalRecord {
+    /// What it was.
+    #[must_use]
+    pub const fn signal(self) -> Signal {
+        let finish = match self.finish {
+            1 => Finish::Stop,
+            2 => Finish::ToolCalls,
+            3 => Finish::Length,
+            4 => Finish::Aborted,
+            _ => Finish::Unknown,
+        };
+        Signal { finish, output_tokens: self.output_tokens }
+    }
 }
 
 const PINNED: u8 = 101;

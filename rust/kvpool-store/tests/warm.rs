@@ -181,6 +181,8 @@ fn headers_of_slots() {
     slots.seal(2, key(2), b"KV of two").unwrap();
     slots.clear(&[2, 3]).unwrap();
     assert!(slots.seal(4, key(1), b"").is_err() && slots.clear(&[1, 4]).is_err());
+    let second = SlotHeaders::open(&path, OURS, 4).map(|_| ()).map_err(|error| error.kind());
+    assert_eq!(second, Err(std::io::ErrorKind::ResourceBusy), "one at a time");
     drop(slots);
     let headers = SlotHeaders::open(&path, OURS, 4).unwrap().read().unwrap();
     let header = headers.expect(1, key(1)).unwrap();

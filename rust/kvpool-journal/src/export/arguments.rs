@@ -5,10 +5,10 @@
 
 use hashbrown::HashMap;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
-use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange};
+use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signal};
 use kvpool_record::{
     ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, Name, OptionsRecord,
-    PartRecord, RangeRecord, RetentionRecord, Rows, UntilRecord,
+    PartRecord, RangeRecord, RetentionRecord, Rows, SignalRecord, UntilRecord,
 };
 
 use super::{Language, text};
@@ -37,6 +37,8 @@ pub(super) enum Argument<'a> {
     Requests(&'a [RequestId]),
     Name(&'a Name),
     Names(&'a [Name]),
+    Signal(Signal),
+    Ended(&'a [Name], &'a [SignalRecord]),
     Rows(&'a Rows),
     Chain(&'a ChainRecord),
     Link(&'a LinkRecord),
@@ -181,6 +183,8 @@ impl Arguments {
                     .collect();
                 self.batch(ids.into_iter())
             }
+            Argument::Signal(signal) => self.signal(*signal),
+            Argument::Ended(names, signals) => self.ended(names, signals),
             Argument::Rows(Rows::Ids(ids)) => self.batch(ids.iter()),
             Argument::Rows(_) => self.batch(std::iter::empty()),
             Argument::Chain(chain) => self.chain(chain, &[]),
@@ -226,6 +230,38 @@ impl Arguments {
             .map(|id| if self.is_rust() { format!("{}.into()", self.id(id)) } else { self.id(id) })
             .collect();
         format!("{}[{}]", if self.is_rust() { "&" } else { "" }, ids.join(", "))
+    }
+
+    fn signal(&self, signal: Signal) -> String {
+        let Signal { finish, output_tokens } = signal;
+        if self.is_rust() {
+            return format!(
+                "kvpool::Signal {{ finish: kvpool::Finish::{finish:?}, output_tokens: {output_tokens:?} }}"
+            );
+        }
+        let reason = finish.reason().map(|reason| format!("finish_reason=\"{reason}\""));
+        let tokens = output_tokens.map(|tokens| format!("output_tokens={tokens}"));
+        reason.into_iter().chain(tokens).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Requests, and how each ended.
+    fn ended(&self, names: &[Name], signals: &[SignalRecord]) -> String {
+        let ids = names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None });
+        if self.is_rust() {
+            let pairs = ids
+                .zip(signals)
+                .map(|(id, signal)| format!("({}.into(), {})", self.id(id), self.signal(signal.signal())));
+            return format!("&[{}]", pairs.collect::<Vec<_>>().join(", "));
+        }
+        let signals = signals.iter().map(|record| record.signal());
+        let reasons = signals
+            .clone()
+            .map(|signal| signal.finish.reason().map_or("None".into(), |reason| format!("\"{reason}\"")));
+        let tokens = signals
+            .map(|signal| signal.output_tokens.map_or("None".into(), |tokens: u32| tokens.to_string()));
+        let (reasons, tokens): (Vec<String>, Vec<String>) = (reasons.collect(), tokens.collect());
+        let (reasons, tokens) = (reasons.join(", "), tokens.join(", "));
+        format!("{}, finish_reasons=[{reasons}], output_tokens=[{tokens}]", self.batch(ids))
     }
 
     fn prompt(&self, prompt: &ChainRecord, foreign: bool) -> String {

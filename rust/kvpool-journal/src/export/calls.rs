@@ -39,6 +39,7 @@ pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Resul
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
         O::Retain { blocks, retention } => ("retain", vec![A::Blocks(blocks), A::Retention(*retention)]),
         O::AssignTenant { blocks, tenant } => ("assign_tenant", vec![A::Blocks(blocks), A::Tenant(*tenant)]),
+        O::Signal { blocks, signal } => ("signal", vec![A::Blocks(blocks), A::Signal(signal.signal())]),
         O::AdvanceTime { now } => ("advance_time", vec![A::Time(*now)]),
         O::TakeEvents => return source.take_events(&step.answer.value),
         O::Fence => ("fence", vec![]),
@@ -72,6 +73,9 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::Resume { request, part, .. } => ("resume_with", vec![A::Name(request), A::Part(*part)]),
         O::Release { request, until } => ("release", vec![A::Name(request), A::End(*until)]),
         O::ReleaseBatch { requests, until } => ("release_batch", vec![A::Names(requests), A::End(*until)]),
+        O::ReleaseBatchWith { requests, signals, until } => {
+            ("release_batch_with", vec![A::Ended(requests, signals), A::End(*until)])
+        }
         O::EndSession { request, until } => ("end_session", vec![A::Name(request), A::End(*until)]),
         O::Preempt { request, until } => ("preempt", vec![A::Name(request), A::End(*until)]),
         O::Append { rows, tokens, offsets, computed, covered, most_changes, filled, .. } => {
@@ -184,7 +188,7 @@ fn note_lengths(lengths: &mut Arguments, step: &Step<ManagerOperation>) {
         O::ForkBatch { parents, children } => {
             parents.iter().zip(children).for_each(|(parent, child)| lengths.copy_length(parent, child));
         }
-        O::ReleaseBatch { requests, .. } => {
+        O::ReleaseBatch { requests, .. } | O::ReleaseBatchWith { requests, .. } => {
             requests.iter().for_each(|request| lengths.forget_length(request));
         }
         O::Release { request, .. } | O::EndSession { request, .. } => lengths.forget_length(request),

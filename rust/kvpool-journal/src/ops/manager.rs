@@ -52,6 +52,14 @@ operations! { CacheManager, Answer, ManagerOperation;
     ReleaseBatch<'a> { requests: &'a [RequestRef<'a>], until: Until } -> (),
         |manager| manager.release_batch(requests, until),
         |manager, _| ManagerOperation::ReleaseBatch { requests: names(manager, requests), until: until.into() };
+    /// [`CacheManager::release_batch_with`].
+    ReleaseBatchWith<'a> { ended: &'a [(RequestRef<'a>, kvpool::Signal)], until: Until } -> (),
+        |manager| manager.release_batch_with(ended, until),
+        |manager, _| ManagerOperation::ReleaseBatchWith {
+            requests: ended.iter().map(|&(id, _)| name(manager, id)).collect(),
+            signals: ended.iter().map(|&(_, signal)| signal.into()).collect(),
+            until: until.into(),
+        };
     /// [`CacheManager::end_session`].
     EndSession<'a> { request: RequestRef<'a>, until: Until } -> HintReport,
         |manager| manager.end_session(request, until),

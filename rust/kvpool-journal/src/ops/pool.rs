@@ -107,6 +107,10 @@ operations! { BlockPool, Answer, PoolOperation;
     AssignTenant<'a> { blocks: &'a [BlockId], tenant: TenantId } -> (),
         |pool| pool.assign_tenant(blocks, tenant),
         |_, _| PoolOperation::AssignTenant { blocks: Ids::pack(blocks), tenant: tenant.0 };
+    /// [`BlockPool::signal`].
+    Signal<'a> { blocks: &'a [BlockId], signal: kvpool::Signal } -> (),
+        |pool| pool.signal(blocks, signal),
+        |_, _| PoolOperation::Signal { blocks: Ids::pack(blocks), signal: signal.into() };
     /// [`BlockPool::advance_time`].
     AdvanceTime { now: f64 } -> usize,
         |pool| pool.advance_time(now), |_, _| PoolOperation::AdvanceTime { now };

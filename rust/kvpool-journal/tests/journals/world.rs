@@ -3,9 +3,9 @@
 use kvpool::groups::{self, GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys,
-    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, SwapId,
-    Ticket, Until, Verify,
+    AdmitOptions, BlockId, BlockPool, CacheManager, Computed, Covered, DuplicatePolicy, ExtraKeys, Finish,
+    HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, Signal,
+    SwapId, Ticket, Until, Verify,
 };
 use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
@@ -286,8 +286,14 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             }
             37 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
-                let release = ops::manager::ReleaseBatch { requests: &ids, until: until(c, after) };
-                drop(manager.apply(release));
+                let until = until(c, after);
+                if c.is_multiple_of(2) {
+                    drop(manager.apply(ops::manager::ReleaseBatch { requests: &ids, until }));
+                } else {
+                    let signal = Signal { finish: Finish::ToolCalls, output_tokens: Some(c) };
+                    let ended: Vec<_> = ids.iter().map(|&id| (id, signal)).collect();
+                    drop(manager.apply(ops::manager::ReleaseBatchWith { ended: &ended, until }));
+                }
             }
             38 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at % 2)).collect();
@@ -495,7 +501,12 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
             }
             21 => match b % 4 {
                 0 => drop(pool.apply(ops::pool::Retain { blocks: &table, retention: retention(c) })),
-                1 => drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) })),
+                1 => {
+                    drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) }));
+                    let signal =
+                        Signal { finish: Finish::Stop, output_tokens: c.is_multiple_of(2).then_some(c) };
+                    drop(pool.apply(ops::pool::Signal { blocks: &table, signal }));
+                }
                 2 => drop(pool.apply(ops::pool::MarkAccessed { blocks: &table, time: f64::from(c % 100) })),
                 _ => drop(pool.apply(ops::pool::AdvanceTime { now: f64::from(c % 60) })),
             },

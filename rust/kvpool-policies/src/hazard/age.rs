@@ -1,21 +1,23 @@
 //! Ages: how they are counted, and the bins that they are learned in.
 //!
 //! Owns: the unit, a *tick*, and the edges of the bins. With a clock of the caller's a tick is 1/16 of a second; without one it is
-//! 1/256 of a capacity of admitted blocks. Bins are half octaves where most of what comes back does, and wider before and behind:
-//! an age is known as well as it has to be told from others.
+//! 1/256 of a capacity of admitted blocks. Bins are half octaves from 8 seconds to two hours, and octaves before and behind. Coarser ones
+//! cost up to four points where a loop returns after ten minutes.
 //!
 //! Stamps are 32 bits and wrap: ages are differences, right for 8 years, or 16 million capacities.
 
 /// Bins of age.
-pub(super) const BINS: usize = 20;
+pub(super) const BINS: usize = 28;
 /// Ticks of a second.
 pub(super) const SECOND: u32 = 16;
 /// Ticks of a capacity of admitted blocks.
 pub(super) const CAPACITY: u64 = 256;
 
 /// Where each bin begins, in seconds.
-const SECONDS: [u32; BINS] =
-    [0, 1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 384, 1024, 4096, 16_384, 65_536];
+const SECONDS: [u32; BINS] = [
+    0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+    6144, 8192, 16_384, 32_768, 65_536,
+];
 
 /// Where a bin begins, in ticks.
 const fn start(bin: usize) -> u32 {

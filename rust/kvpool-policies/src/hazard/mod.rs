@@ -6,7 +6,8 @@
 //! with its class, so that early eviction hides nothing (`memory`). From these follows what a block of the class is worth at any age:
 //! expected hits per second from now on. The victim is the oldest block of the class whose oldest is worth least (`tails`).
 //!
-//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. So, of one release,
+//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`kvpool::Closed`] sees
+//! to it. Without one, in stream form, parents that went first would break what is behind them: there, of one release,
 //! a block that would be worth less than one behind it waits in the class of that one, compared at half the (logarithmic) age at
 //! which blocks are evicted at present.
 //!
@@ -77,7 +78,9 @@ pub struct Hazard {
     ranked: u32,
     /// Of the release that goes on: how much of its prompt was known.
     share: u16,
-    /// The class in which the block released before waits, of this release.
+    /// Whoever releases says of which blocks beforehand, as a pool does: it keeps chains closed itself.
+    closed: bool,
+    /// Otherwise: the class in which the block released before waits, of this release.
     behind: Option<u16>,
     /// The age of victims: the mean of its logarithm, with 8 fractional bits.
     victims: u32,
@@ -103,6 +106,7 @@ impl Hazard {
             memory: Memory::default(),
             ranked: 0,
             share: 0,
+            closed: false,
             behind: None,
             victims: 0,
             found: None,
@@ -271,6 +275,7 @@ impl Policy for Hazard {
         }
         self.share = class::share(length, known);
         self.behind = None;
+        self.closed = !release.blocks.is_empty();
     }
 
     fn release(&mut self, block: BlockId) {
@@ -282,7 +287,7 @@ impl Policy for Hazard {
         let own = state.class;
         let worth = |class: u16| self.table.worth(class, bin);
         let class = self.behind.filter(|&behind| worth(behind) > worth(own)).unwrap_or(own);
-        self.behind = Some(class);
+        self.behind = (!self.closed).then_some(class);
         self.list(class, block, false);
         self.tick();
     }
@@ -346,7 +351,7 @@ impl Policy for Hazard {
         self.tails.clear();
         self.memory.clear();
         (self.ranked, self.victims, self.released, self.learned, self.decayed) = (0, 0, 0, 0, 0);
-        (self.share, self.behind, self.found) = (0, None, None);
+        (self.share, self.closed, self.behind, self.found) = (0, false, None, None);
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {

@@ -1,6 +1,7 @@
 //! `CacheManager`.
 
 mod batch;
+pub(crate) mod ended;
 pub(crate) mod step;
 
 use std::path::PathBuf;
@@ -586,29 +587,44 @@ impl PyCacheManager {
     }
 
     /// Ends a request, finished or aborted: its blocks lose one reference each.
-    #[pyo3(signature = (request_id, *, after_step=None, until=None))]
+    #[pyo3(signature = (request_id, *, after_step=None, until=None, finish_reason=None, output_tokens=None))]
     fn release(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
         until: Option<Int>,
+        finish_reason: Option<&str>,
+        output_tokens: Option<Int>,
     ) -> PyResult<()> {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
+        if finish_reason.is_some() || output_tokens.is_some() {
+            let signal = ended::signal(py, finish_reason, output_tokens)?;
+            return self.run_on(py, id, |manager| {
+                manager.apply(op::ReleaseBatchWith { ended: &[(id, signal)], until })
+            });
+        }
         self.run_on(py, id, |manager| manager.apply(op::Release { request: id, until }))
     }
 
     /// Releases a whole batch, all or nothing.
-    #[pyo3(signature = (request_ids, *, after_step=None, until=None))]
+    #[pyo3(signature = (request_ids, *, after_step=None, until=None, finish_reasons=None, output_tokens=None))]
     fn release_batch(
         &self,
         py: Python<'_>,
         request_ids: &Bound<'_, PyAny>,
         after_step: Option<Int>,
         until: Option<Int>,
+        finish_reasons: Option<Vec<Option<String>>>,
+        output_tokens: Option<Vec<Option<Int>>>,
     ) -> PyResult<()> {
         let named = RequestIds::new(request_ids)?;
         let (requests, until) = (named.refs()?, until_of(py, after_step, until)?);
+        if let Some(signals) = ended::signals(py, requests.len(), finish_reasons, output_tokens)? {
+            let ended: Vec<_> = requests.iter().copied().zip(signals).collect();
+            return self
+                .run(py, LONG, |manager| manager.apply(op::ReleaseBatchWith { ended: &ended, until }));
+        }
         self.run(py, LONG, |manager| manager.apply(op::ReleaseBatch { requests: &requests, until }))
     }
 

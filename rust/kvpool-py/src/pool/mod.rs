@@ -21,6 +21,7 @@ use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
+use crate::manager::ended;
 use crate::metrics;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
@@ -418,6 +419,19 @@ impl PyBlockPool {
     ) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
         self.run(py, accessed.len(), |pool| pool.apply(op::MarkAccessed { blocks: &accessed, time }))
+    }
+
+    /// Says of blocks in use how the request that releases them next ended.
+    #[pyo3(signature = (block_ids, *, finish_reason=None, output_tokens=None))]
+    fn signal(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        finish_reason: Option<&str>,
+        output_tokens: Option<Int>,
+    ) -> PyResult<()> {
+        let (named, signal) = (blocks(block_ids)?, ended::signal(py, finish_reason, output_tokens)?);
+        self.run(py, named.len(), |pool| pool.apply(op::Signal { blocks: &named, signal }))
     }
 
     /// Says how long blocks are worth keeping, and returns what became of it.

@@ -1,6 +1,6 @@
 //! Lookup mode: each request looked up and stored at once.
 
-use kvpool::{BlockPool, InvariantViolation, PoolStats};
+use kvpool::{BlockPool, InvariantViolation, PoolStats, Signal};
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::pool as op;
 
@@ -50,6 +50,11 @@ impl Lookup {
             table.extend(self.pool.apply(op::Allocate { blocks: missing })?);
             self.pool.apply(op::Register { blocks: &table[hits..], chain, start: hits })?;
             self.pool.apply(op::MarkComputed { blocks: &table[hits..] })?;
+            if self.pool.wants_signals() {
+                let finish = trace.labels().get(index).finish;
+                let signal = Signal { finish, output_tokens: Some(request.output_length) };
+                self.pool.apply(op::Signal { blocks: &table, signal })?;
+            }
             self.pool.apply(op::ReleaseTable { blocks: &table })?;
             let indexed = indexed_tokens(request, trace.block_tokens());
             let block_size = self.pool.block_size() as u64;

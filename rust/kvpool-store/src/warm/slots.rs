@@ -6,12 +6,18 @@
 //! The order of writes is the caller's part: [`SlotHeaders::clear`] before the first byte of a slot changes, [`SlotHeaders::seal`] when the last
 //! one is written. Between the two the slot is nobody's.
 //!
+//! One at a time has the file, and so the memory: a process that is still dying would write to blocks behind the back of the one that comes
+//! after it. The system releases the lock however a process ends.
+//!
 //! Costs: a `pwrite` of 128 bytes each; a seal reads the payload once, for its checksum.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::header::{HEADER_BYTES, Header, Mismatch, TokenRange};
 use crate::namespace::NamespaceDigest;
@@ -32,9 +38,17 @@ impl SlotHeaders {
     /// The headers in a file, which is made if there is none. Of another length it is made anew: nothing is in any slot.
     ///
     /// # Errors
-    /// What the system says.
+    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it, a process or another one of these; what the system says.
     pub fn open(path: &Path, namespace: NamespaceDigest, slots: u32) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let message = format!("{} is in use: its memory has one engine at a time", path.display());
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
+            }
+            Err(error) => return Err(error.into()),
+        }
         let length = u64::from(slots) * STRIDE as u64;
         if file.metadata()?.len() != length {
             file.set_len(0)?;

@@ -273,8 +273,12 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         }
     }
 
+    fn wants_signals(&self) -> bool {
+        self.order.policy.wants_signals()
+    }
+
     fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
-        if self.order.policy.wants_signals() {
+        if self.wants_signals() {
             for &block in blocks {
                 // What waits was released by another request.
                 if self.node(block).flags & (Node::KNOWN | Node::IDLE) == Node::KNOWN {

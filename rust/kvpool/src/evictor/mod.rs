@@ -64,6 +64,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// MAY reorder `candidates`. MUST ignore a block that it already holds.
     fn insert(&mut self, candidates: &mut [Candidate]);
 
+    /// Whether [`Self::signal`] does anything. Must always say the same.
+    fn wants_signals(&self) -> bool {
+        false
+    }
+
     /// Learns of blocks in use that the request which is about to release them ended so. It counts for their next release.
     /// MAY be ignored.
     fn signal(&mut self, _blocks: &[BlockId], _signal: Signal) {}

@@ -9,6 +9,7 @@ use super::step::StepPlan;
 use super::tables::DEVICE;
 use crate::block::BlockId;
 use crate::error::PoolError;
+use crate::evictor::Signal;
 use crate::fence::Until;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
@@ -325,7 +326,7 @@ impl CacheManager {
     /// [`ManagerError::UnknownRequest`]; [`ManagerError::WrongState`] if it is releasing already;
     /// [`crate::PoolError::UnknownTicket`].
     pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
-        let leaving = Leaving { until: until.into(), end_of_life: false };
+        let leaving = Leaving { until: until.into(), ..Leaving::default() };
         let slot = self.releasable(id.into(), leaving.until)?;
         self.release_slot(slot, leaving).map(drop)
     }
@@ -342,8 +343,31 @@ impl CacheManager {
         let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
         let slots = std::mem::replace(&mut self.rows, step);
         known?;
-        let leaving = Leaving { until, end_of_life: false };
+        let leaving = Leaving { until, ..Leaving::default() };
         slots.into_iter().try_for_each(|slot| self.release_slot(slot, leaving).map(drop))
+    }
+
+    /// [`Self::release_batch`] of requests of which it is known how they ended: a hint for eviction policies that can use it, `hazard` of
+    /// the crate `kvpool-policies`. It is about the blocks that the request gives up last, on the device.
+    ///
+    /// # Errors
+    /// As [`Self::release_batch`].
+    pub fn release_batch_with(
+        &mut self,
+        ended: &[(RequestRef<'_>, Signal)],
+        until: impl Into<Until>,
+    ) -> Result<()> {
+        let until = until.into();
+        self.tiers.device().check_until(until)?;
+        let ids: Vec<_> = ended.iter().map(|&(id, _)| id).collect();
+        let step = std::mem::take(&mut self.rows);
+        let known = self.resolve_batch(&ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
+        let slots = std::mem::replace(&mut self.rows, step);
+        known?;
+        slots.into_iter().zip(ended).try_for_each(|(slot, &(_, signal))| {
+            let leaving = Leaving { until, signal, ..Leaving::default() };
+            self.release_slot(slot, leaving).map(drop)
+        })
     }
 
     /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted how, while something is on its
@@ -360,6 +384,12 @@ impl CacheManager {
         let (request, tiers) = self.parts(slot)?;
         // A ticket may have ended since it was noted.
         let until = if tiers.device().holds_back(leaving.until) { leaving.until } else { Until::Now };
+        if leaving.signal != Signal::default() && request.sequence.tier == 0 {
+            request
+                .sequence
+                .tables()
+                .for_each(|table| tiers.device_mut().signal_held(table.held(), leaving.signal));
+        }
         request.sequence.give_up(tiers, until)?;
         let state = request.state;
         *self.gauge(state) -= 1;

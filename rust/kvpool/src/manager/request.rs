@@ -6,6 +6,7 @@ use hashbrown::Equivalent;
 
 use super::error::{ManagerError, Result};
 use super::hints::Hints;
+use crate::evictor::Signal;
 use crate::fence::Until;
 use crate::sequence::Sequence;
 use crate::shorten::shorten;
@@ -218,6 +219,8 @@ pub(crate) struct External {
 pub(crate) struct Leaving {
     pub(crate) until: Until,
     pub(crate) end_of_life: bool,
+    /// What is known of how it ended.
+    pub(crate) signal: Signal,
 }
 
 /// What a scheduler may want to know of a request.

@@ -208,7 +208,7 @@ impl CacheManager {
         let id = id.into();
         self.slot(id)?;
         self.check_retention("end a session")?;
-        let leaving = Leaving { until: until.into(), end_of_life: true };
+        let leaving = Leaving { until: until.into(), end_of_life: true, ..Leaving::default() };
         let slot = self.releasable(id, leaving.until)?;
         self.release_slot(slot, leaving)
     }

@@ -197,6 +197,10 @@ impl Order {
         self.tell(|evictor| evictor.mark_accessed(block, time));
     }
 
+    pub(super) fn wants_signals(&self) -> bool {
+        self.ask(|evictor| evictor.wants_signals())
+    }
+
     pub(super) fn keeps_time(&self) -> bool {
         self.ask(|evictor| evictor.keeps_time())
     }

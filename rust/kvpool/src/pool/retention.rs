@@ -81,6 +81,12 @@ impl BlockPool {
         self.has_retention() || self.order.keeps_time()
     }
 
+    /// Whether [`Self::signal`] is a hint to the policy of this pool.
+    #[must_use]
+    pub fn wants_signals(&self) -> bool {
+        self.order.wants_signals()
+    }
+
     /// Says of blocks in use how the request that is about to release them ended: a hint for policies that can use it (`hazard` of
     /// the crate `kvpool-policies`). It counts for their next release. Blocks without a content are ignored. O(1) per block.
     ///
@@ -88,8 +94,13 @@ impl BlockPool {
     /// Unknown ids.
     pub fn signal(&mut self, blocks: &[BlockId], signal: Signal) -> Result<(), PoolError> {
         self.check_named(blocks, "said to end")?;
-        self.order.signal(blocks, signal);
+        self.signal_held(blocks, signal);
         Ok(())
+    }
+
+    /// The same, of blocks of the pool that somebody holds; among them may be the null block.
+    pub(crate) fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
+        self.order.signal(blocks, signal);
     }
 
     /// Blocks of `tenant` that are cached or in use; 0 for tenants without limits.
