@@ -166,6 +166,40 @@ def test_symbols_that_a_c_library_has_not_are_found(tmp_path: Path, monkeypatch:
         checks.check_copies(path)
 
 
+@pytest.mark.parametrize(
+    ("told", "libc", "said"),
+    [
+        ({"overall_tag": "manylinux_2_17_x86_64", "external_libs": {}}, None, ""),
+        ({"overall_tag": "manylinux_2_34_x86_64", "external_libs": {}}, None, "auditwheel says manylinux_2_34"),
+        ({"overall_tag": "linux_x86_64", "external_libs": {"libc.so": "x"}}, None, "auditwheel says linux_x86_64"),
+        # musl's own name for itself is no library to bring along, any other is.
+        ({"overall_tag": "linux_x86_64", "external_libs": {"libc.so": "x"}}, Path("/musl/libc.so"), ""),
+        (
+            {"overall_tag": "linux_x86_64", "external_libs": {"libz.so": "x"}},
+            Path("/musl/libc.so"),
+            "says linux_x86_64",
+        ),
+    ],
+)
+def test_a_platform_that_auditwheel_does_not_find_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, object], libc: Path | None, said: str
+) -> None:
+    calls: list[tuple[object, ...]] = []
+
+    def call(*command: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        text = "WARNING: no such\n" + json.dumps(told | {"sym_tag": "manylinux_2_17_x86_64"})
+        return subprocess.CompletedProcess([], 0, text)
+
+    monkeypatch.setattr(checks, "call", call)
+    if said:
+        with pytest.raises(CheckFailedError, match=said):
+            checks.check_platform(Path(NAME), libc)
+    else:
+        assert checks.check_platform(Path(NAME), libc) == "auditwheel: manylinux_2_17_x86_64"
+    assert ("--ldpaths=/musl" in calls[0]) == (libc is not None)
+
+
 def test_a_bill_of_materials_does_not_tell_where_or_when_it_was_made() -> None:
     made = []
     for folder in ("/build/here", "/another/place"):

@@ -41,7 +41,7 @@ def test_what_is_refused_changes_nothing() -> None:
     with pytest.raises(kvpool.errors.DuplicateRequestError):
         made.release_batch(["a", "a"], finish_reasons=["stop", "stop"])
     made.check_invariants()
-    assert made.block_ids("a") and made.block_ids("b"), "both are there"
+    assert all(made.block_ids(request) for request in ("a", "b")), "both are there"
     made.release_batch(["a", "b"], finish_reasons=["stop", None], output_tokens=[None, 3])
     made.check_invariants()
     made.admit("a", range(12))

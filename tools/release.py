@@ -104,15 +104,21 @@ class Release:
             lambda: checks.check_record(path),
             lambda: checks.check_metadata(path),
             lambda: checks.check_notices(path, notices.linked([target.triple], self.tree)),
-            lambda: checks.check_platform(path),
             lambda: checks.check_copies(path),
             lambda: checks.check_twine(path),
         ]
         if target.is_abi3:
             looks.append(lambda: checks.check_limited_api(path))
         if target.is_musl:
-            looks.append(lambda: checks.check_musl(path, running.musl_library(target.machine, self.work / "debian")))
+            looks.append(lambda: checks.check_musl(path, self.musl(target)))
+            looks.append(lambda: checks.check_platform(path, self.musl(target)))
+        else:
+            looks.append(lambda: checks.check_platform(path))
         return [*looks, lambda: self.run(path, target)]
+
+    def musl(self, target: Target) -> Path:
+        """The C library that a wheel for musl is looked at with."""
+        return running.musl_library(target.machine, self.work / "debian")
 
     def run(self, path: Path, target: Target) -> list[str]:
         """Whatever this machine can run it in."""

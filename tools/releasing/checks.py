@@ -132,11 +132,18 @@ def check_notices(path: Path, crates: list[Linked]) -> str:
     return f"notices of {len(crates)} crates, bill of materials with {len(listed)}"
 
 
-def check_platform(path: Path) -> str:
-    """auditwheel: its symbols and libraries are those of every system that the tag promises."""
-    said = call(sys.executable, "-m", "auditwheel", "show", "--json", path)
+def check_platform(path: Path, libc: Path | None = None) -> str:
+    """auditwheel: its symbols and libraries are those of every system that the tag promises.
+
+    It looks for the libraries by name: of musl, whose ``libc.so`` is a text file in other systems, it has to be told.
+    And it knows musl by the name that Alpine gives it; ``libc.so`` is musl's own, and its loader takes it for itself.
+    """
+    where = [f"--ldpaths={libc.parent}"] if libc else []
+    said = call(sys.executable, "-m", "auditwheel", "show", "--json", *where, path)
     told: dict[str, Any] = json.loads(require(said, f"auditwheel of {path.name}")[said.stdout.index("{") :])
     tag = told["overall_tag"]
+    if libc and list(told["external_libs"]) == ["libc.so"]:
+        tag = told["sym_tag"]
     tags = path.name.removesuffix(".whl").rpartition("-")[2].split(".")
     if tag not in tags:
         raise CheckFailedError(f"{path.name} promises {', '.join(tags)}; auditwheel says {tag}")

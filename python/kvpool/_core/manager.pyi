@@ -644,6 +644,7 @@ class CacheManager:
         ``external_done`` ends that. O(blocks).
 
         Args:
+            request_id: A request in any state.
             after_step: A step that may still touch the blocks: they are fenced until ``complete_step`` of it.
             until: The ticket of a ``fence`` that holds the blocks back until ``end_fence``. Not with ``after_step``.
             finish_reason: How it ended, in words of OpenAI's and Anthropic's APIs: a hint to the policy ``hazard``.
@@ -665,12 +666,8 @@ class CacheManager:
     ) -> None:
         """Releases a whole batch, all or nothing.
 
-        As ``release``, in the order of the batch: what ended in a step, in one call. O(blocks of all).
-
-        Args:
-            request_ids: Requests in any state, each named once. Not a str.
-            after_step: As for ``release``; so is ``until``.
-            finish_reasons: For each request what ``release`` takes; so are ``output_tokens``.
+        As ``release``, in the order of the batch: what ended in a step, in one call. Requests in any state, each named
+        once; for each of them a reason and a count, where these are given. O(blocks of all).
 
         Raises:
             DuplicateRequestError: A request is named twice; and as ``release``.
@@ -683,10 +680,7 @@ class CacheManager:
         ``release``, and what the request has cached will not be used again. A block still waits for the cached blocks
         behind it, such as other sessions on a shared system prompt. A hit takes that back. A block that a truncation
         cut into stays as it is. For a preempted or swapped-out request, applies to what is still cached; for one that
-        is moving or loading, when it gives its blocks up. O(blocks).
-
-        Args:
-            after_step: As for ``release``; so is ``until``.
+        is moving or loading, when it gives its blocks up. ``after_step`` and ``until`` as for ``release``. O(blocks).
 
         Returns:
             What became of it, by blocks.

@@ -524,7 +524,7 @@ class BlockPool:
     ) -> None:
         """Says of blocks in use how the request that releases them next ended.
 
-        A hint to policies that can use it (``hazard``), as ``finish_reason`` of ``CacheManager.release``. O(1) per block.
+        A hint to policies that can use it (``hazard``): see ``CacheManager.release``. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown.

@@ -32,7 +32,7 @@ const POLICIES: [(usize, usize, Make); 12] = [
     (75, 0, |blocks| boxed(Lrfu::new(blocks))),
     (40, 0, |blocks| boxed(Gdsf::new(blocks))),
     (111, 0, |blocks| boxed(Adaptive::new(blocks))),
-    (25, 253_000, |blocks| boxed(Hazard::new(blocks))),
+    (25, 328_500, |blocks| boxed(Hazard::new(blocks))),
 ];
 
 #[test]

@@ -8,6 +8,7 @@
 
 mod advice;
 mod convert;
+mod ended;
 mod enter;
 mod errors;
 mod events;

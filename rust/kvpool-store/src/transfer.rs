@@ -53,22 +53,26 @@ enum Source {
 /// Memory of a worker's own: for payloads that are staged, and for headers.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// Of one slot each, as many as transfers were on their way at once, each as large as the largest yet.
+    /// With slots for as many transfers as were on their way at once, each as large as the largest yet.
     arenas: Vec<Arc<Arena>>,
     pages: Vec<Box<Page>>,
 }
 
+/// Bytes of memory that a worker takes at least for payloads that are staged.
+const STAGED: u32 = 2 << 20;
+
 impl Memory {
     /// Pages for a payload of `len` bytes, that nothing else has.
     fn payload(&mut self, len: u32) -> Result<Writing, StoreError> {
-        let free = self.arenas.iter().position(|arena| arena.write(0).is_ok());
-        if let Some(at) = free {
-            if self.arenas[at].slot_bytes() >= len {
-                return self.arenas[at].write(0);
-            }
-            self.arenas.swap_remove(at);
+        // Too small ones go when nothing has them any more.
+        self.arenas.retain(|arena| arena.slot_bytes() >= len);
+        let free = |arena: &Arc<Arena>| (0..arena.slots()).find_map(|slot| arena.write(slot).ok());
+        if let Some(slot) = self.arenas.iter().find_map(free) {
+            return Ok(slot);
         }
-        let arena = Arena::new(1, len)?;
+        // A huge page full of them.
+        let slots = (STAGED / len.max(1)).clamp(1, 8);
+        let arena = Arena::new(slots, STAGED.max(slots * len).div_ceil(slots))?;
         self.arenas.push(Arc::clone(&arena));
         arena.write(0)
     }

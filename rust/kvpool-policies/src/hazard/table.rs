@@ -14,7 +14,7 @@
 //! would hide long gaps. The worth is Gittins' index of a block that is held until a horizon of its own choice: expected hits per tick.
 //! Before anything is learned it falls with age, the same for all classes: LRU.
 //!
-//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins^2): 0.4 us per class. 16 bytes per class and bin.
+//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins^2): 0.8 us per class. 16 bytes per class and bin.
 
 use super::age::{BINS, width};
 use super::class::CLASSES;

@@ -1,7 +1,6 @@
 //! `CacheManager`.
 
 mod batch;
-pub(crate) mod ended;
 pub(crate) mod step;
 
 use std::path::PathBuf;
@@ -21,6 +20,7 @@ use crate::advice;
 use crate::convert::{
     ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, ids, int, tokens, until_of,
 };
+use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};

@@ -16,12 +16,12 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::advice;
 use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
+use crate::ended;
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
-use crate::manager::ended;
 use crate::metrics;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};

@@ -272,3 +272,68 @@ fn popularity_drifts() {
         }
     });
 }
+
+/// `hazard` with a clock that says what `now` says of each request.
+fn timed(phases: &[Vec<Prompt>], now: impl Fn(usize) -> f64) -> Vec<Phase> {
+    let mut server = Server::new(kvpool_policies::HAZARD);
+    let run = |prompts: &Vec<Prompt>| {
+        let before = server.cached();
+        let (mut hits, mut asked) = (0, 0);
+        for prompt in prompts {
+            server.pool.advance_time(now(server.served)).unwrap();
+            hits += server.serve(prompt);
+            asked += prompt.len();
+        }
+        server.pool.check_invariants().unwrap();
+        let gone = before.difference(&server.cached()).count();
+        Phase {
+            hits: 100.0 * hits as f64 / asked as f64,
+            turnover: 100.0 * gone as f64 / before.len().max(1) as f64,
+        }
+    };
+    phases.iter().map(run).collect()
+}
+
+/// For an hour one set is popular, and within a minute another.
+#[test]
+fn hazard_follows_a_workload_that_drifts_within_a_minute() {
+    let phases = [working_set(1, 64, 3, 3600), working_set(2, 64, 3, 600), working_set(2, 64, 3, 3600)];
+    let figures =
+        timed(&phases, |served| if served < 3600 { served as f64 } else { 3600.0 + served as f64 / 10.0 });
+    println!("drift within a minute: {figures:?}");
+    let [old, minute, later] = figures[..] else { panic!() };
+    assert!(old.hits > 90.0 && minute.hits > 60.0 && later.hits > 90.0, "{old:?}, {minute:?}, {later:?}");
+}
+
+/// Ages that never grow would keep for ever what was used twice; so a clock that stands still is not believed.
+#[test]
+fn hazard_outlives_a_clock_that_stands_still() {
+    let phases = [working_set(1, 64, 3, 2000), working_set(2, 64, 3, 2000), working_set(3, 64, 3, 2000)];
+    let mut clocks: Vec<Box<dyn Fn(usize) -> f64>> = vec![Box::new(|_| 0.0), Box::new(|_| 1e9)];
+    // It runs, and stops in the middle.
+    clocks.push(Box::new(|served| (served as f64).min(1500.0)));
+    for now in clocks {
+        let figures = timed(&phases, now);
+        println!("a clock that stands still: {figures:?}");
+        // It is believed for 8 capacities of new blocks, and ages that do not grow keep the old set meanwhile.
+        assert!(figures[1].hits > 55.0 && figures[2].hits > 90.0, "{figures:?}");
+        assert!(figures[2].turnover > 60.0, "what was popular leaves: {figures:?}");
+    }
+}
+
+/// One tenant sends prompts that come once, ten blocks for each of the others' three.
+#[test]
+fn hazard_keeps_what_comes_back_from_a_tenant_that_floods() {
+    let hot = working_set(1, 48, 3, 4000);
+    let flooded: Vec<Prompt> =
+        hot.iter().cloned().zip(one_shot(1, 10, 4000)).flat_map(|(hot, once)| [hot, once]).collect();
+    let halves = [flooded[..4000].to_vec(), flooded[4000..].to_vec()];
+    let figures = timed(&halves, |served| served as f64 / 4.0);
+    let lru = {
+        let mut server = Server::new(EvictionPolicy::LRU);
+        halves.iter().map(|half| server.run(half)).collect::<Vec<_>>()
+    };
+    println!("one tenant floods: {figures:?}, lru {lru:?}");
+    // Of 100 blocks 23 can be hit.
+    assert!(figures[1].hits > lru[1].hits + 3.0 && figures[1].hits > 15.0, "{figures:?}, lru {lru:?}");
+}
