@@ -247,8 +247,10 @@ fn dead_sessions_leave() {
                 "{policy:?} does not stagnate: {phases:?}"
             );
         } else {
+            // `hazard` keeps what comes back late a little longer: a block in ten of a quarter.
+            let least = if policy == kvpool_policies::HAZARD { 85.0 } else { 90.0 };
             for phase in &phases[1..] {
-                assert!(phase.hits > 80.0 && phase.turnover > 85.0, "{policy:?} keeps the dead: {phases:?}");
+                assert!(phase.hits > 80.0 && phase.turnover > least, "{policy:?} keeps the dead: {phases:?}");
             }
         }
     });
