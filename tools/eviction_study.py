@@ -46,7 +46,7 @@ def jobs(traces: Path, work: Path, seeds: list[int], tuning: bool) -> list[Job]:
     for seed in seeds:
         folder = work / f"seed{seed}"
         if not folder.exists():
-            families = [sys.executable, traces / "families.py", folder, "--seed", str(seed)]
+            families = [sys.executable, str(traces / "families.py"), str(folder), "--seed", str(seed)]
             subprocess.run(families, check=True, stdout=sys.stderr)
         found += [(f"{path.stem} {seed}", path, [], POLICIES) for path in sorted(folder.glob("*.jsonl"))]
     return found

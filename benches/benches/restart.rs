@@ -45,7 +45,7 @@ fn restart(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("restart");
     group.sample_size(10).throughput(Throughput::Elements(image.blocks.len() as u64));
     group.bench_function("image", |bencher| {
-        bencher.iter_custom(|n| ran(n, || (), |()| full.image().unwrap()))
+        bencher.iter_custom(|n| ran(n, || (), |()| full.image().unwrap()));
     });
     group.bench_function("save", |bencher| bencher.iter(|| save(&index, &image, OURS, 0).unwrap()));
     let read = || load(&index, OURS).unwrap();
