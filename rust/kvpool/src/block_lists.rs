@@ -63,7 +63,7 @@ impl ListNumber for u16 {
 /// ```
 /// use kvpool::{BlockId, evictor::parts::BlockLists};
 /// let (a, b) = (BlockId::new(1), BlockId::new(2));
-/// let mut lists = BlockLists::new(2, 8)?;
+/// let mut lists: BlockLists = BlockLists::new(2, 8)?;
 /// lists.push_back(0, a);
 /// lists.push_front(1, b);
 /// assert!(!lists.push_back(1, a), "a block is on one list at a time");
