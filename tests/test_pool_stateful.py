@@ -67,6 +67,8 @@ class PoolMachine(RuleBasedStateMachine):
         retention = retention and eviction != "last-accessed"
         #: Whether the model knows the order of eviction.
         self.lru = eviction == "lru" and not retention
+        #: Whether something asks for the time: times to live, or a policy that measures ages.
+        self.timed = retention or eviction == "hazard"
         duplicates = duplicates if self.lru else "keep"
         self.hasher = kvpool.BlockHasher(block_size=BLOCK_SIZE, verify=verify)
         self.pool = kvpool.BlockPool(
@@ -361,14 +363,14 @@ class PoolMachine(RuleBasedStateMachine):
         )
         self.take([held] if held is not None else None)
 
-    def hint(self, call: Callable[[], Any]) -> Any:
-        """A call that may change the order of eviction and nothing else; without retention it is refused."""
+    def hint(self, call: Callable[[], Any], *, taken: bool | None = None) -> Any:
+        """A call that may change the order of eviction and nothing else. Unless it is taken, with retention, it is refused."""
         before = observe_pool(self.pool)
         result, _ = attempt(call)
         after = observe_pool(self.pool)
         order = 2  # of what is observed, the order of eviction
         assert (before[:order], before[order + 1 :]) == (after[:order], after[order + 1 :])
-        if self.pool.retention_stats() is None:
+        if not (self.pool.retention_stats() is not None if taken is None else taken):
             assert result in {kvpool.errors.NoRetentionError, kvpool.errors.InvalidBlockError}
             assert before == after
         self.compare()
@@ -386,10 +388,10 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(by=st.sampled_from([0.0, 1.0, 2.0, -1.0]))
     def advance_time(self, by: float) -> None:
         now = (self.now or 0.0) + by
-        result = self.hint(lambda: self.pool.advance_time(now))
+        result = self.hint(lambda: self.pool.advance_time(now), taken=self.timed)
         if isinstance(result, int):
             self.now = now
-        elif self.pool.retention_stats() is not None:
+        elif self.timed:
             assert result is kvpool.errors.TimeBackwardsError
             assert by < 0
 
