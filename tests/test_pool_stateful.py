@@ -364,7 +364,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.take([held] if held is not None else None)
 
     def hint(self, call: Callable[[], Any], *, taken: bool | None = None) -> Any:
-        """A call that may change the order of eviction and nothing else; refused unless taken: without retention."""
+        """A call that may change the order of eviction and nothing else; refused where nothing takes it."""
         before = observe_pool(self.pool)
         result, _ = attempt(call)
         after = observe_pool(self.pool)
