@@ -20,7 +20,7 @@ from rich.table import Table
 from kvpool.cli.problems import UsageError
 from kvpool.cli.store_bench import Measured, measure
 from kvpool.cli.store_servers import gc_server, is_server, show_server, verify_server
-from kvpool.cli.store_words import described, digests_kept, size_words
+from kvpool.cli.store_words import described, digests_kept, say_cleared, size_words
 from kvpool.cli.terminal import shown
 from kvpool.errors import StoreInUseError, StoreNotFoundError
 from kvpool.store import StoreFolder
@@ -221,14 +221,7 @@ def gc_command(
         "namespaces_forgotten": unused,
         "dry_run": dry_run,
     }
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-        return
-    verb = "would be cleared" if dry_run else "cleared"
-    typer.echo(
-        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces {verb}, "
-        f"{facts['kept']:,} kept"
-    )
+    say_cleared(facts, "cleared", as_json=as_json)
 
 
 @store_app.command("bench", epilog=_BENCH_EXAMPLES)

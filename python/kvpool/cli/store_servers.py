@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kvpool.cli.problems import UsageError
-from kvpool.cli.store_words import described, digests_kept, size_words
+from kvpool.cli.store_words import described, digests_kept, say_cleared, size_words
 from kvpool.cli.terminal import shown
 from kvpool.errors import InvalidArgumentError, StoreNotFoundError
 from kvpool.store.inspect import inspector_from_url
@@ -141,14 +141,7 @@ def gc_server(url: str, *, keep: list[str] | None, verify: bool, dry_run: bool, 
         "namespaces_forgotten": forgotten,
         "dry_run": dry_run,
     }
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-        return
-    verb = "would be removed" if dry_run else "removed"
-    typer.echo(
-        f"{counts['damaged']:,} damaged objects and {counts['other']:,} of other namespaces {verb}, "
-        f"{counts['kept']:,} kept; {found.others:,} things of others are not touched"
-    )
+    say_cleared(facts, "removed", f"; {found.others:,} things of others are not touched", as_json=as_json)
 
 
 def _open(url: str) -> Inspector:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from kvpool.cli.problems import UsageError
 from kvpool.cli.terminal import shown_name
@@ -11,7 +13,7 @@ from kvpool.cli.terminal import shown_name
 if TYPE_CHECKING:
     from kvpool.store import Namespace
 
-__all__ = ["described", "digests_kept", "size_words"]
+__all__ = ["described", "digests_kept", "say_cleared", "size_words"]
 
 
 def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]:
@@ -43,6 +45,18 @@ def described(namespace: Namespace | None) -> str:
     return (
         f"{model}, weights {weights}, {dtype}, blocks of {fields['block_size']} tokens by {algorithm}, "
         f"layers {layers}, heads {heads}"
+    )
+
+
+def say_cleared(facts: dict[str, Any], verb: str, more: str = "", *, as_json: bool) -> None:
+    """Say what ``gc`` has cleared, or would."""
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    verb = f"would be {verb}" if facts["dry_run"] else verb
+    typer.echo(
+        f"{facts['damaged']:,} damaged objects and {facts['of_other_namespaces']:,} of other namespaces {verb}, "
+        f"{facts['kept']:,} kept{more}"
     )
 
 

@@ -14,7 +14,10 @@
 use std::fmt;
 use std::ops::Deref;
 
-use kvpool::{BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError};
+use kvpool::{
+    BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError, PoolImage,
+    Restored, SavedBlock,
+};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
 use kvpool_record::{
     Check, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
@@ -182,7 +185,44 @@ impl<S: Recordable> Journaled<S> {
     }
 }
 
+impl Journaled<BlockPool> {
+    /// [`BlockPool::restore`], which is no operation of a journal.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as [`BlockPool::restore`].
+    pub fn restore(
+        &mut self,
+        image: &PoolImage,
+        elapsed: f64,
+        agrees: impl FnMut(&SavedBlock) -> bool,
+    ) -> Result<Restored, PoolError> {
+        self.check_no_journal()?;
+        self.subject.restore(image, elapsed, agrees)
+    }
+}
+
+impl Journaled<CacheManager> {
+    /// [`CacheManager::restore`], which is no operation of a journal.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is a journal: its replay would not begin warm; and as [`CacheManager::restore`].
+    pub fn restore(
+        &mut self,
+        image: &PoolImage,
+        elapsed: f64,
+        agrees: impl FnMut(&SavedBlock) -> bool,
+    ) -> Result<Restored, ManagerError> {
+        self.check_no_journal()?;
+        self.subject.restore(image, elapsed, agrees)
+    }
+}
+
 impl<S> Journaled<S> {
+    fn check_no_journal(&self) -> Result<(), PoolError> {
+        let refused = || PoolError::config("journal", "on", "none: its replay would not begin warm");
+        if self.journal.is_some() { Err(refused()) } else { Ok(()) }
+    }
+
     /// The journal, if there is one: how long it is, and whether it stopped.
     #[must_use]
     pub fn journal(&self) -> Option<&Journal> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, Computed, EvictionPolicy, HashCursor, Loaded, ManagerConfig,
-    ManagerError, PoolError, PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
+    ManagerError, PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
 };
 use kvpool_journal::ops::manager as op;
 use kvpool_journal::{Journaled, Recordable};
@@ -76,7 +76,7 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| CacheManager::image(manager))
     }
 
-    /// Makes a new manager what an image says. A journal would not lead there.
+    /// Makes a new manager what an image says.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -84,14 +84,7 @@ impl PyCacheManager {
         elapsed: f64,
         agrees: impl FnMut(&SavedBlock) -> bool + Send,
     ) -> PyResult<Restored> {
-        self.run(py, LONG, |manager| {
-            if manager.journal().is_some() {
-                return Err(
-                    PoolError::config("journal", "on", "none: its replay would not begin warm").into()
-                );
-            }
-            manager.unrecorded(|manager| manager.restore(image, elapsed, agrees))
-        })
+        self.run(py, LONG, |manager| manager.restore(image, elapsed, agrees))
     }
 
     /// Runs an operation whose size only the manager knows.

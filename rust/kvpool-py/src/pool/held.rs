@@ -134,7 +134,7 @@ impl PyBlockPool {
         self.run(py, LONG, |pool| BlockPool::image(pool))
     }
 
-    /// Makes a new pool what an image says. A journal would not lead there.
+    /// Makes a new pool what an image says.
     pub(crate) fn restore_image(
         &self,
         py: Python<'_>,
@@ -142,11 +142,9 @@ impl PyBlockPool {
         elapsed: f64,
         agrees: impl FnMut(&SavedBlock) -> bool + Send,
     ) -> PyResult<Restored> {
-        self.run(py, LONG, |pool| {
-            if pool.journaled().is_some_and(|pool| pool.journal().is_some()) {
-                return Err(PoolError::config("journal", "on", "none: its replay would not begin warm"));
-            }
-            pool.unrecorded(|pool| pool.restore(image, elapsed, agrees))
+        self.run(py, LONG, |pool| match pool {
+            Entered::Own(pool) => pool.restore(image, elapsed, agrees),
+            Entered::Tier(pool) => pool.restore(image, elapsed, agrees),
         })
     }
 

@@ -337,13 +337,8 @@ impl CacheManager {
     /// As [`Self::release`]; [`ManagerError::NamedTwice`].
     pub fn release_batch(&mut self, ids: &[RequestRef<'_>], until: impl Into<Until>) -> Result<()> {
         let until = until.into();
-        self.tiers.device().check_until(until)?;
-        // The rows of the decode step before are those of the one behind, too.
-        let step = std::mem::take(&mut self.rows);
-        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
-        let slots = std::mem::replace(&mut self.rows, step);
-        known?;
         let leaving = Leaving { until, ..Leaving::default() };
+        let slots = self.releasable_batch(ids, until)?;
         slots.into_iter().try_for_each(|slot| self.release_slot(slot, leaving).map(drop))
     }
 
@@ -358,16 +353,22 @@ impl CacheManager {
         until: impl Into<Until>,
     ) -> Result<()> {
         let until = until.into();
-        self.tiers.device().check_until(until)?;
         let ids: Vec<_> = ended.iter().map(|&(id, _)| id).collect();
-        let step = std::mem::take(&mut self.rows);
-        let known = self.resolve_batch(&ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
-        let slots = std::mem::replace(&mut self.rows, step);
-        known?;
+        let slots = self.releasable_batch(&ids, until)?;
         slots.into_iter().zip(ended).try_for_each(|(slot, &(_, signal))| {
             let leaving = Leaving { until, signal, ..Leaving::default() };
             self.release_slot(slot, leaving).map(drop)
         })
+    }
+
+    /// The slots of a batch that can be released.
+    fn releasable_batch(&mut self, ids: &[RequestRef<'_>], until: Until) -> Result<Vec<usize>> {
+        self.tiers.device().check_until(until)?;
+        // The rows of the decode step before are those of the one behind, too.
+        let step = std::mem::take(&mut self.rows);
+        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
+        let slots = std::mem::replace(&mut self.rows, step);
+        known.map(|()| slots)
     }
 
     /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted how, while something is on its
