@@ -34,6 +34,7 @@ if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.headless_browser import BrowserError, Evaluate, HeadlessBrowser, Shot, Until
+from tools.markdown_links import with_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,9 +141,6 @@ def navigation(pages: set[str], modules: list[str]) -> list[object]:
     return nav
 
 
-_LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
-
-
 def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
     """Make the links of a page those of the site: to other pages; what is no page is named and not linked."""
 
@@ -164,9 +162,7 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
         words: str = match["words"]
         return words if words.strip("`") == name else f"{words} (`{name}`)"
 
-    # What stands in a block of code is no link.
-    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if part.startswith("```") else _LINK.sub(replaced, part) for part in parts)
+    return with_links(text, replaced)
 
 
 def _titled(words: str, path: Path, root: Path) -> str:

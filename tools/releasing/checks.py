@@ -21,6 +21,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from tools.cargo_tools import CheckFailedError, call, require
+from tools.markdown_links import links
 from tools.releasing.notices import NOTICES, STD_NOTICES, Linked
 from tools.releasing.wheel import digest
 
@@ -116,6 +117,19 @@ def check_metadata(path: Path) -> str:
         if point not in points.replace(" ", ""):
             raise CheckFailedError(f"{path.name} has no entry point {point}")
     return f"needs no package; extras {', '.join(metadata.get_all('Provides-Extra', []))}"
+
+
+def check_description(path: Path) -> str:
+    """What an index shows has no link to a file that it has not."""
+    files = read(path)
+    name = r"kvpool-[^/]*\.dist-info/METADATA" if path.suffix == ".whl" else r"kvpool-[^/]*/PKG-INFO"
+    page = Parser().parsestr(files[only(files, name)].decode()).get_payload()
+    if not isinstance(page, str) or not page.strip():
+        raise CheckFailedError(f"{path.name} has no description")
+    targets = [link["target"] for link in links(page)]
+    if wrong := [target for target in targets if not target.startswith(("https://", "mailto:", "#"))]:
+        raise CheckFailedError(f"{path.name}: its description links to {', '.join(wrong)}")
+    return f"description with {len(targets)} links, all absolute" if targets else "description: NO LINKS, no repository"
 
 
 def check_notices(path: Path, crates: list[Linked]) -> str:
