@@ -25,7 +25,7 @@ if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.cargo_tools import ROOT, CheckFailedError
-from tools.releasing import checks, description, notices, report, running, tree, wheel
+from tools.releasing import checks, description, musl, notices, report, running, tree, wheel
 from tools.releasing.targets import ALL, SDIST, TARGETS, MissingError, Target, host_target
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class Release:
 
     def musl(self, target: Target) -> Path:
         """The C library that a wheel for musl is looked at with."""
-        return running.musl_library(target.machine, self.work / "debian")
+        return musl.library(target.machine, self.work / "debian")
 
     def run(self, path: Path, target: Target) -> list[str]:
         """Whatever this machine can run it in."""
         if target.is_native:
             return running.run_native(path, target, self.pythons)
         if target.is_musl:
-            return [running.run_in_container(path)]
+            return [running.run_musl(path, target, self.work / "debian")]
         if not target.is_abi3:
             raise MissingError(f"no {target.python} for {target.machine} is here")
         return [running.run_emulated(path, target, self.work / "debian")]
