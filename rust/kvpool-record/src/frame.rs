@@ -188,7 +188,7 @@ pub struct JournalReader<'a> {
 }
 
 impl<'a> JournalReader<'a> {
-    /// Reads the header, and checks every frame: of bytes, or of a [`JournalFile`], of which it holds a frame at a time. O(bytes).
+    /// Reads the header, and checks every frame: of bytes, or of a [`crate::JournalFile`], of which it holds a frame at a time. O(bytes).
     ///
     /// # Errors
     /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
