@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import stat
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,3 +151,13 @@ def test_a_wheel_for_musl_runs_in_a_container_of_its_machine_or_in_that_python(
     loader, root, program = Path("/musl/lib/ld-musl.so.1"), Path("/musl"), Path("/x/usr/bin/python3.11")
     command = (loader, program) if native else (Path("qemu"), "-L", root, program)
     assert given == [(command, {"PYTHONHOME": "/x/usr"})]
+
+
+def test_a_compiler_does_without_what_is_of_this_machine(tmp_path: Path) -> None:
+    script = tmp_path / "cc"
+    script.write_text(musl._SCRIPT.format(line="printf '%s\\n' -target x"))
+    kept = ["-I/usr/src/kvpool/Include", "-I.", "-DA=b c", "-Lbuild", "", "-lm"]
+    gone = ["-I/usr/include", "-I/usr/include/x86_64-linux-gnu", "-I/usr/local/include", "-L/usr/lib", "-L/lib/x"]
+    words = [word for pair in zip(kept, [*gone, "-c"], strict=True) for word in pair]
+    done = subprocess.run(["sh", str(script), *words], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["-target", "x", *kept, "-c", ""]

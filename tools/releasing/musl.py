@@ -36,6 +36,15 @@ _ANSWERS: Final = {
 #: zig takes care that builds are the same everywhere; CPython says when it was built.
 _FLAGS: Final = ("-dynamic", "-Wno-date-time", "-fno-sanitize=undefined")
 
+#: A compiler that does without the headers and libraries of this machine, which CPython's setup.py names all the same.
+_SCRIPT: Final = """#!/bin/sh
+for word do
+  shift
+  case "$word" in -I/usr/include* | -I/usr/local/* | -L/usr/lib* | -L/usr/local/* | -L/lib*) ;; *) set -- "$@" "$word" ;; esac
+done
+exec {line} "$@"
+"""
+
 
 def library(machine: str, folder: Path) -> Path:
     """musl's C library for a machine, out of Debian's package."""
@@ -76,7 +85,7 @@ def build(machine: str, folder: Path, root: Path) -> None:
         environment = {
             **{key: str(path) for key, path in tools.items()},
             "READELF": readelf,
-            # It knows the libraries of this machine, which are none of that one's: modules that need some are left out.
+            # It knows this machine's libraries: modules that need some are left out.
             "PKG_CONFIG": "false",
             "CONFIG_SITE": str(answers),
             "CFLAGS": "-O1 -g0",
@@ -109,7 +118,7 @@ def compilers(folder: Path, machine: str) -> dict[str, Path]:
         more = ("-target", f"{machine}-linux-musl", *_FLAGS) if name in ("CC", "CXX") else ()
         line = shlex.join([sys.executable, "-m", "ziglang", *words, *more])
         made[name] = folder / words[0]
-        made[name].write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
+        made[name].write_text(_SCRIPT.format(line=line), encoding="utf-8")
         made[name].chmod(0o755)
     return made
 
