@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from tools.releasing.targets import Target
 
-#: Bytes of a wheel, of the source distribution.
-LARGEST: Final = 4_000_000
+#: Bytes of a wheel, of the source distribution. Below 4 MB only with bindings that are built for size, and slower by a fifth inside vLLM.
+LARGEST: Final = 4_500_000
 #: Folders of people: no path below them belongs into anything that is shipped.
 _HOMES: Final = re.compile(rb"/(?:home|root|Users)/[\w.][^\0\s\"']{0,80}")
 _EXTENSIONS: Final = {"cp311-abi3": r"kvpool/_core\.abi3\.so", "cp314-cp314t": r"kvpool/_core\.cpython-314t[^/]*\.so"}
@@ -59,7 +59,7 @@ def check_size(path: Path) -> str:
     size = path.stat().st_size
     if size >= LARGEST:
         raise CheckFailedError(f"{path.name} has {size:,} bytes, the limit is {LARGEST:,}")
-    return f"{size / 1e6:.2f} MB, under {LARGEST / 1e6:.0f}"
+    return f"{size / 1e6:.2f} MB, under {LARGEST / 1e6:.1f} MB"
 
 
 def check_paths(path: Path, private: Iterable[Path]) -> str:
