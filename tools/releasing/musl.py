@@ -40,7 +40,10 @@ _FLAGS: Final = ("-dynamic", "-Wno-date-time", "-fno-sanitize=undefined")
 _SCRIPT: Final = """#!/bin/sh
 for word do
   shift
-  case "$word" in -I/usr/include* | -I/usr/local/* | -L/usr/lib* | -L/usr/local/* | -L/lib*) ;; *) set -- "$@" "$word" ;; esac
+  case "$word" in
+    -I/usr/include* | -I/usr/local/* | -L/usr/lib* | -L/usr/local/* | -L/lib*) ;;
+    *) set -- "$@" "$word" ;;
+  esac
 done
 exec {line} "$@"
 """
@@ -76,17 +79,23 @@ def build(machine: str, folder: Path, root: Path) -> None:
     readelf = shutil.which("readelf")
     if not has_zig() or readelf is None or shutil.which("make") is None:
         raise MissingError("no Python over musl: building one takes the package ziglang, make and readelf")
-    source = fetch_source(f"python{VERSION}", folder / "sources")
+    source, zlib = (fetch_source(package, folder / "sources") for package in (f"python{VERSION}", "zlib"))
     with tempfile.TemporaryDirectory(dir=folder) as name:
         here = Path(name)
-        tools = compilers(here, machine)
+        tools = {key: str(path) for key, path in compilers(here, machine).items()}
+        # It is built where its sources are, and linked in.
+        inner = shutil.copytree(zlib, here / "zlib")
+        run(inner / "configure", "--static", cwd=inner, environment={**tools, "CFLAGS": "-O1 -fPIC"})
+        run("make", "libz.a", cwd=inner, environment=tools)
         answers = here / "config.site"
         answers.write_text("".join(f"{key}={value}\n" for key, value in _ANSWERS.items()), encoding="utf-8")
         environment = {
-            **{key: str(path) for key, path in tools.items()},
+            **tools,
             "READELF": readelf,
             # It knows this machine's libraries: modules that need some are left out.
             "PKG_CONFIG": "false",
+            "ZLIB_CFLAGS": f"-I{inner}",
+            "ZLIB_LIBS": f"-L{inner} -lz",
             "CONFIG_SITE": str(answers),
             "CFLAGS": "-O1 -g0",
         }
@@ -94,7 +103,14 @@ def build(machine: str, folder: Path, root: Path) -> None:
         options = [f"--host={triple}", f"--build={os.uname().machine}-pc-linux-gnu", f"--with-build-python={host}"]
         options += ["--prefix=/usr", "--without-ensurepip", "--disable-test-modules", "--disable-ipv6"]
         fresh = here / "root"
-        run(source / "configure", *options, cwd=here, environment=environment)
+        # Modules of others are found by this name, which CPython has only from 3.13 on; distributions add it.
+        configure = here / "configure"
+        named = re.sub(
+            rf"^(\s*{machine}-linux)-gnu$", r"\1-musl", (source / "configure").read_text(), flags=re.MULTILINE
+        )
+        configure.write_text(named)
+        configure.chmod(0o755)
+        run(configure, f"--srcdir={source}", *options, cwd=here, environment=environment)
         run("make", f"-j{os.cpu_count() or 1}", cwd=here, environment=environment)
         run("make", "install", f"DESTDIR={fresh}", cwd=here, environment=environment)
         shutil.rmtree(root, ignore_errors=True)
