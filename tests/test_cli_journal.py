@@ -333,11 +333,11 @@ def test_the_size_of_a_long_test_is_said_before_it_is_written(
 
 #: A command, and how much memory it may take beside a file, as a multiple of the journal.
 MEMORY = [
-    ("replay", 10),
-    ("bisect", 10),
+    ("replay", 12),
+    ("bisect", 12),
     ("shrink", 55),
-    ("export --rust", 18),
-    ("export --python", 18),
+    ("export --rust", 20),
+    ("export --python", 20),
 ]
 
 

@@ -1,6 +1,7 @@
 //! Replay: every operation again, on this build, with every answer and every digest compared.
 //!
-//! Costs: memory for the pool, 40 to 60 bytes per distinct content that the journal names, and a frame of its file.
+//! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how much), and a
+//! frame of its file.
 
 use kvpool_record::{Entry, JournalReader, JournalSource, Subject as Kind, Tail};
 
