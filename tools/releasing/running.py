@@ -23,11 +23,10 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tools.cargo_tools import ROOT, CheckFailedError, call, require
+from tools.cargo_tools import ROOT, CheckFailedError, call, cargo_home, require
 from tools.releasing import musl
 from tools.releasing.debian import fetch
 from tools.releasing.targets import MissingError
-from tools.releasing.wheel import cargo_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
