@@ -67,7 +67,7 @@ impl ListNumber for u16 {
 /// lists.push_back(0, a);
 /// lists.push_front(1, b);
 /// assert!(!lists.push_back(1, a), "a block is on one list at a time");
-/// assert_eq!((lists.list_of(a), lists.front(1), lists.len(0)), (Some(0), Some(b), 1));
+/// assert_eq!((lists.list_of(a), lists.front(1), lists.back(1), lists.len(0)), (Some(0), Some(b), Some(b), 1));
 /// assert_eq!(lists.pop_front(0), Some(a));
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```
@@ -133,6 +133,13 @@ impl<N: ListNumber> BlockLists<N> {
     pub fn front(&self, list: usize) -> Option<BlockId> {
         let front = self.lists.get(list)?.front()?;
         (!self.torn && self.is_on(list, front.get())).then_some(front)
+    }
+
+    /// The block at the back of `list`.
+    #[must_use]
+    pub fn back(&self, list: usize) -> Option<BlockId> {
+        let back = self.lists.get(list)?.back()?;
+        (!self.torn && self.is_on(list, back.get())).then_some(back)
     }
 
     fn is_on(&self, list: usize, block: u32) -> bool {

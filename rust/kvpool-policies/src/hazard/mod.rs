@@ -4,7 +4,8 @@
 //! how long the answer was, and how the request ended, if anybody says so (`class`). Of every class it is counted at which ages
 //! blocks came back and how many lived through these ages without (`age`, `table`); what was evicted is remembered for a while,
 //! with its class, so that early eviction hides nothing (`memory`). From these follows what a block of the class is worth at any age:
-//! expected hits per second from now on. The victim is the oldest block of the class whose oldest is worth least (`tails`).
+//! expected hits per second from now on. The victim is what is worth least of the oldest and the newest block of each class (`ends`,
+//! `tails`): what comes back after a long time is worth more the nearer that is, and of a loop that does not fit the newest goes.
 //!
 //! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`kvpool::Closed`] sees
 //! to it. Without one, in stream form, parents that went first would break what is behind them: there, of one release,
@@ -22,8 +23,9 @@
 //! Parameters: none. Integers only; the same calls give the same order on any host. How the constants were chosen, figures and limits:
 //! `docs/eviction-study.md`.
 //!
-//! Cost: O(1) per block, O(classes) for the first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a
-//! capacity, 0.8 us per class seen. 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too.
+//! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
+//! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, 0.8 us per class seen.
+//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
 //! hits the same.
@@ -31,12 +33,14 @@
 mod age;
 mod class;
 mod clock;
+mod ends;
 mod memory;
 mod table;
 mod tails;
 
 use class::{CLASSES, History};
 use clock::Clock;
+use ends::Ends;
 use kvpool::evictor::parts::{BlockLists, ensure, try_reserve};
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError, Release, Signal};
 use memory::{EVERY, Ghost, Memory};
@@ -133,11 +137,11 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Takes `block` off its list, and notes if another is the oldest there.
+    /// Takes `block` off its list, and notes if another is the oldest there, or the newest.
     #[inline]
     fn unlist(&mut self, block: BlockId) -> bool {
         let Some(list) = self.lists.list_of(block) else { return false };
-        if self.lists.front(list) == Some(block) {
+        if self.lists.front(list) == Some(block) || self.lists.back(list) == Some(block) {
             self.tails.change(list as u16);
         }
         self.lists.remove(block).is_some()
@@ -146,9 +150,7 @@ impl Hazard {
     #[inline]
     fn list(&mut self, class: u16, block: BlockId, first: bool) {
         let list = usize::from(class);
-        if first || self.lists.is_empty(list) {
-            self.tails.change(class);
-        }
+        self.tails.change(class);
         if first {
             self.lists.push_front(list, block);
         } else {
@@ -275,7 +277,10 @@ impl Policy for Hazard {
         }
         self.share = class::share(length, known);
         self.behind = None;
-        self.closed = !release.blocks.is_empty();
+        if self.closed == release.blocks.is_empty() {
+            self.closed = !self.closed;
+            self.tails.change_all();
+        }
     }
 
     fn release(&mut self, block: BlockId) {
@@ -297,18 +302,17 @@ impl Policy for Hazard {
             self.ranked = self.clock.now();
             self.tails.change_all();
         }
-        let (lists, states, clock, table) = (&self.lists, &self.states, self.clock, &self.table);
-        self.tails.rank(|class| {
-            let oldest = lists.front(class.into()).and_then(|oldest| states.get(oldest.index()));
-            oldest.map_or(tails::EMPTY, |oldest| {
-                let age = clock.age(oldest.stamp);
-                u64::from(table.worth(class, age::bin(age))) << 32 | u64::from(u32::MAX - age)
-            })
-        });
-        let class = self.tails.lowest()?;
-        let victim = self.lists.front(class.into())?;
+        let ends = Ends {
+            lists: &self.lists,
+            states: &self.states,
+            clock: self.clock,
+            table: &self.table,
+            both: self.closed,
+        };
+        self.tails.rank(|class| ends.least(class).map_or(tails::EMPTY, |(rank, _)| rank));
+        let (_, victim) = ends.least(self.tails.lowest()?)?;
         self.unlist(victim);
-        let age = clock.age(self.states.get(victim.index())?.stamp);
+        let age = self.clock.age(self.states.get(victim.index())?.stamp);
         self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
         Some(victim)
     }

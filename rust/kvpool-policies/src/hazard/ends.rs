@@ -1,0 +1,73 @@
+//! `Ends`: the blocks that a class may give up.
+//!
+//! Owns: which they are, and how they rank. The oldest of a class is worth least where the hazard falls with age, as that of most does. Where
+//! content comes back after a long time, the hazard rises, and the newest is worth least: it would have to be held the longest.
+//! In a loop larger than the cache, oldest first never hits; newest first keeps a part of it.
+//!
+//! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`kvpool::Closed`]
+//! does: it puts the block aside, and what hangs on it, until the end of the chain is found and goes.
+//!
+//! Costs: two lookups of worths, O(1).
+
+use super::State;
+use super::age;
+use super::clock::Clock;
+use super::table::Table;
+use kvpool::BlockId;
+use kvpool::evictor::parts::BlockLists;
+
+#[derive(Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub(super) lists: &'a BlockLists<u16>,
+    pub(super) states: &'a [State],
+    pub(super) clock: Clock,
+    pub(super) table: &'a Table,
+    /// The newest may go, too.
+    pub(super) both: bool,
+}
+
+impl Ends<'_> {
+    /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
+    #[inline]
+    pub(super) fn least(self, class: u16) -> Option<(u64, BlockId)> {
+        let rank = |block: BlockId| {
+            let age = self.clock.age(self.states.get(block.index())?.stamp);
+            let worth = self.table.worth(class, age::bin(age));
+            Some((u64::from(worth) << 32 | u64::from(u32::MAX - age), block))
+        };
+        let oldest = self.lists.front(class.into()).and_then(rank)?;
+        let newest = self.both.then(|| self.lists.back(class.into())).flatten().and_then(rank);
+        Some(newest.filter(|newest| newest.0 < oldest.0).unwrap_or(oldest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::UNKNOWN;
+    use super::*;
+
+    #[test]
+    fn what_comes_back_late_goes_newest_first_and_what_falls_off_oldest_first() {
+        let (old, new) = (BlockId::new(1), BlockId::new(2));
+        let mut lists = BlockLists::new(4, 3).unwrap();
+        let mut states = vec![UNKNOWN; 3];
+        let mut clock = Clock::default();
+        clock.tell(0.0);
+        clock.tell(20.0);
+        states[new.index()].stamp = clock.now();
+        let mut table = Table::new().unwrap();
+        table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute,
+        table.event(2, age::bin(age::SECOND), 1000); // class 2 after a second
+        table.learn();
+        for (class, both, least) in
+            [(1, true, new), (1, false, old), (2, true, old), (2, false, old), (3, true, old)]
+        {
+            lists.clear();
+            lists.push_back(class, old);
+            lists.push_back(class, new);
+            let ends = Ends { lists: &lists, states: &states, clock, table: &table, both };
+            assert_eq!(ends.least(class as u16).map(|(_, block)| block), Some(least), "{class}, {both}");
+            assert_eq!(ends.least(0), None);
+        }
+    }
+}
