@@ -304,7 +304,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", action="append", choices=["redis", "s3", "mooncake"], help="a server; can be repeated"
     )
     parser.add_argument("--mib", type=float, default=1.0, help="MiB of an object (default: 1)")
-    parser.add_argument("--packages", type=Path, help="a folder with packages of the servers")
+    parser.add_argument(
+        "--packages", type=lambda text: Path(text).resolve(), help="a folder with packages of the servers"
+    )
     options = parser.parse_args(arguments)
     if options.packages:
         sys.path.append(str(options.packages))
