@@ -348,8 +348,8 @@ wheel: $(BIN)/python ## An abi3 wheel in dist/
 supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
 	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
 
-release: $(VENV)/.release ## All that is shipped, in dist/release: built, looked into, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REQUIRE_ALL=1 PYTHONS="..."
-	$(BIN)/python tools/release.py $(TARGETS) $(if $(TAG),--tag $(TAG)) $(if $(REQUIRE_ALL),--require-all) $(addprefix --python ,$(PYTHONS))
+release: $(VENV)/.release ## All that is shipped, in dist/release: built, looked into, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REPOSITORY=https://... REQUIRE_ALL=1 PYTHONS="..."
+	$(BIN)/python tools/release.py $(TARGETS) $(if $(TAG),--tag $(TAG)) $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(REQUIRE_ALL),--require-all) $(addprefix --python ,$(PYTHONS))
 
 release-host: $(VENV)/.release ## Of that, the source distribution and the wheel of this machine
 	$(BIN)/python tools/release.py --host $(addprefix --python ,$(PYTHONS))

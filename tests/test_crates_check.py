@@ -105,6 +105,10 @@ def test_what_only_tests_need_may_stay_behind() -> None:
     assert crates_check.check_manifests([package("a", dependencies=tests_need)])
 
 
+#: What an archive has to have.
+WANTED = ("Cargo.toml", "Cargo.lock", "LICENSE", "README.md", "src/lib.rs")
+
+
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     files = {
@@ -124,6 +128,35 @@ def pack(path: Path, files: dict[str, bytes]) -> Path:
             member.size = len(text)
             packed.addfile(member, io.BytesIO(text))
     return path
+
+
+def test_each_run_packs_in_a_folder_of_its_own_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cargo never looks again at a version that a registry in a folder has had."""
+    sources = tmp_path / "home" / "registry" / "src"
+    for known in ("index.org-1", "-2"):
+        (sources / known).mkdir(parents=True)
+    monkeypatch.setenv("CARGO_HOME", str(tmp_path / "home"))
+    folders: list[Path] = []
+
+    def call(*_: object, **given: str) -> subprocess.CompletedProcess[str]:
+        folder = Path(given["CARGO_TARGET_DIR"])
+        assert list(folder.iterdir()) == []
+        folders.append(folder)
+        (folder / "package").mkdir()
+        pack(folder / "package" / "a-1.2.3.crate", dict.fromkeys(WANTED, b""))
+        (sources / f"-{len(folders) + 2}" / "a-1.2.3").mkdir(parents=True)
+        return subprocess.CompletedProcess([], int(len(folders) == 3), "")
+
+    monkeypatch.setattr(crates_check, "call", call)
+    for _ in range(2):
+        assert "a 0 KiB" in crates_check.check_packages([package("a")], tmp_path / "clone", tmp_path)
+    with pytest.raises(CheckFailedError):
+        crates_check.check_packages([package("a")], tmp_path / "clone", tmp_path)
+    assert len(set(folders)) == 3
+    assert not [folder for folder in folders if folder.exists()]
+    assert {path.name for path in sources.iterdir()} == {"index.org-1", "-2"}
 
 
 def test_an_archive_has_what_it_has_to_have_and_no_path_of_the_machine(archive: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from tests.documented import Example, commands, examples, inside, matches, parse
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+#: The README's are run by ``test_readme.py``; the other documents of the root have a reason in ``tools/docs_site.py``.
+WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
 #: Blocks that are neither run nor commands.
 OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
 
@@ -28,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
 def test_a_page_has_an_example_and_all_of_them_run(page: Path, folder: Path) -> None:
     names: dict[str, Any] = {}
     ran = 0

@@ -9,11 +9,14 @@ import ast
 import doctest
 import importlib
 import json
+import re
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests import test_docs
+from tests.documented import examples
 from tools import docs_pictures, docs_site
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,6 +101,22 @@ def test_every_page_of_the_api_has_an_example_that_runs() -> None:
         files += [path for path in (ROOT / "python/kvpool/_core").glob("*.pyi") if path.stem == topic]
         assert any(">>> " in path.read_text(encoding="utf-8") for path in files), module
     assert doctest.testmod(importlib.import_module("kvpool.errors")) == (0, 4)
+
+
+def test_every_other_page_has_one_or_a_reason() -> None:
+    """Pages of ``docs/`` and SECURITY.md are run by test_docs.py, the README by test_readme.py."""
+    ran = {path.name for path in test_docs.WITH_EXAMPLES} | {"README.md"}
+    assert {Path(name).stem for name in ran} >= PAGES
+    assert set(docs_site.ROOT_PAGES) == (ran & set(docs_site.ROOT_PAGES)) | set(docs_site.NO_EXAMPLE)
+    for name, why in docs_site.NO_EXAMPLE.items():
+        assert why, name
+        assert not [example for example in examples(ROOT / name) if example.runs], f"{name}: an example that is not run"
+
+
+def test_the_architecture_names_every_crate() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    crates = {path.name for path in (ROOT / "rust").iterdir() if (path / "Cargo.toml").exists()}
+    assert crates == set(re.findall(r"rust/([\w-]+)", text.split("```")[1]))
 
 
 def test_public_modules_are_documented() -> None:

@@ -60,6 +60,11 @@ def cargo() -> str:
     return os.environ.get("CARGO", "cargo")
 
 
+def cargo_home() -> Path:
+    """Where cargo keeps what it has fetched."""
+    return Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
+
+
 def is_wanted(program: Path, name: str, version: str) -> bool:
     """Whether a program is there and is the version that is wanted."""
     if not os.access(program, os.X_OK):

@@ -31,7 +31,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.cargo_tools import ROOT, CheckFailedError, SkippedError, call, cargo, find_cargo_tool, require, run_checks
+from tools.cargo_tools import (
+    ROOT,
+    CheckFailedError,
+    SkippedError,
+    call,
+    cargo,
+    cargo_home,
+    find_cargo_tool,
+    require,
+    run_checks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,17 +118,30 @@ def packages_of(crates: Sequence[Crate]) -> list[str]:
 
 
 def check_packages(crates: list[Crate], clone: Path, target: Path) -> str:
-    """Archives of all, each built against the archives of the others."""
-    # What is there from before is not what this commit packs.
-    shutil.rmtree(target / "package", ignore_errors=True)
-    command = (cargo(), "package", "--locked", "--quiet", *packages_of(crates))
-    require(call(*command, cwd=clone, CARGO_TARGET_DIR=str(target)), "cargo package")
-    sizes = []
-    for crate in crates:
-        archive = target / "package" / f"{crate.name}-{crate.version}.crate"
-        look_into(archive, crate, forbidden=[str(clone), str(ROOT), str(Path.home())])
-        sizes.append(f"{crate.name} {archive.stat().st_size / 1024:.0f} KiB")
+    """Archives of all, each built against the archives of the others.
+
+    Those lie in a registry below the folder that cargo builds in, and cargo takes what a registry has of a version for
+    what it will ever have: in a folder that was used before, it builds against the archives of another commit.
+    """
+    before = set(unpacked())
+    with tempfile.TemporaryDirectory(dir=target) as fresh:
+        command = (cargo(), "package", "--locked", "--quiet", *packages_of(crates))
+        try:
+            require(call(*command, cwd=clone, CARGO_TARGET_DIR=fresh), "cargo package")
+        finally:
+            for left in set(unpacked()) - before:
+                shutil.rmtree(left, ignore_errors=True)
+        sizes = []
+        for crate in crates:
+            archive = Path(fresh, "package", f"{crate.name}-{crate.version}.crate")
+            look_into(archive, crate, forbidden=[str(clone), str(ROOT), str(Path.home())])
+            sizes.append(f"{crate.name} {archive.stat().st_size / 1024:.0f} KiB")
     return f"each builds from its archive: {', '.join(sizes)}"
+
+
+def unpacked() -> list[Path]:
+    """What cargo has unpacked of registries that are folders: they have no host, which the names begin with."""
+    return [path for kind in ("src", "cache", "index") for path in (cargo_home() / "registry" / kind).glob("-*")]
 
 
 def look_into(archive: Path, crate: Crate, forbidden: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.cargo_tools import ROOT, CheckFailedError
-from tools.releasing import checks, notices, report, running, tree, wheel
+from tools.releasing import checks, description, musl, notices, report, running, tree, wheel
 from tools.releasing.targets import ALL, SDIST, TARGETS, MissingError, Target, host_target
 
 if TYPE_CHECKING:
@@ -40,11 +40,13 @@ WORK: Final = ROOT / "target" / "release-build"
 class Release:
     """One release: where it is built, and what it is of."""
 
-    def __init__(self, work: Path, out: Path, pythons: list[str]) -> None:
+    def __init__(self, work: Path, out: Path, pythons: list[str], repository: str = "", tag: str = "") -> None:
         self.tree, self.objects = work / "sources", work / "objects"
         self.out, self.work, self.pythons = out, work, pythons
         self.version = tree.version()
         self.commit, self.seconds = tree.commit()
+        #: What links of the description lead to.
+        self.repository, self.revision = repository, tag or self.commit
 
     def prepare(self) -> None:
         """Lays the sources, with the notices of every wheel that there is."""
@@ -55,6 +57,7 @@ class Release:
         ]:
             old.unlink()
         tree.lay(self.tree)
+        description.describe(self.tree, self.repository, self.revision)
         crates = notices.linked(sorted({target.triple for target in TARGETS.values()}), self.tree)
         page = notices.render(crates, notices.of_the_linker())
         tree.add_licences(self.tree, {notices.NOTICES: page, notices.STD_NOTICES: notices.std_notices()})
@@ -92,6 +95,7 @@ class Release:
         return [
             lambda: checks.check_size(path),
             lambda: checks.check_paths(path, wheel.private_paths(self.tree)),
+            lambda: checks.check_description(path),
             lambda: checks.check_twine(path),
             lambda: running.build_and_run_sdist(path, self.work / "sdist-objects"),
         ]
@@ -103,6 +107,7 @@ class Release:
             lambda: checks.check_paths(path, wheel.private_paths(self.tree)),
             lambda: checks.check_record(path),
             lambda: checks.check_metadata(path),
+            lambda: checks.check_description(path),
             lambda: checks.check_notices(path, notices.linked([target.triple], self.tree)),
             lambda: checks.check_copies(path),
             lambda: checks.check_twine(path),
@@ -118,14 +123,14 @@ class Release:
 
     def musl(self, target: Target) -> Path:
         """The C library that a wheel for musl is looked at with."""
-        return running.musl_library(target.machine, self.work / "debian")
+        return musl.library(target.machine, self.work / "debian")
 
     def run(self, path: Path, target: Target) -> list[str]:
         """Whatever this machine can run it in."""
         if target.is_native:
             return running.run_native(path, target, self.pythons)
         if target.is_musl:
-            return [running.run_in_container(path)]
+            return [running.run_musl(path, target, self.work / "debian")]
         if not target.is_abi3:
             raise MissingError(f"no {target.python} for {target.machine} is here")
         return [running.run_emulated(path, target, self.work / "debian")]
@@ -148,10 +153,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "release", help="where the files go")
     parser.add_argument("--python", action="append", default=[], help="another interpreter to run wheels with")
     parser.add_argument("--tag", default="", help="the tag that this is the release of")
+    parser.add_argument(
+        "--repository",
+        type=description.repository,
+        default=description.known_repository(),
+        help="https address of the public repository, which the links of the description lead to",
+    )
     parser.add_argument("--require-all", action="store_true", help="fail for what cannot be built or run here")
     given = parser.parse_args(arguments)
     names = wanted(given)
-    release = Release(WORK, given.out.resolve(), given.python)
+    release = Release(WORK, given.out.resolve(), given.python, given.repository, given.tag)
     if given.tag not in {"", f"v{release.version}"}:
         raise SystemExit(f"release: tag {given.tag}, but the version in Cargo.toml is {release.version}")
     if changes := tree.changes():

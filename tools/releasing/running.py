@@ -3,7 +3,7 @@
 - A wheel for this machine: each Python here that it is for, without Rust, without a variable of this environment.
 - One for another processor: Debian's Python for it, under qemu-user, both fetched as packages and unpacked into a
   folder; nothing is installed on this machine.
-- One for musl: a container of python:alpine, where there is a container engine.
+- One for musl: a container of python:alpine, where there is a container engine; else a Python that ``musl.py`` builds.
 - The source distribution: pip builds it in an empty environment with cargo alone, then as above.
 
 What cannot be run here raises MissingError with the reason.
@@ -23,9 +23,10 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tools.cargo_tools import ROOT, CheckFailedError, call, require
+from tools.cargo_tools import ROOT, CheckFailedError, call, cargo_home, require
+from tools.releasing import musl
+from tools.releasing.debian import fetch
 from tools.releasing.targets import MissingError
-from tools.releasing.wheel import cargo_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +66,6 @@ _DEBIAN: Final = (
     "libuuid1",
     "zlib1g",
 )
-_DEBIAN_NAMES: Final = {"aarch64": "arm64", "x86_64": "amd64"}
 
 
 def run(*command: str | Path, cwd: Path, environment: Mapping[str, str]) -> str:
@@ -161,11 +161,16 @@ def build_and_run_sdist(sdist: Path, objects: Path) -> str:
         return f"builds in an empty environment; {run_installed(wheel, python)}"
 
 
-def run_in_container(wheel: Path) -> str:
-    """A container with a Python over musl."""
+def run_musl(wheel: Path, target: Target, folder: Path) -> str:
+    """In a container, where there is an engine for this machine's; else in a Python that is built for it."""
     engine = next((name for name in ("docker", "podman") if call_quietly(name, "info")), None)
-    if engine is None:
-        raise MissingError(f"no container engine, and so no Python over musl ({_CONTAINER})")
+    if engine is None or target.machine != platform.machine():
+        return run_over_musl(wheel, target, folder)
+    return run_in_container(wheel, engine)
+
+
+def run_in_container(wheel: Path, engine: str) -> str:
+    """A container with a Python over musl."""
     mounts = [word for path in (wheel, README, SMOKE) for word in ("--volume", f"{path}:/kvpool/{path.name}:ro")]
     script = (
         "set -e; cd /tmp; python -m pip install --quiet --no-index /kvpool/*.whl; "
@@ -185,38 +190,53 @@ def call_quietly(*command: str) -> bool:
 
 
 def run_emulated(wheel: Path, target: Target, folder: Path) -> str:
-    """Debian's Python of another machine under qemu-user; the wheel is unpacked, as pip would."""
+    """Debian's Python of another machine under qemu-user."""
     qemu, root = emulator(target.machine, folder)
+    platforms = [f"manylinux_{glibc}_{target.machine}" for glibc in ("2_17", "2_28")]
+    told, seconds = run_unpacked(wheel, (qemu, "-L", root, root / "usr/bin/python3.11"), platforms)
+    return f"Python {told} on {target.machine} under qemu-user; {seconds:.0f} s"
+
+
+def run_over_musl(wheel: Path, target: Target, folder: Path) -> str:
+    """A Python that is built for it; another machine's under qemu-user."""
+    program, loader = musl.python(target.machine, folder), musl.loader(target.machine, folder)
+    if target.machine == platform.machine():
+        command: tuple[str | Path, ...] = (loader, program)
+        under = ""
+    else:
+        command = (emulator(target.machine, folder)[0], "-L", loader.parents[1], program)
+        under = " under qemu-user"
+    platforms = [f"musllinux_{version}_{target.machine}" for version in ("1_1", "1_2")]
+    told, seconds = run_unpacked(wheel, command, platforms, {"PYTHONHOME": str(program.parents[1])})
+    return f"Python {told} on {target.machine} over musl{under}; {seconds:.0f} s"
+
+
+def run_unpacked(
+    wheel: Path, python: Sequence[str | Path], platforms: Sequence[str], variables: Mapping[str, str] | None = None
+) -> tuple[str, float]:
+    """A wheel for a Python without pip: unpacked, as pip would. Gives that Python's version, and seconds."""
     with tempfile.TemporaryDirectory() as name:
         site = Path(name, "site")
         with zipfile.ZipFile(wheel) as files:
             files.extractall(site)
-        pip = (
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--only-binary",
-            ":all:",
-        )
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         # What the command line needs, for that machine and its Python.
         extra = Path(name, "extra")
-        other = ["--python-version", "3.11", "--implementation", "cp", "--target", str(extra)]
-        for glibc in ("2_17", "2_28"):
-            other += ["--platform", f"manylinux_{glibc}_{target.machine}"]
-        require(call(*pip, *other, "typer>=0.20", "rich>=14"), "pip install of what the command line needs")
-        python = (qemu, "-L", root, root / "usr/bin/python3.11")
-        bare = nothing(Path(name))
+        other = ["--only-binary", ":all:", "--python-version", "3.11", "--implementation", "cp"]
+        other += [word for one in platforms for word in ("--platform", one)]
+        require(
+            call(*pip, *other, "--target", extra, "typer>=0.20", "rich>=14"),
+            "pip install of what the command line needs",
+        )
+        bare = nothing(Path(name)) | dict(variables or {})
         begun = time.monotonic()
         run(*python, SMOKE, README, cwd=Path(name), environment=bare | {"PYTHONPATH": str(site)})
         paths = {"PYTHONPATH": f"{site}:{extra}"}
         told = json.loads(run(*python, SMOKE, README, "--cli", cwd=Path(name), environment=bare | paths))
         seconds = time.monotonic() - begun
-    if told["machine"] != target.machine:
+    if not platforms[0].endswith(told["machine"]):
         raise CheckFailedError(f"{wheel.name} ran on {told['machine']}")
-    return f"Python {told['python']} on {told['machine']} under qemu-user; {seconds:.0f} s"
+    return told["python"], seconds
 
 
 def emulator(machine: str, folder: Path) -> tuple[Path, Path]:
@@ -230,37 +250,3 @@ def emulator(machine: str, folder: Path) -> tuple[Path, Path]:
     if not qemu.exists():
         fetch(["qemu-user-static"], platform.machine(), tools)
     return qemu, root
-
-
-def musl_library(machine: str, folder: Path) -> Path:
-    """musl's C library for a machine, out of Debian's package."""
-    root = folder / f"musl-{machine}"
-    library = root / f"lib/{machine}-linux-musl/libc.so"
-    if not library.exists():
-        fetch(["musl"], machine, root)
-    return library
-
-
-def fetch(packages: Sequence[str], machine: str, root: Path) -> None:
-    """Unpacks Debian packages for a machine into a folder. What apt knows of this one is neither asked nor changed."""
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None or machine not in _DEBIAN_NAMES:
-        raise MissingError(f"no apt to fetch {packages[0]} with, and nothing else to run it under")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        (folder / "lists/partial").mkdir(parents=True)
-        (folder / "cache/archives/partial").mkdir(parents=True)
-        options = ["-o", f"Dir::State::lists={folder / 'lists'}", "-o", f"Dir::Cache={folder / 'cache'}"]
-        name = _DEBIAN_NAMES[machine]
-        options += ["-o", f"APT::Architectures::={name}"]
-        for words in (["update"], ["download", *(f"{package}:{name}" for package in packages)]):
-            done = call("apt-get", "--quiet", *options, *words, cwd=folder)
-            if done.returncode != 0:
-                raise MissingError(f"apt-get {words[0]}: {' '.join(done.stdout.split()[-40:])}")
-        # The new folder appears whole, or not at all.
-        fresh = root.with_name(f"{root.name}.new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
-        for package in sorted(folder.glob("*.deb")):
-            require(call("dpkg", "--extract", package, fresh), f"dpkg of {package.name}")
-        shutil.rmtree(root, ignore_errors=True)
-        fresh.rename(root)

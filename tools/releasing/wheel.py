@@ -22,7 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tools.cargo_tools import ROOT, CheckFailedError, call, require
+from tools.cargo_tools import ROOT, CheckFailedError, call, cargo_home, require
 from tools.releasing.targets import Target, linking, need_std
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 #: What paths of a machine are called in what is shipped.
 _SOURCES: Final = "kvpool"
 _CRATES: Final = "crates.io"
-
-
-def cargo_home() -> Path:
-    return Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
 
 
 def private_paths(tree: Path) -> list[Path]:

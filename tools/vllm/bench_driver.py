@@ -51,7 +51,14 @@ class Pending:
 class Driver:
     """A scheduler without a model over one manager."""
 
-    def __init__(self, load: Load, manager: Any, hasher: Any, events: bool) -> None:
+    def __init__(
+        self,
+        load: Load,
+        manager: Any,
+        hasher: Any,
+        events: bool,
+        publish: Callable[[list[Any]], None] | None = None,
+    ) -> None:
         request = importlib.import_module("vllm.v1.request")
         self.new_request: Any = request.Request
         self.status: Any = request.RequestStatus
@@ -60,6 +67,7 @@ class Driver:
         self.manager = manager
         self.hasher = hasher
         self.records_events = events
+        self.publish = publish
         self.waiting: deque[Any] = deque()
         self.running: list[Any] = []
         self.pending: Pending | None = None
@@ -303,6 +311,8 @@ class Driver:
             self.remove(finished)
         begun = clock()
         taken = manager.take_events()
+        if taken and self.publish is not None:
+            self.publish(taken)
         timings.spent[EVENTS] += clock() - begun
         timings.calls[EVENTS] += 1
         if self.records_events:

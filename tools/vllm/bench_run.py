@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import time
 from typing import TYPE_CHECKING, Any
 
 from tools.vllm.bench_driver import Driver
@@ -41,16 +42,21 @@ def check_level(level: str, manager: Any, pool: Any) -> None:
 
 
 def make_publisher() -> Any:
-    """What a scheduler makes before its manager, and kvpool's pool gives its events to.
+    """What a scheduler makes before its manager: vLLM's publisher, or kvpool's, which its pool gives its events to.
 
-    It turns in its thread all the while, bytes included. vLLM's is not made: its packing in its thread is not counted
-    against stock.
+    Either turns in its thread all the while, bytes included, and nobody reads its socket.
     """
     events = importlib.import_module("vllm.distributed.kv_events")
     config = importlib.import_module("vllm.config.kv_events").KVEventsConfig(
         enable_kv_cache_events=True, publisher="zmq", endpoint="tcp://127.0.0.1:*"
     )
     return events.EventPublisherFactory.create(config, 0)
+
+
+def publishing(publisher: Any) -> Callable[[list[Any]], None]:
+    """What a scheduler does with the events that it has taken in a step."""
+    batch = importlib.import_module("vllm.distributed.kv_events").KVEventBatch
+    return lambda events: publisher.publish(batch(ts=time.time(), events=events))
 
 
 def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:
@@ -60,7 +66,7 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
     hash_function = importlib.import_module("vllm.utils.hashing").sha256
     core.init_none_hash(hash_function)
     hasher = core.get_request_block_hasher(BLOCK_SIZE, hash_function)
-    publisher = make_publisher() if events and level != STOCK else None
+    publisher = make_publisher() if events else None
     manager = scheduler.KVCacheManager(
         kv_cache_config=make_config(load.num_blocks, load.model),
         max_model_len=load.max_model_len,
@@ -79,7 +85,7 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
         enable_mamba_shared_prefix_checkpoint=False,
     )
     check_level(level, manager, manager.block_pool)
-    driver = Driver(load, manager, hasher, events)
+    driver = Driver(load, manager, hasher, events, publisher and publishing(publisher))
     # As the engine does once it has started: what is there by then is never collected.
     gc.collect()
     gc.freeze()

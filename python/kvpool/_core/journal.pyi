@@ -206,7 +206,7 @@ class ShrunkJournal:
 def read_journal(journal: bytes | str | PathLike[str], *, start: int | None = None, count: int = 0) -> JournalInfo:
     """Says what is in a journal, without running it.
 
-    O(bytes); other threads go on.
+    O(bytes); other threads go on. A file is read a frame at a time: memory does not grow with it.
 
     Args:
         journal: Its file, or its bytes.

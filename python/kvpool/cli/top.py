@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 import kvpool
-from kvpool.cli.journal import REPLAYS, MaxGib, readable
+from kvpool.cli.journal import OBSERVES, MaxGib, readable
 from kvpool.cli.problems import UsageError
 from kvpool.cli.top_reading import PageError, Reading, of_view, read_url, summary
 from kvpool.cli.top_view import screen
@@ -123,7 +123,7 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
 
 
 def _views(file: Path, frames: int, max_gib: float) -> tuple[list[Any], JournalReport]:
-    with readable(file, max_gib, REPLAYS) as source:
+    with readable(file, max_gib, OBSERVES) as source:
         total = kvpool.journal.read_journal(source).operations
         if total == 0:
             raise UsageError(f"{file}: the journal has no operations")

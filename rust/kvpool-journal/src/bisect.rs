@@ -1,6 +1,8 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
-use kvpool_record::{Entry, JournalReader, ManagerOperation, PoolOperation, Subject as Kind, VllmOperation};
+use kvpool_record::{
+    Entry, JournalReader, JournalSource, ManagerOperation, PoolOperation, Subject as Kind, VllmOperation,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -20,8 +22,11 @@ use crate::words::Words;
 ///
 /// # Errors
 /// As [`crate::replay`].
-pub fn bisect(bytes: &[u8], progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+pub fn bisect<'a>(
+    journal: impl Into<JournalSource<'a>>,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<Report, ReplayError> {
+    let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => bisect_in::<PoolSubject>(&reader, progress),
         Kind::Manager => bisect_in::<ManagerSubject>(&reader, progress),
@@ -88,11 +93,15 @@ pub struct Divergence {
     pub second: Option<String>,
 }
 
-/// Compares two journals record by record; `None` if one is a beginning of the other, or they are equal. O(bytes).
+/// Compares two journals record by record; `None` if one is a beginning of the other, or they are equal. O(bytes); in memory is a frame
+/// of each file.
 ///
 /// # Errors
 /// A journal that cannot be read; [`ReplayError::Settings`] for journals of different settings.
-pub fn compare(first: &[u8], second: &[u8]) -> Result<Option<Divergence>, ReplayError> {
+pub fn compare<'a>(
+    first: impl Into<JournalSource<'a>>,
+    second: impl Into<JournalSource<'a>>,
+) -> Result<Option<Divergence>, ReplayError> {
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {
         let settings = format!("{:?} and {:?}", first.header(), second.header());

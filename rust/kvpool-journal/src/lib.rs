@@ -37,10 +37,10 @@ pub use export::{EXPORT_LIMIT, Language, export};
 pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
 pub use kvpool_record::{
     ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, Entry, Flush, Ids, Journal, JournalConfig,
-    JournalError, JournalHeader, JournalReader, Keys, LinkRecord, LoadedRecord, MAGIC, MAGIC_OF_GROUPS,
-    ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord, Planned, PoolOperation, QUEUE_BYTES,
-    RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord, Subject as Kind, Tail, UntilRecord,
-    VllmOperation, create_file,
+    JournalError, JournalFile, JournalHeader, JournalReader, JournalSource, Keys, LinkRecord, LoadedRecord,
+    MAGIC, MAGIC_OF_GROUPS, ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord, Planned,
+    PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord,
+    Subject as Kind, Tail, UntilRecord, VllmOperation, create_file,
 };
 pub use manager::ManagerSubject;
 pub use minimize::minimize;

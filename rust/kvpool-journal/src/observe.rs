@@ -4,7 +4,7 @@
 //! an explanation never says from which token inside of a block on two prompts differ; and a journal has the times that retention was told,
 //! and no others.
 
-use kvpool_record::{JournalReader, Subject as Kind};
+use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -41,15 +41,15 @@ use crate::vllm::VllmSubject;
 ///
 /// # Errors
 /// As [`crate::replay`]; settings of an observer that are refused.
-pub fn observe(
-    bytes: &[u8],
+pub fn observe<'a>(
+    journal: impl Into<JournalSource<'a>>,
     observers: &Observers,
     options: Options,
     every: u64,
     seen: &mut dyn FnMut(u64, Observed<'_>),
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+    let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => watched::<PoolSubject>(&reader, observers, options, every, seen, progress),
         Kind::Manager => watched::<ManagerSubject>(&reader, observers, options, every, seen, progress),

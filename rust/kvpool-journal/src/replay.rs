@@ -1,6 +1,9 @@
 //! Replay: every operation again, on this build, with every answer and every digest compared.
+//!
+//! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how much), and a
+//! frame of its file.
 
-use kvpool_record::{Entry, JournalReader, Subject as Kind, Tail};
+use kvpool_record::{Entry, JournalReader, JournalSource, Subject as Kind, Tail};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -67,12 +70,12 @@ pub struct Options {
 ///
 /// # Errors
 /// [`ReplayError`]: a journal that cannot be replayed. Differences are no errors: [`Report::difference`].
-pub fn replay(
-    bytes: &[u8],
+pub fn replay<'a>(
+    journal: impl Into<JournalSource<'a>>,
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+    let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => Ok(drive::<PoolSubject>(&reader, options, progress, None)?.0),
         Kind::Manager => Ok(drive::<ManagerSubject>(&reader, options, progress, None)?.0),

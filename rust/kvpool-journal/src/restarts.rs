@@ -14,8 +14,8 @@ use std::cell::Cell;
 use hashbrown::HashMap;
 use kvpool::{BlockPool, PoolImage};
 use kvpool_record::{
-    JournalHeader, JournalReader, ManagerOperation, Planned, PoolOperation, Subject as Kind, Tail,
-    UntilRecord,
+    JournalHeader, JournalReader, JournalSource, ManagerOperation, Planned, PoolOperation, Subject as Kind,
+    Tail, UntilRecord,
 };
 
 use crate::error::ReplayError;
@@ -203,12 +203,12 @@ fn is_idle(pool: &BlockPool) -> bool {
 ///
 /// # Errors
 /// As [`crate::replay`]; [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and those that verify hits.
-pub fn replay_restarting(
-    bytes: &[u8],
+pub fn replay_restarting<'a>(
+    journal: impl Into<JournalSource<'a>>,
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<RestartReport, ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+    let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => run::<PoolSubject>(&reader, options, progress),
         Kind::Manager => run::<ManagerSubject>(&reader, options, progress),

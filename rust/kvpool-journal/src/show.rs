@@ -3,12 +3,13 @@
 //! Nothing is replayed, so a journal that cannot be (a ring which has dropped its beginning) can still be shown. Requests that are
 //! written by slot are shown by slot.
 //!
-//! Costs: O(bytes of the journal); of the operations, those that are asked for are kept.
+//! Costs: O(bytes of the journal); in memory are a frame of a file, and the operations that are asked for.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use kvpool_record::{
-    Entry, JournalHeader, JournalReader, ManagerOperation, PoolOperation, Subject, Tail, VllmOperation,
+    Entry, JournalHeader, JournalReader, JournalSource, ManagerOperation, PoolOperation, Subject, Tail,
+    VllmOperation,
 };
 use serde::de::DeserializeOwned;
 
@@ -65,24 +66,27 @@ pub struct Line {
 ///
 /// # Errors
 /// [`ReplayError::Journal`]: no journal, or a record that this version cannot read.
-pub fn show(bytes: &[u8], from: Option<u64>, count: usize) -> Result<(Summary, Vec<Line>), ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+pub fn show<'a>(
+    journal: impl Into<JournalSource<'a>>,
+    from: Option<u64>,
+    count: usize,
+) -> Result<(Summary, Vec<Line>), ReplayError> {
+    let reader = JournalReader::new(journal)?;
     match reader.header().subject {
-        Subject::Pool => read::<PoolOperation>(&reader, bytes.len(), from, count),
-        Subject::Manager => read::<ManagerOperation>(&reader, bytes.len(), from, count),
-        Subject::VllmPool => read::<VllmOperation>(&reader, bytes.len(), from, count),
+        Subject::Pool => read::<PoolOperation>(&reader, from, count),
+        Subject::Manager => read::<ManagerOperation>(&reader, from, count),
+        Subject::VllmPool => read::<VllmOperation>(&reader, from, count),
     }
 }
 
 fn read<O: DeserializeOwned + Words>(
     reader: &JournalReader<'_>,
-    bytes: usize,
     from: Option<u64>,
     count: usize,
 ) -> Result<(Summary, Vec<Line>), ReplayError> {
     let mut summary = Summary {
         header: reader.header().clone(),
-        bytes,
+        bytes: reader.bytes(),
         first_operation: reader.first_operation(),
         operations: reader.operations(),
         digests: 0,

@@ -2,7 +2,7 @@
 //!
 //! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
-use kvpool_record::{JournalReader, Subject as Kind};
+use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -43,12 +43,12 @@ pub struct Shrunk {
 ///
 /// # Errors
 /// As [`crate::replay`].
-pub fn shrink(
-    bytes: &[u8],
+pub fn shrink<'a>(
+    journal: impl Into<JournalSource<'a>>,
     goal: Goal,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Shrunk>, ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+    let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => shrink_in::<PoolSubject>(&reader, goal, progress),
         Kind::Manager => shrink_in::<ManagerSubject>(&reader, goal, progress),

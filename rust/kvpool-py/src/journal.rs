@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use kvpool::{BlockPool, ManagerStats, PoolStats};
 use kvpool_journal::{
-    Difference, EXPORT_LIMIT, Flush, Goal, Journal, JournalConfig, JournalHeader, Kind, Language, Observed,
-    Observers, Options, Report, Tail, create_file,
+    Difference, EXPORT_LIMIT, Flush, Goal, Journal, JournalConfig, JournalError, JournalFile, JournalHeader,
+    JournalSource, Kind, Language, Observed, Observers, Options, Report, Tail, create_file,
 };
 use kvpool_observe::{Advice, ManagerWatch, MissStats, PoolMetrics, PoolWatch};
 use pyo3::prelude::*;
@@ -196,32 +196,37 @@ pub(crate) enum Source {
     Path(PathBuf),
 }
 
-/// The bytes of a journal.
+/// A journal as the library reads it.
 enum Loaded {
     Lent(PyBackedBytes),
+    /// Of what can be read once: a pipe.
     Read(Vec<u8>),
+    File(JournalFile),
 }
 
 impl Source {
     fn load(self, py: Python<'_>) -> PyResult<Loaded> {
         match self {
             Self::Bytes(bytes) => Ok(Loaded::Lent(bytes)),
-            Self::Path(path) => {
-                let read = py.detach(|| std::fs::read(&path));
-                let told = |error| raise(py, "JournalFileError", format!("{}: {error}", path.display()));
-                Ok(Loaded::Read(read.map_err(told)?))
-            }
+            Self::Path(path) => py
+                .detach(|| {
+                    if path.is_file() {
+                        return JournalFile::open(&path).map(Loaded::File);
+                    }
+                    let told = |error| JournalError::Io(format!("{}: {error}", path.display()));
+                    std::fs::read(&path).map(Loaded::Read).map_err(told)
+                })
+                .or_raise(py),
         }
     }
 }
 
-impl std::ops::Deref for Loaded {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Lent(bytes) => bytes,
-            Self::Read(bytes) => bytes,
+impl<'a> From<&'a Loaded> for JournalSource<'a> {
+    fn from(loaded: &'a Loaded) -> Self {
+        match loaded {
+            Loaded::Lent(bytes) => Self::Bytes(bytes),
+            Loaded::Read(bytes) => Self::Bytes(bytes),
+            Loaded::File(file) => Self::File(file),
         }
     }
 }
@@ -358,9 +363,9 @@ pub(crate) fn replay_journal(
 ) -> PyResult<PyJournalReport> {
     let until = until.map(|until| count(py, "until", until)).transpose()?.map(|until| until as u64);
     let check_every = check_every.map_or(Ok(0), |every| count(py, "check_every", every))? as u64;
-    let bytes = journal.load(py)?;
+    let journal = journal.load(py)?;
     let options = Options { until, check_every };
-    Ok(watched(py, progress, |progress| kvpool_journal::replay(&bytes, options, progress))?.into())
+    Ok(watched(py, progress, |progress| kvpool_journal::replay(&journal, options, progress))?.into())
 }
 
 /// What a journal's pool or manager says of itself at a moment of its replay.
@@ -461,12 +466,12 @@ pub(crate) fn observe_journal(
     let until = until.map(|until| count(py, "until", until)).transpose()?.map(|until| until as u64);
     let observers =
         Observers { advisor: advice::config(advisor)?, explain: explain::config(explain)?, metrics };
-    let bytes = journal.load(py)?;
+    let journal = journal.load(py)?;
     let options = Options { until, check_every: 0 };
     let mut views = Vec::new();
     let report = watched(py, progress, |progress| {
         let mut seen = |operations, observed: Observed<'_>| views.push(View::new(operations, observed));
-        kvpool_journal::observe(&bytes, &observers, options, every, &mut seen, progress)
+        kvpool_journal::observe(&journal, &observers, options, every, &mut seen, progress)
     })?;
     let views = views.into_iter().map(|view| view.into_py(py)).collect::<PyResult<_>>()?;
     Ok((views, report.into()))
@@ -480,8 +485,8 @@ pub(crate) fn bisect_journal(
     journal: Source,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<PyJournalReport> {
-    let bytes = journal.load(py)?;
-    Ok(watched(py, progress, |progress| kvpool_journal::bisect(&bytes, progress))?.into())
+    let journal = journal.load(py)?;
+    Ok(watched(py, progress, |progress| kvpool_journal::bisect(&journal, progress))?.into())
 }
 
 /// An operation, and what two journals have there.
@@ -529,9 +534,9 @@ pub(crate) fn shrink_journal(
 ) -> PyResult<Option<PyShrunkJournal>> {
     let goal = operation.map(|operation| count(py, "operation", operation)).transpose()?;
     let goal = goal.map_or(Goal::Broken, |operation| Goal::Answer(operation as u64));
-    let bytes = journal.load(py)?;
+    let journal = journal.load(py)?;
     let shrunk = watched(py, progress, |progress| {
-        kvpool_journal::shrink(&bytes, goal, &mut |left| progress(left as u64))
+        kvpool_journal::shrink(&journal, goal, &mut |left| progress(left as u64))
     })?;
     Ok(shrunk.map(|shrunk| PyShrunkJournal {
         before: shrunk.before,
@@ -586,17 +591,17 @@ pub(crate) fn export_journal(
     };
     let limit =
         limit.map_or(Ok(EXPORT_LIMIT), |limit| count(py, "limit", limit).map(|limit| limit as u64))?;
-    let bytes = journal.load(py)?;
+    let journal = journal.load(py)?;
     let Some(write) = write else {
         let mut text = Vec::new();
-        watched(py, None, |progress| kvpool_journal::export(&bytes, language, limit, &mut text, progress))?;
+        watched(py, None, |progress| kvpool_journal::export(&journal, language, limit, &mut text, progress))?;
         let text = String::from_utf8(text);
         return text.map(Some).map_err(|error| raise(py, "JournalError", error.to_string()));
     };
     let mut pieces = Pieces { write, raised: None };
     let written = watched(py, None, |progress| {
         let mut out = BufWriter::with_capacity(PIECE, &mut pieces);
-        kvpool_journal::export(&bytes, language, limit, &mut out, progress)
+        kvpool_journal::export(&journal, language, limit, &mut out, progress)
     });
     match pieces.raised {
         Some(error) => Err(error),
@@ -662,8 +667,8 @@ pub(crate) fn read_journal(
 ) -> PyResult<PyJournalInfo> {
     let from = start.map(|start| convert::count(py, "start", start)).transpose()?.map(|start| start as u64);
     let count = count.map_or(Ok(0), |count| convert::count(py, "count", count))?;
-    let bytes = journal.load(py)?;
-    let (summary, lines) = py.detach(|| kvpool_journal::show(&bytes, from, count)).or_raise(py)?;
+    let journal = journal.load(py)?;
+    let (summary, lines) = py.detach(|| kvpool_journal::show(&journal, from, count)).or_raise(py)?;
     let calls = PyDict::new(py);
     summary.kinds.iter().try_for_each(|(call, count)| calls.set_item(call, count))?;
     let (cut_at, cut_bytes) = cut(summary.tail);

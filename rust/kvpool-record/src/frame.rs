@@ -17,12 +17,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::source::{JournalSource, Stretch};
 use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 
 /// Bytes before a payload.
 const HEAD: usize = 12;
 /// Bytes of a payload before its records, and what is before that.
-pub(crate) const PREFIX: usize = HEAD + 12;
+pub(crate) const PREFIX: usize = HEAD + RECORDS;
+/// Bytes of a payload before its records.
+const RECORDS: usize = 12;
 
 /// Bytes at the end of a list, for postcard.
 struct Push<'a>(&'a mut Vec<u8>);
@@ -90,16 +93,15 @@ pub enum Tail {
     },
 }
 
-/// A whole frame.
+/// What a whole frame says of its records, which are behind the first twelve bytes of the payload.
 #[derive(Clone, Copy, Debug)]
-struct Frame<'a> {
+struct Frame {
     /// The number of its first operation.
     first: u64,
     operations: u32,
-    records: &'a [u8],
 }
 
-impl Frame<'_> {
+impl Frame {
     /// The number of the operation behind its last.
     const fn end(&self) -> u64 {
         self.first.saturating_add(self.operations as u64)
@@ -109,39 +111,53 @@ impl Frame<'_> {
 /// The whole frames of a journal, one after the other.
 #[derive(Clone, Debug)]
 struct Frames<'a> {
-    bytes: &'a [u8],
+    source: JournalSource<'a>,
     at: usize,
+    /// The payload of the frame that was read last.
+    payload: Stretch,
 }
 
-impl<'a> Frames<'a> {
+impl Frames<'_> {
     /// What is behind the frames so far.
-    fn tail(&self) -> Tail {
-        match self.bytes.len() - self.at {
+    const fn tail(&self) -> Tail {
+        match self.source.len() - self.at {
             0 => Tail::Complete,
             bytes => Tail::Cut { at: self.at, bytes },
         }
     }
-}
 
-impl<'a> Iterator for Frames<'a> {
-    type Item = Frame<'a>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let rest = self.bytes.get(self.at..)?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let (checksum, rest) = rest.split_first_chunk()?;
-        let payload = rest.get(..u32::from_le_bytes(*length) as usize)?;
-        if xxh3_64(payload) != u64::from_le_bytes(*checksum) {
-            return None;
+    /// The next whole frame; `None` behind the last.
+    fn next(&mut self) -> Result<Option<Frame>, JournalError> {
+        let left = self.source.len() - self.at;
+        if left < HEAD {
+            return Ok(None);
         }
-        let (first, records) = payload.split_first_chunk()?;
-        let (operations, records) = records.split_first_chunk()?;
-        self.at += HEAD + payload.len();
-        Some(Frame {
-            first: u64::from_le_bytes(*first),
-            operations: u32::from_le_bytes(*operations),
-            records,
-        })
+        self.payload.read(self.source, self.at, HEAD)?;
+        let Some((length, checksum)) = self.payload().split_first_chunk() else { return Ok(None) };
+        let Some(checksum) = checksum.first_chunk() else { return Ok(None) };
+        let (length, checksum) = (u32::from_le_bytes(*length) as usize, u64::from_le_bytes(*checksum));
+        if length > left - HEAD {
+            return Ok(None);
+        }
+        self.payload.read(self.source, self.at + HEAD, length)?;
+        let payload = self.payload();
+        if xxh3_64(payload) != checksum {
+            return Ok(None);
+        }
+        let Some((first, operations)) = payload.split_first_chunk() else { return Ok(None) };
+        let Some(operations) = operations.first_chunk() else { return Ok(None) };
+        let frame = Frame { first: u64::from_le_bytes(*first), operations: u32::from_le_bytes(*operations) };
+        self.at += HEAD + length;
+        Ok(Some(frame))
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.payload.from(self.source, 0)
+    }
+
+    /// The records of the frame that was read last, from a byte of its payload on.
+    fn records(&self, at: usize) -> &[u8] {
+        self.payload.from(self.source, at)
     }
 }
 
@@ -172,29 +188,36 @@ pub struct JournalReader<'a> {
 }
 
 impl<'a> JournalReader<'a> {
-    /// Reads the header, and checks every frame. O(bytes).
+    /// Reads the header, and checks every frame: of bytes, or of a [`crate::JournalFile`], of which it holds a frame at a time. O(bytes).
     ///
     /// # Errors
     /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
-    /// [`JournalError::OutOfOrder`].
-    pub fn new(bytes: &'a [u8]) -> Result<Self, JournalError> {
-        let magic = bytes.get(..MAGIC.len()).unwrap_or(bytes);
+    /// [`JournalError::OutOfOrder`]; of a file [`JournalError::Io`].
+    pub fn new(source: impl Into<JournalSource<'a>>) -> Result<Self, JournalError> {
+        Self::over(source.into())
+    }
+
+    fn over(source: JournalSource<'a>) -> Result<Self, JournalError> {
+        let mut frames = Frames { source, at: 0, payload: Stretch::default() };
+        frames.payload.read(source, 0, source.len().min(MAGIC.len()))?;
+        let magic = frames.payload().to_vec();
         if magic != MAGIC && magic != MAGIC_OF_GROUPS {
             let text = |version: &[u8]| String::from_utf8_lossy(version).into_owned();
             if magic.len() == MAGIC.len() && magic[..6] == MAGIC[..6] {
-                let [found, least, most] = [magic, &MAGIC, &MAGIC_OF_GROUPS].map(|magic| text(&magic[6..]));
+                let [found, least, most] =
+                    [&magic[..], &MAGIC, &MAGIC_OF_GROUPS].map(|magic| text(&magic[6..]));
                 let expected = format!("{least} and {most}");
                 return Err(JournalError::Version { found, expected });
             }
-            return Err(JournalError::NotAJournal { found: magic.to_vec(), expected: MAGIC });
+            return Err(JournalError::NotAJournal { found: magic, expected: MAGIC });
         }
-        let mut frames = Frames { bytes, at: MAGIC.len() };
-        let header = frames.next().ok_or(JournalError::NoHeader)?;
-        let header = JournalHeader::read(header.records, magic == MAGIC_OF_GROUPS)?;
+        frames.at = MAGIC.len();
+        frames.next()?.ok_or(JournalError::NoHeader)?;
+        let header = JournalHeader::read(frames.records(RECORDS), magic == MAGIC_OF_GROUPS)?;
         let mut walk = frames.clone();
         let (mut first, mut next) = (None, None);
         let mut at = walk.at;
-        while let Some(frame) = walk.next() {
+        while let Some(frame) = walk.next()? {
             // A ring begins with any operation.
             let expected = next.unwrap_or(frame.first);
             if frame.first != expected {
@@ -232,12 +255,25 @@ impl<'a> JournalReader<'a> {
         self.tail
     }
 
+    /// Its bytes, those of a cut last frame included.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.frames.source.len()
+    }
+
     /// The operations and digests, first to last: [`crate::PoolOperation`] or
     /// [`crate::ManagerOperation`], whichever the header says.
     #[must_use]
     pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
-        let first = self.first;
-        Records { frames: self.frames.clone(), records: &[], number: first, end: first, kind: PhantomData }
+        let (frames, first) = (self.frames.clone(), self.first);
+        Records {
+            frames,
+            at: usize::MAX,
+            number: first,
+            end: first,
+            last: self.operations,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -245,10 +281,13 @@ impl<'a> JournalReader<'a> {
 #[derive(Clone, Debug)]
 pub struct Records<'a, O> {
     frames: Frames<'a>,
-    records: &'a [u8],
+    /// Where in the payload of the frame the next record is.
+    at: usize,
     number: u64,
     /// The number behind the last operation of the frame, as the frame says.
     end: u64,
+    /// The same of the journal.
+    last: u64,
     kind: PhantomData<O>,
 }
 
@@ -256,34 +295,41 @@ impl<O: DeserializeOwned> Iterator for Records<'_, O> {
     type Item = Result<(u64, Entry<O>), JournalError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.records.is_empty() {
+        self.read().inspect_err(|_| self.stop()).transpose()
+    }
+}
+
+impl<O: DeserializeOwned> Records<'_, O> {
+    fn read(&mut self) -> Result<Option<(u64, Entry<O>)>, JournalError> {
+        while self.frames.records(self.at).is_empty() {
             if self.number != self.end {
                 let reason = format!("its frame has operations up to {}, as it says", self.end);
-                let operation = self.number;
-                self.stop();
-                return Some(Err(JournalError::BadRecord { operation, reason }));
+                return Err(JournalError::BadRecord { operation: self.number, reason });
             }
-            let frame = self.frames.next()?;
-            (self.number, self.end, self.records) = (frame.first, frame.end(), frame.records);
+            let Some(frame) = self.frames.next()? else {
+                return match self.frames.source {
+                    JournalSource::File(file) if self.number != self.last => Err(file.changed()),
+                    _ => Ok(None),
+                };
+            };
+            (self.number, self.end, self.at) = (frame.first, frame.end(), RECORDS);
         }
-        let number = self.number;
-        Some(match postcard::take_from_bytes::<Entry<O>>(self.records) {
+        let (number, records) = (self.number, self.frames.records(self.at));
+        match postcard::take_from_bytes::<Entry<O>>(records) {
             Ok((entry, rest)) => {
-                self.records = rest;
+                self.at += records.len() - rest.len();
                 self.number = number.saturating_add(u64::from(matches!(entry, Entry::Operation(..))));
-                Ok((number, entry))
+                Ok(Some((number, entry)))
             }
-            Err(error) => {
-                self.stop();
-                Err(JournalError::BadRecord { operation: number, reason: error.to_string() })
-            }
-        })
+            Err(error) => Err(JournalError::BadRecord { operation: number, reason: error.to_string() }),
+        }
     }
 }
 
 impl<O> Records<'_, O> {
     /// Ends here: nothing behind a record that cannot be read can be.
     const fn stop(&mut self) {
-        (self.records, self.number, self.frames.at) = (&[], self.end, self.frames.bytes.len());
+        (self.at, self.number, self.end) = (usize::MAX, self.last, self.last);
+        self.frames.at = self.frames.source.len();
     }
 }

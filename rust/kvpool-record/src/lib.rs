@@ -3,8 +3,8 @@
 //!
 //! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`], [`VllmOperation`]), a check of what was answered
 //! ([`Check`]), and where both go: a bounded ring in memory, or a thread that writes ([`Journal`]); and how they are read back
-//! ([`JournalReader`]). The crate `kvpool-journal` wraps pools and managers so that they are recorded, and replays, bisects,
-//! shrinks and exports what was. This one is the format: it runs nothing.
+//! ([`JournalReader`]), from bytes or from a [`JournalFile`], of which one frame at a time is in memory. The crate `kvpool-journal`
+//! wraps pools and managers so that they are recorded, and replays, bisects, shrinks and exports what was. This one is the format: it runs nothing.
 //!
 //! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the request was), and of its
 //!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
@@ -31,6 +31,7 @@ mod outcome;
 mod packed;
 mod settings;
 mod sink;
+mod source;
 mod vllm;
 mod writer;
 
@@ -45,6 +46,7 @@ pub use operation::{
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
+pub use source::{JournalFile, JournalSource};
 pub use vllm::VllmOperation;
 pub use writer::{Flush, QUEUE_BYTES};
 

@@ -5,7 +5,7 @@
 //! first that the journal has otherwise; after every call all invariants are recounted, but for vLLM's pool, whose caller may
 //! break them for a while.
 //!
-//! Costs: two runs of the journal. The text goes out as it is made; memory is that of the journal, its contents and the pool.
+//! Costs: two runs of the journal. The text goes out as it is made; memory is that of the pool, of the journal's contents, and of a frame of its file.
 
 mod arguments;
 mod calls;
@@ -16,7 +16,7 @@ mod vllm;
 
 use std::io::Write;
 
-use kvpool_record::{JournalReader, Subject as Kind};
+use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -60,14 +60,14 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 /// As [`crate::replay`]; [`ReplayError::TooLong`] for more operations than `limit`, before anything is written;
 /// [`ReplayError::NoCall`] for what has no call in this language; [`ReplayError::Write`]. What is behind the last two is half a
 /// test.
-pub fn export(
-    bytes: &[u8],
+pub fn export<'a>(
+    journal: impl Into<JournalSource<'a>>,
     language: Language,
     limit: u64,
     out: &mut dyn Write,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<u64, ReplayError> {
-    let reader = JournalReader::new(bytes)?;
+    let reader = JournalReader::new(journal)?;
     let operations = reader.operations().saturating_sub(reader.first_operation());
     if operations > limit {
         return Err(ReplayError::TooLong { operations, limit });

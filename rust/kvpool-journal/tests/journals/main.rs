@@ -4,6 +4,7 @@
 
 mod bytes;
 mod exports;
+mod files;
 mod forged;
 #[cfg(unix)]
 mod memory;

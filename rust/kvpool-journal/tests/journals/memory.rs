@@ -2,26 +2,27 @@
 
 use std::process::Command;
 
-use kvpool::{CacheManager, EvictionPolicy, ManagerConfig};
+use kvpool::{CacheManager, EvictionPolicy, ManagerConfig, Until};
 use kvpool_journal::{
-    Entry, JournalConfig, JournalHeader, Journaled, Keys, ManagerOperation, Name, Options, replay,
+    Entry, Journal, JournalConfig, JournalFile, JournalHeader, Journaled, Keys, Language, ManagerOperation,
+    Name, Observers, Options, bisect, compare, export, observe, ops, replay, show,
 };
 
 use super::world::ring;
 
-/// Runs a test of this program again, with 1 GiB of addresses.
-fn with_little_memory(test: &str) -> std::process::Output {
-    let limited = "ulimit -v 1048576; exec \"$0\" \"$@\"";
+/// Runs a test of this program again, with so many MiB of addresses.
+fn with_little_memory(test: &str, mib: usize) -> std::process::Output {
+    let limited = format!("ulimit -v {}; exec \"$0\" \"$@\"", mib << 10);
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("sh");
-    command.args(["-c", limited]).arg(program).args(["--exact", test, "--ignored", "--nocapture"]);
+    command.args(["-c", &limited]).arg(program).args(["--exact", test, "--ignored", "--nocapture"]);
     command.output().unwrap()
 }
 
 #[test]
 fn a_journal_that_asks_for_too_much_is_refused() {
     for test in ["memory::of_a_huge_pool_of_vllms", "memory::of_a_huge_append"] {
-        let done = with_little_memory(test);
+        let done = with_little_memory(test, 1024);
         let said = String::from_utf8_lossy(&done.stdout);
         assert!(done.status.success() && said.contains("1 passed"), "{test}: {done:?}");
     }
@@ -53,4 +54,60 @@ fn of_a_huge_append() {
     let forged = super::forged::journal(&image, &[(0, Entry::Operation(operation, 0))]);
     let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();
     assert!(refused.to_string().contains("more than this process can have"), "{refused}");
+}
+
+/// Bytes of a request id that makes a journal long; how many there are of them.
+const NAME: usize = 1 << 20;
+const NAMES: usize = 192;
+
+/// The file that the test below reads, of which each process knows the name.
+const LONG: &str = "KVPOOL_TEST_LONG_JOURNAL";
+
+/// What reads a journal in a file has a frame of it in memory: 192 MiB of it are read with 160 MiB of addresses.
+#[test]
+fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
+    let path = std::env::temp_dir().join(format!("kvpool-journal-long-{}.kvj", std::process::id()));
+    let journal = Journal::create(&path, JournalConfig::default()).unwrap().waiting();
+    let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
+    let mut manager = Journaled::<CacheManager>::with_journal(config, journal).unwrap();
+    for number in 0..NAMES {
+        let name = format!("{}{number}", "x".repeat(NAME));
+        manager.apply(ops::manager::Release { request: (&*name).into(), until: Until::Now }).unwrap_err();
+    }
+    drop(manager);
+    // The other process inherits it.
+    let limited = "ulimit -v 163840; exec \"$0\" \"$@\"";
+    let done = Command::new("sh")
+        .args(["-c", limited])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "memory::of_a_long_journal", "--ignored", "--nocapture"])
+        .env(LONG, &path)
+        .output();
+    std::fs::remove_file(&path).unwrap();
+    let done = done.unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success() && said.contains("1 passed"), "{done:?}");
+}
+
+#[test]
+#[ignore = "runs with little memory, started by another"]
+fn of_a_long_journal() {
+    let path = std::path::PathBuf::from(std::env::var_os(LONG).unwrap());
+    let mut going = |_| true;
+    let file = JournalFile::open(&path).unwrap();
+    assert!(file.bytes() > NAME * NAMES);
+    // As bytes it does not fit.
+    assert_eq!(std::fs::read(&path).unwrap_err().kind(), std::io::ErrorKind::OutOfMemory);
+
+    let (summary, lines) = show(&file, None, 2).unwrap();
+    assert_eq!((summary.operations, summary.bytes, lines.len()), (NAMES as u64, file.bytes(), 2));
+    let report = replay(&file, Options { until: None, check_every: 100 }, &mut going).unwrap();
+    assert_eq!((report.operations, &report.difference), (NAMES as u64, &None));
+    assert_eq!(bisect(&file, &mut going).unwrap(), report);
+    assert_eq!(compare(&file, &JournalFile::open(&path).unwrap()).unwrap(), None);
+    let mut looks = 0;
+    observe(&file, &Observers::default(), Options::default(), 1, &mut |_, _| looks += 1, &mut going).unwrap();
+    assert_eq!(looks, NAMES);
+    let written = export(&file, Language::Python, 10_000, &mut std::io::sink(), &mut going).unwrap();
+    assert_eq!(written, NAMES as u64);
 }

@@ -63,8 +63,8 @@ fn large(pool: &mut Journaled<BlockPool>) {
 
 fn operations(written: &Mutex<Vec<u8>>) -> u64 {
     let written = written.lock().unwrap();
-    assert_eq!(JournalReader::new(&written).unwrap().tail(), Tail::Complete);
-    let report = replay(&written, Options::default(), &mut |_| true).unwrap();
+    assert_eq!(JournalReader::new(&*written).unwrap().tail(), Tail::Complete);
+    let report = replay(&*written, Options::default(), &mut |_| true).unwrap();
     assert_eq!(report.difference, None);
     report.operations
 }

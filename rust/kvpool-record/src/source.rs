@@ -1,0 +1,158 @@
+//! Where a journal is read from: bytes in memory, or a file of which one frame at a time is in memory.
+//!
+//! Owns: the length of a journal, which is that of the moment when it was opened. What is appended to a file later is not read;
+//! a file that becomes shorter or other while it is read is an error, and never another journal.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::JournalError;
+
+/// A journal in a file, which is read as it is needed: memory does not grow with its length.
+///
+/// ```
+/// use kvpool_record::{Journal, JournalConfig, JournalFile, JournalHeader, JournalReader};
+/// # let path = std::env::temp_dir().join(format!("kvpool-doc-{}.kvj", std::process::id()));
+/// # let header = JournalHeader::of_pool(&Default::default(), &Default::default(), JournalConfig::default());
+/// Journal::create(&path, JournalConfig::default())?.begin(&header);
+/// let file = JournalFile::open(&path)?;
+/// assert_eq!(JournalReader::new(&file)?.operations(), 0);
+/// # std::fs::remove_file(&path).ok();
+/// # Ok::<(), kvpool_record::JournalError>(())
+/// ```
+#[derive(Debug)]
+pub struct JournalFile {
+    path: PathBuf,
+    bytes: usize,
+    /// Its position is one for all that read: whoever has it, seeks first.
+    file: Mutex<File>,
+}
+
+impl JournalFile {
+    /// Opens a regular file. Of what cannot be read twice (a pipe), read the bytes.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`].
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        let told = |error: std::io::Error| JournalError::Io(format!("{}: {error}", path.display()));
+        let file = File::open(path).map_err(told)?;
+        let about = file.metadata().map_err(told)?;
+        if !about.is_file() {
+            return Err(JournalError::Io(format!("{}: is no regular file", path.display())));
+        }
+        let bytes = usize::try_from(about.len()).unwrap_or(usize::MAX);
+        Ok(Self { path: path.into(), bytes, file: Mutex::new(file) })
+    }
+
+    /// Its bytes when it was opened.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Fills `buffer` with what is at a place.
+    fn read(&self, at: usize, buffer: &mut [u8]) -> Result<(), JournalError> {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.read_exact(buffer));
+        read.map_err(|error| JournalError::Io(format!("{}: at byte {at}: {error}", self.path.display())))
+    }
+
+    /// What is said of a file that has changed under its reader.
+    pub(crate) fn changed(&self) -> JournalError {
+        JournalError::Io(format!("{}: has changed while it was read", self.path.display()))
+    }
+}
+
+/// What a journal is read from.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum JournalSource<'a> {
+    /// All of it in memory.
+    Bytes(&'a [u8]),
+    /// A file.
+    File(&'a JournalFile),
+}
+
+impl JournalSource<'_> {
+    /// Its bytes, those of a cut last frame included.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::File(file) => file.bytes,
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> From<&'a [u8]> for JournalSource<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for JournalSource<'a> {
+    fn from(bytes: &'a [u8; N]) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for JournalSource<'a> {
+    fn from(bytes: &'a Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<'a> From<&'a JournalFile> for JournalSource<'a> {
+    fn from(file: &'a JournalFile) -> Self {
+        Self::File(file)
+    }
+}
+
+/// A stretch of a journal: lent if it is in memory, else read into a buffer that is used again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stretch {
+    start: usize,
+    length: usize,
+    buffer: Vec<u8>,
+}
+
+impl Stretch {
+    /// Moves to `length` bytes at `at`, which the journal has.
+    pub(crate) fn read(
+        &mut self,
+        source: JournalSource<'_>,
+        at: usize,
+        length: usize,
+    ) -> Result<(), JournalError> {
+        (self.start, self.length) = (at, 0);
+        if let JournalSource::File(file) = source {
+            self.buffer.clear();
+            // The length is what the file says of a frame, and may be gigabytes.
+            if self.buffer.try_reserve(length).is_err() {
+                let reason = format!("{}: no memory for a frame of {length} bytes", file.path.display());
+                return Err(JournalError::Io(reason));
+            }
+            self.buffer.resize(length, 0);
+            file.read(at, &mut self.buffer)?;
+        }
+        self.length = length;
+        Ok(())
+    }
+
+    /// What it is, from one of its bytes on.
+    pub(crate) fn from<'s>(&'s self, source: JournalSource<'s>, at: usize) -> &'s [u8] {
+        let whole = match source {
+            JournalSource::Bytes(bytes) => bytes.get(self.start..self.start + self.length),
+            JournalSource::File(_) => self.buffer.get(..self.length),
+        };
+        whole.and_then(|whole| whole.get(at..)).unwrap_or_default()
+    }
+}
