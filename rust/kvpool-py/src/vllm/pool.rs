@@ -53,22 +53,22 @@ impl PyVllmPool {
 type TableRun<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>, usize, usize, usize, u32);
 
 /// What caching a run has done.
-struct Cached<'py> {
-    digests: Vec<Option<Bound<'py, PyBytes>>>,
+struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches a run of blocks that are full; `None` if one is not of this pool.
+    /// Caches a run of blocks that are full, and tells a feed of a request's; `None` if one is not of this pool.
     fn cache_run<'py>(
         &self,
         py: Python<'py>,
+        feed: Option<(&PyVllmFeed, &Bound<'py, PyAny>)>,
         (blocks, hashes, first, end, block_size, group): TableRun<'_, 'py>,
         mask: Option<&Bound<'py, PyAny>>,
         scale: usize,
         observed: bool,
-    ) -> PyResult<Option<Cached<'py>>> {
+    ) -> PyResult<Option<Cached>> {
         let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
         let mut ids = Vec::new();
         for at in first..end {
@@ -86,6 +86,12 @@ impl PyVllmPool {
         let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
         let digests = digests(hashes, first, scale, wanted)?;
         let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
+        let told = match feed {
+            Some((feed, request)) => {
+                feed.read(&Run { request, hashes, scale, first, digests: &digests, block_size, group })?
+            }
+            None => None,
+        };
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let asked = op::CacheFull {
             start,
@@ -96,7 +102,11 @@ impl PyVllmPool {
             stored: observed.then_some(&mut stored),
         };
         self.shared.apply(asked).or_raise(py)?;
-        Ok(Some(Cached { digests, removed, stored }))
+        if let Some((feed, _)) = feed {
+            feed.removed(&removed);
+            feed.stored(told, &stored);
+        }
+        Ok(Some(Cached { removed, stored }))
     }
 }
 
@@ -389,11 +399,7 @@ impl PyVllmPool {
         scale: usize,
     ) -> PyResult<bool> {
         let run = (blocks, hashes, first, end, block_size, group);
-        let Some(cached) = self.cache_run(py, run, mask, scale, true)? else { return Ok(false) };
-        feed.get().removed(&cached.removed);
-        let (digests, new) = (&cached.digests, &cached.stored);
-        feed.get().stored(&Run { request, hashes, scale, first, digests, new, block_size, group })?;
-        Ok(true)
+        Ok(self.cache_run(py, Some((feed.get(), request)), run, mask, scale, true)?.is_some())
     }
 
     /// Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
@@ -413,7 +419,8 @@ impl PyVllmPool {
         observed: bool,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
         let run = (blocks, hashes, first, end, block_size, group);
-        let Some(Cached { removed, stored, .. }) = self.cache_run(py, run, mask, scale, observed)? else {
+        let Some(Cached { removed, stored, .. }) = self.cache_run(py, None, run, mask, scale, observed)?
+        else {
             return Ok(None);
         };
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
