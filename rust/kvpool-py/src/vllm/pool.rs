@@ -13,11 +13,11 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
 use super::feed::{PyVllmFeed, Run};
-use crate::convert::{Int, count};
+use crate::convert::{Int, count, float};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
 use crate::journal::{PyJournal, PyJournalStats};
-use crate::retention::eviction_named;
+use crate::retention::{self, PyHintReport, PyRetention, PyRetentionStats, eviction_named};
 
 impl ToPyErr for VllmError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
@@ -165,20 +165,22 @@ fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
 #[pymethods]
 impl PyVllmPool {
     #[new]
-    #[pyo3(signature = (num_blocks, caching, policy="lru", journal=None))]
+    #[pyo3(signature = (num_blocks, caching, policy="lru", journal=None, retention=None))]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
         caching: bool,
         policy: &str,
         journal: Option<&Bound<'_, PyJournal>>,
+        retention: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         let policy = eviction_named(py, policy)?;
+        let retention = retention::config(retention)?;
         let pool = match journal {
-            None => Pool::with_policy(num_blocks, caching, policy).or_raise(py)?.into(),
+            None => Pool::with_retention(num_blocks, caching, policy, retention).or_raise(py)?.into(),
             Some(journal) => {
-                let config = VllmConfig { num_blocks, caching, policy };
+                let config = VllmConfig { num_blocks, caching, policy, retention };
                 journal.get().record(py, |journal| Journaled::with_journal(config, journal))?
             }
         };
@@ -187,6 +189,35 @@ impl PyVllmPool {
             .map(|id| Bound::new(py, PyVllmBlock::new(py, id, shared.clone())?))
             .collect::<PyResult<Vec<_>>>()?;
         Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
+    }
+
+    /// Says how long blocks, by id, are worth keeping. Returns what became of that.
+    fn retain(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        retention: &Bound<'_, PyRetention>,
+    ) -> PyResult<PyHintReport> {
+        let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
+        let retention = retention.get().0;
+        Ok(self.shared.apply(op::Retain { blocks: &blocks, retention }).or_raise(py)?.into())
+    }
+
+    /// Says whose blocks, by id, are: they count towards the tenant's limits while they are cached.
+    fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
+        let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
+        let tenant = retention::tenant(py, tenant)?;
+        self.shared.apply(op::AssignTenant { blocks: &blocks, tenant }).or_raise(py)
+    }
+
+    /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.
+    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
+        self.shared.apply(op::AdvanceTime { now }).or_raise(py)
+    }
+
+    /// Returns how many blocks are retained how, or None without retention.
+    fn retention_stats(&self) -> Option<PyRetentionStats> {
+        self.shared.lock().retention_stats().map(Into::into)
     }
 
     /// Returns how far the journal has come, or None without one.
