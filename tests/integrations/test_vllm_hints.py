@@ -110,8 +110,8 @@ def test_the_shadow_takes_no_hints() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_random_priorities_are_the_order_of_eviction(seed: int) -> None:
-    # From the documents: a block of 35 less the number of its request, at least 0; the lowest first, and of one priority
-    # what was released first.
+    # From the documents: a block of 35 less the number of its request, at least 0; the lowest first, and of one
+    # priority what was released first.
     numbers = random.Random(seed)
     manager = Manager('{"priority": true, "max_priority": 90}', 40)
     expected = []

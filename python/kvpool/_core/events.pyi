@@ -39,7 +39,7 @@ class EventPublisher:
     def collect(self) -> None:
         """Takes in what the source told since the last call."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
-        """Collects, and returns the batches of what has changed since the last flush: sink, number and bytes of each."""
+        """Collects, and returns batches of what has changed since the last flush: sink, number, bytes of each."""
     def pass_on(self, batch: bytes) -> None:
         """Sends a batch that somebody else has made to every sink with the next flush."""
     def lost(self, sink: int) -> None:

@@ -198,7 +198,7 @@ impl PyEventPublisher {
         Ok(())
     }
 
-    /// Collects, and returns the batches of what has changed since the last flush: sink, number and bytes of each.
+    /// Collects, and returns batches of what has changed since the last flush: sink, number, bytes of each.
     fn flush<'py>(
         &self,
         py: Python<'py>,
