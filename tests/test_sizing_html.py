@@ -239,7 +239,7 @@ def test_what_is_not_in_the_report_is_said_to_be_missing() -> None:
 
 def test_a_trace_without_reuse_is_a_page_too(tmp_path: Path) -> None:
     report = made_up(with_model=False)
-    report |= {"capacities": [], "policies": [], "hints": [], "optimum": None, "over_time": None}
+    report |= {"capacities": [], "policies": [], "hints": [], "optimum": None, "over_time": None, "finish_reasons": None}
     report |= {"lru_curve": [], "knee": None, "reuse_distances": [], "reuse_times_s": []}
     report["trace"]["ideal"] = {"block": 0.0, "token": 0.0, "full_blocks": 0.0, "last_half": 0.0}
     root = parsed(render(report))
