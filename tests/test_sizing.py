@@ -469,7 +469,9 @@ def test_what_the_finish_reason_is_worth_is_the_difference_to_a_trace_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: Any = {"policies": ["lru", "hazard"], "capacities": ["500", "800"], "hints": []}
-    told, untold = (size(kvpool.traces.Trace.parse(ending(told=told), block_tokens=B), **asked) for told in (True, False))
+    told, untold = (
+        size(kvpool.traces.Trace.parse(ending(told=told), block_tokens=B), **asked) for told in (True, False)
+    )
     assert untold["finish_reasons"] is None
     reasons = told["finish_reasons"]
     assert reasons is not None
@@ -481,11 +483,13 @@ def test_what_the_finish_reason_is_worth_is_the_difference_to_a_trace_without(
         for one, less in zip(told["policies"][1]["hits"], reasons["without"], strict=True)
     ]
     assert max(gains) > 1.0, gains
-    assert size(kvpool.traces.Trace.parse(ending(told=True), block_tokens=B), policies=["lru"])["finish_reasons"] is None
+    assert (
+        size(kvpool.traces.Trace.parse(ending(told=True), block_tokens=B), policies=["lru"])["finish_reasons"] is None
+    )
 
     trace = tmp_path / "ending.jsonl"
     trace.write_bytes(ending(told=True))
-    command = ["size", str(trace), "--block-tokens", str(B), "--policies", "lru,hazard", "--capacities", "500,800"]
+    command = ["size", str(trace), "--trace-block-size", str(B), "--policies", "lru,hazard", "--capacities", "500,800"]
     assert main([*command, "--hints", "none", "--no-progress"]) == 0
     points = " ".join(f"{gain:+.2f}" for gain in gains)
     line = f"What the finish reason is worth here, hazard, points: {points} (2,700 of 3,000 requests have one)."

@@ -137,7 +137,6 @@ def test_break_even_is_where_a_tier_buys_no_time() -> None:
         "policies": ["lru"],
         "capacities": ["2GiB"],
         "hints": [],
-        "finish_reasons": None,
         "shape": kv_shape("llama-3.1-8b"),
     }
 

@@ -121,10 +121,10 @@ fn evicted_by_a_policy_that_says_what_it_expected() {
         serve(&mut manager, "d", &tokens(0, 4), Finish::Unknown);
         let explanation = manager.explain("d").unwrap();
         let outlook = explanation.spans[0].reason.outlook().unwrap();
-        let gap = if clock { "up to 91 s" } else { "up to a third of a capacity" };
+        let gap = if clock { "less than 96 s" } else { "less than 0.4 capacities" };
         assert_eq!(
             outlook.class_words(),
-            format!("used twice, {gap} apart, prompt known, answer of 200 or more, end of turn")
+            format!("used twice, {gap} apart, prompt known in part, answer of 200 or more, end of turn")
         );
         match outlook.kept_per_hit {
             Some(Kept::Seconds(kept)) => assert!(clock && kept > 1.0, "{kept}"),

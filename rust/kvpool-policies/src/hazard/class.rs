@@ -88,16 +88,23 @@ pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (history, said) = (class % HISTORIES, class / HISTORIES);
     let uses = ["used twice", "used 3 to 7 times", "used 8 times or more"];
     let gaps = if timed {
-        ["up to 5.7 s", "up to 23 s", "up to 91 s", "up to 6 min", "up to 24 min", "more than 24 min"]
+        [
+            "less than 6 s",
+            "less than 24 s",
+            "less than 96 s",
+            "less than 7 min",
+            "less than 26 min",
+            "26 min or more",
+        ]
     } else {
         // Of new blocks.
         [
-            "up to a third of a capacity",
-            "up to 1.4 capacities",
-            "up to 5.7 capacities",
-            "up to 23 capacities",
-            "up to 91 capacities",
-            "more than 91 capacities",
+            "less than 0.4 capacities",
+            "less than 1.5 capacities",
+            "less than 6 capacities",
+            "less than 24 capacities",
+            "less than 96 capacities",
+            "96 capacities or more",
         ]
     };
     match history.checked_sub(1) {
@@ -206,12 +213,18 @@ mod tests {
             let history = History::NEW.again((seconds * 16.0) as u32);
             Words(of(0, said(say(Signal::default())), history)).to_string()
         };
-        for (seconds, gap) in
-            [(5.6, "up to 5.7 s"), (5.8, "up to 23 s"), (91.0, "up to 6 min"), (350.0, "up to 6 min")]
-        {
+        for (seconds, gap) in [
+            (5.9, "less than 6 s"),
+            (6.0, "less than 24 s"),
+            (23.9, "less than 24 s"),
+            (95.9, "less than 96 s"),
+            (96.0, "less than 7 min"),
+            (384.0, "less than 26 min"),
+            (1535.0, "less than 26 min"),
+            (1536.0, "26 min or more"),
+        ] {
             assert_eq!(twice(seconds), format!("used twice, {gap} apart, prompt new"));
         }
-        assert_eq!(twice(1500.0), "used twice, more than 24 min apart, prompt new");
         assert_eq!(
             Words(of_parts(2, Signal { finish: Finish::ToolCalls, output_tokens: Some(300) })).to_string(),
             "used once, prompt known, answer of 200 or more, tool calls"
