@@ -162,15 +162,21 @@ class Engine:
             breaker_failures=1000, believed_for=0.0, staged=False,
         )  # fmt: skip
 
+        #: How jobs have ended that nobody has asked for yet.
+        self.ended: dict[int, list[str]] = {}
+
+    def note(self, ended: Sequence[tuple[int, Sequence[str]]]) -> None:
+        self.ended.update((job, list(outcomes)) for job, outcomes in ended)
+
     def payload(self, number: int) -> bytes:
         return random.Random(number).randbytes(4096) * (self.bytes // 4096)
 
     def finish(self, job: int) -> list[str]:
         end = time.monotonic() + AGES
         while time.monotonic() < end:
-            for ended, outcomes in self.store.wait(1.0):
-                if ended == job:
-                    return list(outcomes)
+            self.note(self.store.wait(1.0))
+            if job in self.ended:
+                return self.ended.pop(job)
         raise ServersError(f"a job never ended: {self.store.stats().last_error}")
 
     def settle(self) -> None:
@@ -213,7 +219,7 @@ class Engine:
             call = (
                 lambda: self.store.contains(keys),
                 lambda: self.store.probe(keys),
-                lambda: self.store.poll(),
+                lambda: self.note(self.store.poll()),
                 lambda: self.store.touch(keys),
             )[nth % 4]
             began = time.perf_counter()
@@ -304,7 +310,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", action="append", choices=["redis", "s3", "mooncake"], help="a server; can be repeated"
     )
     parser.add_argument("--mib", type=float, default=1.0, help="MiB of an object (default: 1)")
-    parser.add_argument("--packages", type=Path, help="a folder with packages of the servers")
+    parser.add_argument(
+        "--packages", type=lambda text: Path(text).resolve(), help="a folder with packages of the servers"
+    )
     options = parser.parse_args(arguments)
     if options.packages:
         sys.path.append(str(options.packages))

@@ -28,7 +28,7 @@ fn width(bin: usize) -> u64 {
 /// Eighths of octaves, linear within an octave.
 fn log(age: u32) -> u32 {
     let (age, octave) = (u64::from(age.max(1)), age.max(1).ilog2());
-    octave * 8 + ((age << 3 >> octave) & 7) as u32
+    octave * 8 + (((age << 3) >> octave) & 7) as u32
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,8 +178,8 @@ impl Model {
             let all = ratio(all_events[bin] << 24, all_lived[bin]);
             let hazard =
                 if lived[0] == 0 { all } else { ratio((events[bin] << 24) + 1600 * all, lived[bin] + 1600) };
-            comes[bin] = lives * hazard >> 24;
-            held[bin] = (lives - comes[bin] / 2) * width(bin) >> 18;
+            comes[bin] = (lives * hazard) >> 24;
+            held[bin] = ((lives - comes[bin] / 2) * width(bin)) >> 18;
             lives -= comes[bin];
         }
         std::array::from_fn(|from| {
@@ -252,7 +252,7 @@ impl Model {
             self.now = self.now.wrapping_add((self.parts / capacity) as u32);
             self.parts %= capacity;
         }
-        let ghost = if content.depth % EVERY == 0 {
+        let ghost = if content.depth.is_multiple_of(EVERY) {
             let place = self.place(content.key);
             let at =
                 self.ghosts.iter().position(|ghost| ghost.is_some_and(|one| (one.bucket, one.mark) == place));
@@ -398,12 +398,12 @@ impl Model {
 
     fn place(&self, key: u64) -> (usize, u16) {
         let (mixed, buckets) = (mixed(key), self.ghosts.len() as u64 / 8);
-        (((mixed >> 32) * buckets >> 32) as usize, mixed as u16)
+        ((((mixed >> 32) * buckets) >> 32) as usize, mixed as u16)
     }
 
     pub(crate) fn evicted(&mut self, block: BlockId, content: Content) {
         let Known { class, stamp, .. } = *self.of(block);
-        if content.depth % EVERY == 0 {
+        if content.depth.is_multiple_of(EVERY) {
             let (bucket, mark) = self.place(content.key);
             let now = self.now;
             let places = &mut self.ghosts[8 * bucket..8 * bucket + 8];
