@@ -1,5 +1,6 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted; those of vLLM's face, of a manager, and of a pool with each observer, beside the core's.
+//! that only what happens in it is counted; those of vLLM's face, of a manager, of a pool with each observer, and of one with `hazard` and with
+//! `fifo`, which does next to nothing behind the same `Closed`, beside the core's.
 //! Prints how many blocks each operation had; of a decode step it is rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
