@@ -135,6 +135,7 @@ def test_bench_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixtu
     for way in (one[way] for one in sizes for way in ("write", "read")):
         assert way["gb_per_s"] > 0
         assert 0 < way["p50_ms"] <= way["p99_ms"]
+    assert all(one["lookup_us"] > 0 for one in sizes)
     assert list(tmp_path.iterdir()) == []
     assert main(arguments) == 0
     assert "64 KiB" in capsys.readouterr().out

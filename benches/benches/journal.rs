@@ -24,8 +24,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Requests that a way runs before the next one has its turn.
 const TURN: usize = 8;
-/// Large enough to drop nothing of the public traces.
-const RING: usize = 1 << 28;
+/// What a server would keep: full soon, and its memory used again from then on.
+const RING: usize = 1 << 23;
 
 struct Way {
     name: &'static str,

@@ -9,6 +9,7 @@ import pytest
 
 import kvpool
 from kvpool.events import Publisher, ZmqSink
+from kvpool.events.zmq_sink import AT_ONCE
 from tests.events.consumers import Vllm
 
 zmq = pytest.importorskip("zmq")
@@ -132,6 +133,32 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
         for answer in answers[:-1]:
             reader.take(struct.unpack(">Q", answer[-2])[0], answer[-1])
         assert len(reader.prompts()["GPU"]) == 16
+
+
+def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches(context: Client) -> None:
+    # Parts are small: the interpreter is held meanwhile. The end is the last number when it was asked.
+    manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local()
+    with publisher_of(manager, sink) as publisher:
+        for _ in range(100):
+            publisher.flush()
+        socket = connected(context, zmq.DEALER, sink.replay_endpoint)
+        socket.send_multipart([b"", bytes(8)])
+        while not sink._asked:
+            assert publisher.flush() == bool(sink._asked)
+        (_, next_number, until), turns = next(iter(sink._asked.values())), 1
+        assert next_number - (1 << 20) <= AT_ONCE
+        assert until <= (publisher.snapshot().cut or 0)
+        while publisher.flush():
+            turns += 1
+        assert turns >= 100 // AT_ONCE
+        answers: list[list[bytes]] = []
+        while not answers or END not in answers[-1]:
+            answers.append(socket.recv_multipart())
+        numbers = [struct.unpack(">Q", answer[-2])[0] for answer in answers[:-1]]
+        assert numbers == list(range(1 << 20, (1 << 20) + len(numbers)))
+        assert until in numbers
+        assert publisher._core.replay(0, 0, 100, 1)[0][0] == 1 << 20
+        assert len(publisher._core.replay(0, 0, 100, 1)) == 1
 
 
 def test_a_req_socket_gets_its_first_answer(context: Client) -> None:

@@ -200,6 +200,27 @@ def test_an_event_says_what_its_blocks_were_hashed_with() -> None:
     publisher.shutdown()
 
 
+@pytest.mark.parametrize("broken", ["tokens", "keys"])
+def test_what_cannot_be_read_to_be_told_is_not_cached_either(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Once it was cached by then: found by lookups, and told to nobody, with all that came behind it.
+    publisher, manager = engine()
+    pool = manager.block_pool
+    request = request_of([1, 2, 3, 4], cache_salt="s" if broken == "keys" else None)
+    blocks = pool.get_new_blocks(2)
+    with monkeypatch.context() as patch:
+        if broken == "tokens":
+            patch.setattr(request, "_all_token_ids", [1, 2, "three", 4])
+        else:
+            patch.setattr(request, "lora_request", types.SimpleNamespace())
+        with pytest.raises((TypeError, AttributeError)):
+            pool.cache_full_blocks(request, blocks, 0, 2, BLOCK[0], 0)
+    assert [block.block_hash for block in blocks] == [None, None]
+    assert told(publisher).held == {}
+    pool.cache_full_blocks(request, blocks, 0, 2, BLOCK[0], 0)
+    assert told(publisher).prompts() == {"GPU": {(1, 2), (1, 2, 3, 4)}}
+    publisher.shutdown()
+
+
 def test_what_others_tell_goes_out_in_the_same_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = types.SimpleNamespace(encode=lambda batch: msgpack.packb([batch.ts, batch.events, batch.rank]))
     packing = types.SimpleNamespace(msgpack=types.SimpleNamespace(Encoder=lambda: encoder))

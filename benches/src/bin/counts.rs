@@ -1,14 +1,19 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted; those of vLLM's face, of a manager, and of a pool with each observer, beside the core's.
+//! that only what happens in it is counted; those of vLLM's face, of a manager, of a pool with each observer, and of one with `hazard` and with
+//! `fifo`, which does next to nothing behind the same `Closed`, beside the core's.
 //! Prints how many blocks each operation had; of a decode step it is rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
+use std::hint::black_box;
+use std::sync::Arc;
+
 use kvpool::{
-    Admission, BlockId, BlockPool, CacheManager, Computed, ExtraKeys, HashChain, HashCursor, ManagerConfig,
-    PoolError, RequestRef,
+    Admission, BlockHasher, BlockId, BlockPool, CacheManager, Computed, ExtraKeys, HashChain, HashCursor,
+    HasherConfig, ManagerConfig, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
-use kvpool_observe::{AdvisorConfig, PoolWatch, WatchConfig};
+use kvpool_events::{Group, Publisher, SinkConfig};
+use kvpool_observe::{AdvisorConfig, FeedBatch, PoolWatch, WatchConfig};
 use kvpool_vllm::Pool;
 
 const BLOCKS: usize = 1 << 16;
@@ -196,6 +201,119 @@ watched!(
     counted_store_evicting_advisor
 );
 
+/// Stores into a pool with free blocks, and into a full one, each block new, with a feed beside it or without; and a publisher's turn
+/// over what the latter told: a block stored and a block removed.
+macro_rules! fed {
+    ($run:ident, $feed:expr, $store:ident, $evicting:ident, $publish:ident) => {
+        #[inline(never)]
+        fn $store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+            store(pool, chain, table).unwrap();
+        }
+
+        #[inline(never)]
+        fn $evicting(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+            store(pool, chain, table).unwrap();
+        }
+
+        #[inline(never)]
+        fn $publish(publisher: &mut Publisher, batch: &FeedBatch) {
+            publisher.take_in(0, batch);
+            black_box(publisher.flush(0.0, 1e9));
+        }
+
+        fn $run() {
+            let mut pool = pool(BLOCKS).unwrap();
+            if $feed {
+                pool.keep_feed(1 << 22).unwrap();
+            }
+            let hasher = Arc::new(BlockHasher::new(HasherConfig::default()).unwrap());
+            // With tokens, as a manager has its chains.
+            let chain = |nth: u32| {
+                let size = hasher.block_size() as u32;
+                let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys::default()).unwrap();
+                let first = nth * REQUEST_BLOCKS as u32 * size;
+                cursor.append(&(first..first + REQUEST_BLOCKS as u32 * size).collect::<Vec<u32>>());
+                cursor.chain().clone()
+            };
+            let mut publisher = Publisher::new(vec![Group::full(hasher.block_size())], 0, 1).unwrap();
+            publisher.add(SinkConfig { replay_batches: 1, ..SinkConfig::default() });
+            let (mut table, mut batch) = (Vec::new(), FeedBatch::default());
+            let full = BLOCKS / REQUEST_BLOCKS;
+            for nth in 0..full + REQUESTS {
+                match nth {
+                    _ if nth < REQUESTS => $store(&mut pool, &chain(nth as u32), &mut table),
+                    _ if nth < full => store(&mut pool, &chain(nth as u32), &mut table).unwrap(),
+                    _ => $evicting(&mut pool, &chain(nth as u32), &mut table),
+                }
+                pool.release_table(&table).unwrap();
+                pool.take_feed(&mut batch);
+                if nth < full {
+                    publisher.take_in(0, &batch);
+                    publisher.flush(0.0, 1e9);
+                } else {
+                    $publish(&mut publisher, &batch);
+                }
+            }
+        }
+    };
+}
+
+fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
+fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
+
+/// Hits, releases and evicting stores of a pool with a policy.
+macro_rules! evicting {
+    ($run:ident, $policy:expr, $blocks:expr, $hit:ident, $release:ident, $store:ident) => {
+        #[inline(never)]
+        fn $hit(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
+            pool.match_and_acquire(chain, usize::MAX).unwrap()
+        }
+
+        #[inline(never)]
+        fn $release(pool: &mut BlockPool, table: &[BlockId]) {
+            pool.release_table(table).unwrap();
+        }
+
+        #[inline(never)]
+        fn $store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+            store(pool, chain, table).unwrap();
+        }
+
+        fn $run() {
+            let config = PoolConfig { num_blocks: $blocks, eviction: $policy, ..PoolConfig::default() };
+            let mut pool = BlockPool::new(config).unwrap();
+            let chains = fill(&mut pool).unwrap();
+            for nth in 0..REQUESTS {
+                let table = $hit(&mut pool, &chains[nth * 37 % chains.len()]);
+                $release(&mut pool, &table);
+            }
+            let mut table = Vec::new();
+            for nth in 0..REQUESTS as u64 {
+                let new = chain(1 << 33 | nth, REQUEST_BLOCKS).unwrap();
+                $store(&mut pool, &new, &mut table);
+                pool.release_table(&table).unwrap();
+            }
+        }
+    };
+}
+
+evicting!(
+    hazard,
+    kvpool_policies::HAZARD,
+    BLOCKS,
+    counted_hit_hazard,
+    counted_release_hazard,
+    counted_store_evicting_hazard
+);
+evicting!(
+    fifo,
+    kvpool_policies::FIFO,
+    BLOCKS,
+    counted_hit_fifo,
+    counted_release_fifo,
+    counted_store_evicting_fifo
+);
+
 /// The same of vLLM's face.
 fn face() {
     let mut pool = Pool::new(BLOCKS, true).unwrap();
@@ -225,6 +343,10 @@ fn main() {
     digest();
     journal_digest();
     advisor();
+    unfed();
+    feed();
+    hazard();
+    fifo();
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::new();
     for nth in 0..REQUESTS as u64 {

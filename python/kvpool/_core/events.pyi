@@ -39,15 +39,20 @@ class EventPublisher:
     def collect(self) -> None:
         """Takes in what the source told since the last call."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
-        """Returns the batches of what has changed since the last flush: sink, number and bytes of each."""
+        """Collects, and returns batches of what has changed since the last flush: sink, number, bytes of each."""
     def pass_on(self, batch: bytes) -> None:
         """Sends a batch that somebody else has made to every sink with the next flush."""
     def lost(self, sink: int) -> None:
         """Says that a batch of a sink was lost: it is told everything anew."""
     def hold(self, sink: int, held: bool) -> None:
         """Says whether a sink has no room: then nothing is made for it."""
-    def replay(self, sink: int, start: int, limit: int = 1_048_576) -> list[tuple[int, bytes]]:
-        """Returns the batches of a sink from a number on that are kept, at most so many: number and bytes of each."""
+    def replay(
+        self, sink: int, start: int, limit: int = 1_048_576, most_bytes: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        """Returns the batches of a sink from a number on that are kept, at most so many: number and bytes of each.
+
+        Together they have at most ``most_bytes``, unless the first has more.
+        """
     def snapshot(self, sink: int, now: float) -> tuple[int, int | None, list[bytes]]:
         """Returns all that a sink was told and that is still so: its epoch, its cut, its batches."""
     def counts(self) -> _Counts:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal, Self, final, overload
 
 from kvpool._core.journal import Journal, JournalStats
+from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats
 
 __all__ = [
     "VllmBlock",
@@ -133,9 +134,10 @@ class VllmPool:
         caching: Whether blocks keep their hash when they are freed.
         policy: The order in which cached blocks are given up, one of ``eviction_policies()``; ``"lru"`` is vLLM's.
         journal: Where its operations are recorded; keys are in it whole, and no digests of its state.
+        retention: Whether it takes hints; their pins and tenants' limits.
 
     Raises:
-        InvalidArgumentError: ``num_blocks`` is out of range, or there is no such policy.
+        InvalidArgumentError: ``num_blocks`` is out of range, there is no such policy, or pins do not fit.
         JournalFileError: The journal's file cannot be made.
 
     >>> pool = kvpool._core.vllm.VllmPool(4, True)
@@ -149,7 +151,22 @@ class VllmPool:
     True
     """
 
-    def __new__(cls, num_blocks: int, caching: bool, policy: str = "lru", journal: Journal | None = None) -> Self: ...
+    def __new__(
+        cls,
+        num_blocks: int,
+        caching: bool,
+        policy: str = "lru",
+        journal: Journal | None = None,
+        retention: RetentionConfig | bool | None = None,
+    ) -> Self: ...
+    def retain(self, block_ids: Iterable[int], retention: Retention) -> HintReport:
+        """Says how long blocks, by id, are worth keeping. Returns what became of that."""
+    def assign_tenant(self, block_ids: Iterable[int], tenant: int) -> None:
+        """Says whose blocks, by id, are: they count towards the tenant's limits while they are cached."""
+    def advance_time(self, now: float) -> int:
+        """Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out."""
+    def retention_stats(self) -> RetentionStats | None:
+        """Returns how many blocks are retained how, or None without retention."""
     def journal_stats(self) -> JournalStats | None:
         """Returns how far the journal has come, or None without one."""
     def journal_image(self) -> bytes | None:

@@ -274,7 +274,8 @@ def bench_command(
         typer.echo(json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    heads = ("object", "objects", "write\nGB/s", "p50\nms", "p99\nms", "read\nGB/s", "p50\nms", "p99\nms", "open\nms")
+    way = ("GB/s", "p50\nms", "p99\nms")
+    heads = ("object", "objects", f"write\n{way[0]}", *way[1:], f"read\n{way[0]}", *way[1:], "open\nms", "lookup\nus")
     for name in heads:
         table.add_column(name, justify="right")
     for one in measured:
@@ -287,13 +288,14 @@ def bench_command(
                 for text in (f"{way.gb_per_s:,.2f}", f"{way.p50_ms:,.2f}", f"{way.p99_ms:,.2f}")
             ),
             "-" if one.open_s is None else f"{one.open_s * 1e3:,.1f}",
+            f"{one.lookup_us:.2f}",
         )
     out = Console(highlight=False)
     out.print(table)
     if any(one.is_direct is False for one in measured):
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
-    out.print("open: the full store again, the page cache empty")
+    out.print("open: the full store again, the page cache empty; lookup: per key, of calls with up to 1,024 keys")
     out.print(f"{workers} workers, {', '.join(sorted({one.io for one in measured}))}")
 
 

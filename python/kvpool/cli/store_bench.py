@@ -10,6 +10,7 @@ import dataclasses
 import os
 import random
 import shutil
+import statistics
 import tempfile
 import time
 import uuid
@@ -29,6 +30,9 @@ _DEADLINE: Final = 120.0
 
 #: Objects whose keys and times are kept.
 _MOST_OBJECTS: Final = 1 << 24
+
+#: Keys of one lookup: a prompt of 16,384 tokens in blocks of 16.
+_LOOKED_UP: Final = 1024
 
 #: Bytes of the disk that stay free.
 _FREE: Final = 1 << 30
@@ -59,6 +63,8 @@ class Measured:
     io: str
     #: Seconds to open the filled store again, the page cache empty of what that reads; ``None`` of what is no disk.
     open_s: float | None
+    #: Microseconds of a lookup per key, of calls with up to 1,024 keys: the median.
+    lookup_us: float
 
 
 def measure(
@@ -119,16 +125,32 @@ def measure(
         with opened() as store:
             write = _move(store, store.put, keys, object_bytes, depth, progress)
             if folder is None:
+                lookup_us = _look_up(store, keys)
                 read = _read_and_remove(store, keys, object_bytes, depth, progress)
-                return Measured(object_bytes, objects, write, read, None, store.io, None)
+                return Measured(object_bytes, objects, write, read, None, store.io, None, lookup_us)
         _forget_cached(folder)
         began = time.perf_counter()
         with opened() as store:
             open_s = time.perf_counter() - began
             if store.stats().objects != objects:
                 raise StoreError(f"{store.stats().objects:,} of {objects:,} objects are there after a restart")
+            lookup_us = _look_up(store, keys)
             read = _read_and_remove(store, keys, object_bytes, depth, progress)
-            return Measured(object_bytes, objects, write, read, store.is_direct, store.io, open_s)
+            return Measured(object_bytes, objects, write, read, store.is_direct, store.io, open_s, lookup_us)
+
+
+def _look_up(store: Store, keys: list[bytes]) -> float:
+    """Ask for every key, in another order than they were written in."""
+    order = random.Random(3).sample(keys, len(keys))  # noqa: S311 - an order
+    times = []
+    for at in range(0, len(order), _LOOKED_UP):
+        asked = order[at : at + _LOOKED_UP]
+        began = time.perf_counter()
+        found = store.contains(asked)
+        times.append((time.perf_counter() - began) / len(asked))
+        if found != ["here"] * len(asked):
+            raise StoreError(f"what was written is not found: {sorted({*found} - {'here'})[0]}")
+    return statistics.median(times) * 1e6
 
 
 def _read_and_remove(

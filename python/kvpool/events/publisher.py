@@ -5,7 +5,8 @@ by batch. Numbers, bytes and what is made good are the core's (:class:`kvpool._c
 the sinks'.
 
 Costs: a turn, every ``interval`` seconds, holds the interpreter for some 20 us and a little per batch; all work per
-block is done detached.
+block is done detached, in one piece: each time that this thread wants the interpreter back, a scheduler's may wait for
+it. Replays are sent a few batches at a time, with a pause behind each, in which nothing is held.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
+#: Seconds between two parts of a replay.
+PAUSE = 0.001
+#: Bytes of such a part, but for a single batch that is larger: they are copied with the interpreter held.
+REPLAY_BYTES = 256 << 10
 #: Numbers that there are for each second since 1970.
 PER_SECOND_BITS = 20
 
@@ -135,26 +140,41 @@ class Publisher:
             self._thread.start()
 
     def _replays_of(self, number: int) -> Replays:
-        return lambda start, limit: self._core.replay(number, start, limit)
+        return lambda start, limit: self._core.replay(number, start, limit, REPLAY_BYTES)
 
     def _run(self) -> None:
         # The first turn is now: consumers that are there already know at once that all else is over.
-        more = True
-        while more or not self._end.wait(self._interval):
+        due, pause = time.monotonic(), 0.0
+        while not self._end.wait(pause):
+            more = False
             try:
-                more = self.flush() and not self._end.is_set()
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self._interval
+                    more = self.flush()
+                else:
+                    more = self._serve()
             except Exception:
                 # A publisher that ends for one failed turn leaves routers with what is no longer so.
                 logger.exception("a turn failed")
                 self._failures += 1
-                more = False
+            pause = max(due - time.monotonic(), 0.0)
+            if more:
+                pause = min(pause, PAUSE)
+
+    def _answer(self) -> bool:
+        served = [sink.serve() for sink in self._sinks]  # each of them
+        return any(served)
+
+    def _serve(self) -> bool:
+        """Answers what was asked of sinks, a part of it. Returns whether there is more."""
+        with self._turn:
+            return not self._end.is_set() and self._answer()
 
     def flush(self) -> bool:
         """Sends what has changed. Returns whether a sink has more to answer: then it is worth another call at once."""
         with self._turn:
             if self._end.is_set():
                 return False
-            self._core.collect()
             for number in list(self._without_room):
                 if self._sinks[number].has_room():
                     self._without_room.discard(number)
@@ -168,8 +188,7 @@ class Publisher:
                     self._without_room.add(number)
                     self._core.lost(number)
                     self._core.hold(number, True)
-            served = [sink.serve() for sink in self._sinks]
-            return any(served)
+            return self._answer()
 
     def pass_on(self, batch: bytes) -> None:
         """Sends a batch that somebody else has made to every sink, numbered like its own, with the next turn.

@@ -27,7 +27,7 @@ class Replays(Protocol):
     """What a sink can ask its publisher for."""
 
     def __call__(self, start: int, limit: int) -> list[tuple[int, bytes]]:
-        """At most ``limit`` batches of the sink that are kept, from number ``start`` on."""
+        """At most ``limit`` batches of the sink that are kept, from number ``start`` on; none if there are no more."""
 
 
 class Sink(Protocol):

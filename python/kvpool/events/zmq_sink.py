@@ -26,8 +26,8 @@ logger = logging.getLogger("kvpool.events")
 
 #: The number behind a replay.
 END = b"\xff" * 8
-#: Batches of replays that are sent between two live ones.
-AT_ONCE = 32
+#: Batches of replays that are sent at once: the interpreter is held meanwhile.
+AT_ONCE = 8
 #: Consumers that may wait for replays; more are refused, unanswered. A consumer that asks again means that.
 MOST_REPLAYS = 256
 #: Endpoints that are bound if nothing else is said: as vLLM and SGLang have it.
@@ -88,8 +88,10 @@ class ZmqSink:
         self._live: Any = None
         self._router: Any = None
         self._replays: Replays | None = None
-        #: The latest that each consumer asked for: the frames that its answers begin with, the next number.
-        self._asked: dict[bytes, tuple[list[bytes], int]] = {}
+        #: The latest that each consumer asked for: the frames that its answers begin with, the next number, and the
+        #: last that there was when it asked. What came since has come to it live.
+        self._asked: dict[bytes, tuple[list[bytes], int, int]] = {}
+        self._last = -1
         #: Requests that are none.
         self.refused = 0
 
@@ -138,6 +140,7 @@ class ZmqSink:
         """Hands a batch to ZeroMQ, which sends it to who is there."""
         if self._live is None:
             return False
+        self._last = number
         try:
             self._live.send_multipart((self._topic, struct.pack(">Q", number), batch), self._zmq.NOBLOCK, copy=True)
         except self._zmq.ZMQError as error:
@@ -157,16 +160,16 @@ class ZmqSink:
         if not self._asked:
             return False
         name = next(iter(self._asked))
-        head, start = self._asked.pop(name)
+        head, start, until = self._asked.pop(name)
         assert self._replays is not None  # noqa: S101
         batches = self._replays(start, AT_ONCE)
         try:
             for number, batch in batches:
                 self._router.send_multipart([*head, self._topic, struct.pack(">Q", number), batch], self._zmq.NOBLOCK)
-            if len(batches) < AT_ONCE:
-                self._router.send_multipart([*head, b"", END, b""], self._zmq.NOBLOCK)
+            if batches and batches[-1][0] < until:
+                self._asked[name] = head, batches[-1][0] + 1, until
             else:
-                self._asked[name] = head, batches[-1][0] + 1
+                self._router.send_multipart([*head, b"", END, b""], self._zmq.NOBLOCK)
         except self._zmq.ZMQError as error:
             # Whoever asked is gone, or takes nothing: it may ask again.
             logger.warning("a replay ended early: %s", error)
@@ -184,7 +187,7 @@ class ZmqSink:
             if not well or len(frames[-1]) != 8 or full:
                 self.refused += 1
                 continue
-            self._asked[frames[0]] = frames[:-1], struct.unpack(">Q", frames[-1])[0]
+            self._asked[frames[0]] = frames[:-1], struct.unpack(">Q", frames[-1])[0], self._last
 
     def close(self) -> None:
         """Closes the sockets."""

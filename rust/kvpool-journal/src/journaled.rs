@@ -14,6 +14,7 @@
 use std::fmt;
 use std::ops::Deref;
 
+use kvpool::retention::RetentionConfig;
 use kvpool::{
     BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError, PoolImage,
     Restored, SavedBlock,
@@ -307,7 +308,7 @@ impl Recordable for CacheManager {
 }
 
 /// What a [`Pool`] of vLLM's is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct VllmConfig {
     /// Its blocks, the null block included.
     pub num_blocks: usize,
@@ -315,6 +316,8 @@ pub struct VllmConfig {
     pub caching: bool,
     /// The order of eviction.
     pub policy: EvictionPolicy,
+    /// Priorities, times to live, pins and tenants' limits, if it takes hints.
+    pub retention: Option<RetentionConfig>,
 }
 
 /// Without digests: each operation has the check of its answer, and the order of reuse shows in every allocation.
@@ -325,11 +328,12 @@ impl Recordable for Pool {
     type Record = VllmOperation;
 
     fn create(config: VllmConfig, (): &(), _: bool) -> Result<Self, VllmError> {
-        Self::with_policy(config.num_blocks, config.caching, config.policy)
+        Self::with_retention(config.num_blocks, config.caching, config.policy, config.retention)
     }
 
     fn header(config: &VllmConfig, (): &(), journal: JournalConfig) -> JournalHeader {
-        JournalHeader::of_vllm_pool(config.num_blocks, config.policy, config.caching, journal)
+        let retention = config.retention.clone();
+        JournalHeader::of_vllm_pool(config.num_blocks, config.policy, retention, config.caching, journal)
     }
 
     fn digest(&mut self) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! Replays on the pool of `kvpool-vllm`.
 
 use hashbrown::HashMap;
+use kvpool::retention::TenantId;
 use kvpool::{BlockId, InvariantViolation};
 use kvpool_record::{Check, JournalHeader, Outcome, VllmOperation};
 use kvpool_vllm::{Pool, Start, VllmError};
@@ -23,7 +24,7 @@ pub struct VllmSubject {
 fn config(header: &JournalHeader) -> Result<VllmConfig, ReplayError> {
     let config = header.pool_config(kvpool_policies::ALL)?;
     let (num_blocks, policy) = (config.num_blocks, config.eviction);
-    Ok(VllmConfig { num_blocks, caching: header.caching, policy })
+    Ok(VllmConfig { num_blocks, caching: header.caching, policy, retention: config.retention })
 }
 
 fn answered(result: &(impl Outcome + ToValue + std::fmt::Debug)) -> Answer {
@@ -119,6 +120,13 @@ impl Subject for VllmSubject {
             }
             &O::QueueRemove { block } => answered(&pool.apply(op::RemoveFromQueue { block })),
             &O::QueuePush { ref blocks, front } => answered(&pool.apply(op::PushToQueue { blocks, front })),
+            O::Retain { blocks, retention } => {
+                fallible(&pool.apply(op::Retain { blocks, retention: retention.retention() }))
+            }
+            O::AssignTenant { blocks, tenant } => {
+                fallible(&pool.apply(op::AssignTenant { blocks, tenant: TenantId(*tenant) }))
+            }
+            &O::AdvanceTime { now } => fallible(&pool.apply(op::AdvanceTime { now })),
         })
     }
 
@@ -136,7 +144,9 @@ impl Subject for VllmSubject {
             | O::Free { blocks }
             | O::Unpin { blocks }
             | O::CacheFull { blocks, .. }
-            | O::QueuePush { blocks, .. } => blocks.iter_mut().for_each(rename),
+            | O::QueuePush { blocks, .. }
+            | O::Retain { blocks, .. }
+            | O::AssignTenant { blocks, .. } => blocks.iter_mut().for_each(rename),
             O::InsertHash { block, .. }
             | O::InsertInIndex { block, .. }
             | O::RemoveFromIndex { block, .. }
@@ -147,7 +157,12 @@ impl Subject for VllmSubject {
             | O::ResetHash { block }
             | O::QueueRemove { block } => rename(block),
             O::MoveHashes { from, to } => [from, to].into_iter().for_each(rename),
-            O::Allocate { .. } | O::QueuePop { .. } | O::ClearIndex | O::Reset | O::ChainGroup { .. } => {}
+            O::Allocate { .. }
+            | O::QueuePop { .. }
+            | O::ClearIndex
+            | O::Reset
+            | O::ChainGroup { .. }
+            | O::AdvanceTime { .. } => {}
         }
         let answer = self.run(&operation)?;
         let pairs = step.answer.blocks.iter().zip(&answer.blocks);

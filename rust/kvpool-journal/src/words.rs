@@ -445,6 +445,9 @@ impl Words for VllmOperation {
             Self::QueuePop { .. } => "pop_from_queue",
             Self::QueueRemove { .. } => "remove_from_queue",
             Self::QueuePush { .. } => "push_to_queue",
+            Self::Retain { .. } => "retain",
+            Self::AssignTenant { .. } => "assign_tenant",
+            Self::AdvanceTime { .. } => "advance_time",
         }
     }
 
@@ -477,6 +480,9 @@ impl Words for VllmOperation {
             Self::QueuePush { blocks, front } => {
                 format!("{} to the {}", numbers(blocks), if *front { "front" } else { "back" })
             }
+            Self::Retain { blocks, retention } => format!("{}; {}", numbers(blocks), kept(retention)),
+            Self::AssignTenant { blocks, tenant } => format!("{}; tenant {tenant}", numbers(blocks)),
+            Self::AdvanceTime { now } => format!("to {now} s"),
             Self::ClearIndex | Self::Reset => String::new(),
         }
     }

@@ -23,8 +23,8 @@
 //! - D2: what the blocks add up to is what the parts count; the checks of their contents, if they are counted, are those of all
 //!   that came and did not go. The digest of a journal alone does not count them: that takes a word for every block that comes and goes.
 //!
-//! Costs: 24 bytes and a bit per block and 4 bytes per changed block; a change is a bit that is
-//! tested and set, a digest O(blocks changed since the last one).
+//! Costs: 24 bytes and a bit per block; a change is a bit that is set, 64 neighbours at once; a digest O(blocks changed since the
+//! last one), and a look at a word per 4,096 blocks.
 
 use kvpool::evictor::parts::{ensure, try_reserve};
 use kvpool::observe::{BlockView, Blocks, ContentView};
@@ -145,6 +145,83 @@ struct Counted {
     term: u64,
 }
 
+/// Which blocks have changed since they were counted. In the order of their ids, whatever that of the changes was: so they are found
+/// without a list, and their records are read in the order in which they lie.
+#[derive(Debug, Default)]
+struct Changed {
+    /// One bit per block.
+    blocks: Vec<u64>,
+    /// One bit per word of these, if it is not 0.
+    words: Vec<u64>,
+}
+
+impl Changed {
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        let words = num_blocks.div_ceil(64);
+        try_reserve(&mut self.blocks, words)?;
+        try_reserve(&mut self.words, words.div_ceil(64))?;
+        self.blocks.resize(words.max(self.blocks.len()), 0);
+        self.words.resize(self.blocks.len().div_ceil(64), 0);
+        Ok(())
+    }
+
+    #[inline]
+    fn has(&self, block: BlockId) -> bool {
+        let word = self.blocks.get(block.index() / 64).copied().unwrap_or(0);
+        word >> (block.index() % 64) & 1 != 0
+    }
+
+    fn note(&mut self, blocks: &[BlockId]) {
+        // Most are neighbours of the ones before: their bits go into a word, and the word into memory.
+        let (mut at, mut bits) = (usize::MAX, 0);
+        for block in blocks {
+            if block.index() / 64 != at {
+                self.set(at, bits);
+                (at, bits) = (block.index() / 64, 0);
+            }
+            bits |= 1 << (block.index() % 64);
+        }
+        self.set(at, bits);
+    }
+
+    #[inline]
+    fn set(&mut self, at: usize, bits: u64) {
+        if let (Some(word), Some(words)) = (self.blocks.get_mut(at), self.words.get_mut(at / 64)) {
+            *word |= bits;
+            *words |= 1 << (at % 64);
+        }
+    }
+
+    /// All but the null block.
+    fn note_all(&mut self) {
+        self.blocks.fill(u64::MAX);
+        self.words.fill(u64::MAX);
+        if let Some(first) = self.blocks.first_mut() {
+            *first &= !1;
+        }
+    }
+
+    /// Names each block that has changed, and perhaps some behind the last one; from now on none has.
+    fn take(&mut self, mut each: impl FnMut(BlockId)) {
+        for (first, words) in self.words.iter_mut().enumerate() {
+            for at in ones(std::mem::take(words)) {
+                let at = first * 64 + at;
+                let bits = self.blocks.get_mut(at).map_or(0, std::mem::take);
+                ones(bits).for_each(|bit| each(BlockId::new((at * 64 + bit) as u32)));
+            }
+        }
+    }
+}
+
+/// The bits that are set, the lowest first.
+fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        lowest
+    })
+}
+
 /// The terms of all blocks, their sums, and which of them are out of date.
 #[derive(Debug, Default)]
 pub(crate) struct StateDigest {
@@ -154,10 +231,8 @@ pub(crate) struct StateDigest {
     totals: Totals,
     /// The checks of all contents, summed up modulo 2^64 as they came and went; `None` if nobody counts them.
     contents: Option<u64>,
-    /// Blocks that have changed since they were counted, each once.
-    changed: Vec<BlockId>,
-    /// The same, one bit per block.
-    marks: Vec<u64>,
+    /// Blocks that have changed since they were counted.
+    changed: Changed,
     /// Every block has.
     all: bool,
 }
@@ -177,32 +252,14 @@ impl StateDigest {
     /// Adds free blocks.
     pub(crate) fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.blocks, num_blocks)?;
-        try_reserve(&mut self.marks, num_blocks.div_ceil(64))?;
+        self.changed.grow(num_blocks)?;
         self.blocks.resize(num_blocks.max(self.blocks.len()), Counted::default());
-        self.marks.resize(self.blocks.len().div_ceil(64), 0);
         Ok(())
-    }
-
-    /// Whether a block has changed since it was counted.
-    #[inline]
-    fn has_changed(&self, block: BlockId) -> bool {
-        let word = self.marks.get(block.index() / 64).copied().unwrap_or(0);
-        word >> (block.index() % 64) & 1 != 0
     }
 
     /// An operation has changed these blocks: their references, fences or contents.
     pub(crate) fn note_changed(&mut self, blocks: &[BlockId]) {
-        for &block in blocks {
-            let bit = 1 << (block.index() % 64);
-            // Most have been named before: a store names each of its blocks three times.
-            match self.marks.get_mut(block.index() / 64) {
-                Some(word) if *word & bit == 0 => {
-                    *word |= bit;
-                    self.changed.push(block);
-                }
-                _ => {}
-            }
-        }
+        self.changed.note(blocks);
     }
 
     /// Whether it counts contents.
@@ -242,35 +299,29 @@ impl StateDigest {
 
     /// What a block looked like when it was counted, unless it has changed since.
     fn unchanged(&self, block: BlockId) -> Option<Counted> {
-        let changed = self.all || self.has_changed(block);
+        let changed = self.all || self.changed.has(block);
         self.blocks.get(block.index()).filter(|_| !changed).copied()
     }
 
     /// Recounts what has changed. O(blocks that have).
     pub(crate) fn settle(&mut self, blocks: Blocks<'_>) {
-        if self.all {
-            self.marks.fill(0);
-            self.changed.clear();
-            self.changed.extend((1..self.blocks.len() as u32).map(BlockId::new));
-            self.all = false;
+        if std::mem::take(&mut self.all) {
+            self.changed.note_all();
         }
-        for &block in &self.changed {
-            if let Some(word) = self.marks.get_mut(block.index() / 64) {
-                *word &= !(1 << (block.index() % 64));
-            }
-            let Some(counted) = self.blocks.get_mut(block.index()) else { continue };
+        let Self { blocks: all, sum, totals, changed, .. } = self;
+        changed.take(|block| {
+            let Some(counted) = all.get_mut(block.index()) else { return };
             let view = blocks.get(block);
             let now = Counts::of(&view);
             // Many blocks end up as they were: hit and released.
             if now == counted.counts {
-                continue;
+                return;
             }
-            self.totals.exchange(counted.counts, now);
+            totals.exchange(counted.counts, now);
             let term = now.term(block, view.content.as_ref());
-            self.sum = self.sum.wrapping_add(term).wrapping_sub(counted.term);
+            *sum = sum.wrapping_add(term).wrapping_sub(counted.term);
             *counted = Counted { counts: now, term };
-        }
-        self.changed.clear();
+        });
     }
 
     /// The digest of a pool, settled.
@@ -352,7 +403,42 @@ fn scalars(pool: &BlockPool) -> [u64; 16] {
 
 #[cfg(test)]
 mod tests {
-    use super::{mix, take_in};
+    use std::collections::BTreeSet;
+
+    use kvpool::BlockId;
+
+    use super::{Changed, mix, take_in};
+
+    #[test]
+    fn what_has_changed_is_what_was_named() {
+        // Two words of words, and a bit.
+        const BLOCKS: u64 = 9000;
+        let mut changed = Changed::default();
+        changed.grow(100).unwrap();
+        changed.grow(BLOCKS as usize).unwrap();
+        let mut model = BTreeSet::new();
+        for turn in 0..2000 {
+            let [first, step, len, then] = [1, 2, 3, 4].map(|salt| mix(turn * 8 + salt));
+            let run = (0..len % 100).map(|at| (first % BLOCKS + at * (step % 5)) % BLOCKS);
+            let run: Vec<_> = run.map(|id| BlockId::new(id as u32)).collect();
+            changed.note(&run);
+            // Outside the pool there is nothing to note.
+            changed.note(&[BlockId::new(u32::MAX)]);
+            model.extend(run);
+            if then % 50 == 0 {
+                changed.note_all();
+                model.extend((1..BLOCKS as u32).map(BlockId::new));
+            }
+            let probe = BlockId::new((then % BLOCKS) as u32);
+            assert_eq!(changed.has(probe), model.contains(&probe));
+            if then % 3 == 0 {
+                let mut taken = Vec::new();
+                changed.take(|block| taken.push(block));
+                taken.retain(|block| block.index() < BLOCKS as usize);
+                assert_eq!(taken, std::mem::take(&mut model).into_iter().collect::<Vec<_>>());
+            }
+        }
+    }
 
     #[test]
     fn the_mixer_is_splitmix64() {

@@ -3,7 +3,7 @@
 //! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step waits for nothing here. What a
 //! feed has is taken away under the manager's lock, in O(1), and turned into bytes without it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_events::{Batch, Digest, Form, Group, Keys, Publisher, PublisherError, SinkConfig};
 use kvpool_observe::{FeedBatch, ManagerWatch};
@@ -36,6 +36,18 @@ struct Taken {
     tier: u8,
     batch: FeedBatch,
     keys: Vec<(Digest, u16, Keys)>,
+}
+
+impl Taken {
+    /// A publisher takes in all of them.
+    fn all_into(all: &[Self], publisher: &mut Publisher) {
+        for Self { tier, batch, keys } in all {
+            publisher.take_in(*tier, batch);
+            keys.iter().for_each(|(digest, group, keys)| {
+                publisher.learned(*group, *digest, None, None, Some(keys));
+            });
+        }
+    }
 }
 
 impl Source {
@@ -116,6 +128,17 @@ pub(crate) struct PyEventPublisher {
 type Told<'py> = (u64, Option<u64>, Vec<Bound<'py, PyBytes>>);
 
 impl PyEventPublisher {
+    fn spent(&self) -> MutexGuard<'_, Vec<Taken>> {
+        self.spent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the source told since the last call, in spent batches' room.
+    fn take(&self, py: Python<'_>) -> PyResult<Vec<Taken>> {
+        let mut taken = std::mem::take(&mut *self.spent());
+        self.source.take(py, &mut taken)?;
+        Ok(taken)
+    }
+
     /// A call that may be long: detached.
     fn run<R: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Publisher) -> R + Send) -> R {
         enter_sized(py, &self.inner, LONG, call)
@@ -167,33 +190,30 @@ impl PyEventPublisher {
 
     /// Takes in what the source told since the last call.
     fn collect(&self, py: Python<'_>) -> PyResult<()> {
-        let spent = || self.spent.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut taken = std::mem::take(&mut *spent());
-        self.source.take(py, &mut taken)?;
+        let taken = self.take(py)?;
         if taken.iter().any(|taken| !taken.batch.is_empty()) {
-            self.run(py, |publisher| {
-                for Taken { tier, batch, keys } in &taken {
-                    publisher.take_in(*tier, batch);
-                    keys.iter().for_each(|(digest, group, keys)| {
-                        publisher.learned(*group, *digest, None, None, Some(keys));
-                    });
-                }
-            });
+            self.run(py, |publisher| Taken::all_into(&taken, publisher));
         }
-        *spent() = taken;
+        *self.spent() = taken;
         Ok(())
     }
 
-    /// Returns the batches of what has changed since the last flush: sink, number and bytes of each.
+    /// Collects, and returns batches of what has changed since the last flush: sink, number, bytes of each.
     fn flush<'py>(
         &self,
         py: Python<'py>,
         #[pyo3(from_py_with = float)] now: f64,
         #[pyo3(from_py_with = float)] heartbeat: f64,
-    ) -> Vec<(usize, u64, Bound<'py, PyBytes>)> {
-        let batches = self.run(py, |publisher| publisher.flush(now, heartbeat));
+    ) -> PyResult<Vec<(usize, u64, Bound<'py, PyBytes>)>> {
+        let taken = self.take(py)?;
+        // In one piece: a thread that comes back to the interpreter makes a scheduler's wait for it.
+        let batches = self.run(py, |publisher| {
+            Taken::all_into(&taken, publisher);
+            publisher.flush(now, heartbeat)
+        });
+        *self.spent() = taken;
         let object = |Batch { sink, number, payload }| (sink, number, PyBytes::new(py, &payload));
-        batches.into_iter().map(object).collect()
+        Ok(batches.into_iter().map(object).collect())
     }
 
     /// Sends a batch that somebody else has made to every sink with the next flush.
@@ -214,19 +234,28 @@ impl PyEventPublisher {
     }
 
     /// Returns the batches of a sink from a number on that are kept, at most so many: number and bytes of each.
-    #[pyo3(signature = (sink, start, limit=1_048_576))]
+    #[pyo3(signature = (sink, start, limit=1_048_576, most_bytes=None))]
     fn replay<'py>(
         &self,
         py: Python<'py>,
         sink: Int,
         start: Int,
         #[pyo3(from_py_with = int)] limit: i128,
+        most_bytes: Option<Int>,
     ) -> PyResult<Vec<(u64, Bound<'py, PyBytes>)>> {
         let (sink, limit) = (count(py, "sink", sink)?, count(py, "limit", limit)?);
+        let most = most_bytes.map_or(Ok(usize::MAX), |bytes| count(py, "most_bytes", bytes))?;
         let start = count(py, "start", start)? as u64;
         let kept = self.run(py, |publisher| {
             let kept = publisher.replay(sink, start)?;
-            let kept = kept.take(limit).map(|(number, payload)| (number, Arc::clone(payload)));
+            let mut before = 0_usize;
+            let fits = |(_, payload): &(u64, &Arc<[u8]>)| {
+                let is_first = before == 0;
+                before = before.saturating_add(payload.len());
+                is_first || before <= most
+            };
+            let kept = kept.take(limit).take_while(fits);
+            let kept = kept.map(|(number, payload)| (number, Arc::clone(payload)));
             Ok::<Vec<_>, PublisherError>(kept.collect())
         });
         let kept = kept.or_raise(py)?;

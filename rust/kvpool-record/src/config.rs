@@ -6,6 +6,7 @@
 
 use kvpool::groups::Groups;
 use kvpool::hash::Verify;
+use kvpool::retention::RetentionConfig;
 use kvpool::{EvictionPolicy, ManagerConfig, PoolConfig, PoolError};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use serde::{Deserialize, Serialize};
@@ -102,10 +103,11 @@ impl JournalHeader {
     pub fn of_vllm_pool(
         num_blocks: usize,
         eviction: EvictionPolicy,
+        retention: Option<RetentionConfig>,
         caching: bool,
         journal: JournalConfig,
     ) -> Self {
-        let manager = ManagerConfig { num_blocks, eviction, ..ManagerConfig::default() };
+        let manager = ManagerConfig { num_blocks, eviction, retention, ..ManagerConfig::default() };
         let watch = ManagerWatchConfig::default();
         Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
     }

@@ -7,7 +7,7 @@ use crate::writer::{Background, Flush};
 /// The end of a journal that is written to.
 pub(crate) enum Sink {
     /// The latest frames, and the header.
-    Ring { header: Vec<u8>, frames: VecDeque<Box<[u8]>>, bytes: usize, capacity: usize },
+    Ring { header: Vec<u8>, frames: VecDeque<Vec<u8>>, bytes: usize, capacity: usize },
     /// A file, or whatever else takes bytes.
     Writer(Background),
 }
@@ -19,13 +19,13 @@ impl Sink {
 
     /// Takes magic number and header.
     pub(crate) fn header(&mut self, magic: [u8; 8], frame: &[u8]) {
-        let first = [&magic, frame].concat();
+        let mut first = [&magic, frame].concat();
         match self {
             Self::Ring { header, bytes, .. } => {
                 *bytes = first.len();
                 *header = first;
             }
-            Self::Writer(writer) => writer.write(first),
+            Self::Writer(writer) => writer.write(&mut first),
         }
     }
 
@@ -33,21 +33,24 @@ impl Sink {
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
-                *bytes += frame.len();
-                frames.push_back(frame.as_slice().into());
-                frame.clear();
-                while *bytes > *capacity
-                    && frames.len() > 1
+                // It takes the memory of the last one that it drives out: a full ring asks for none, and touches no new page.
+                let mut place = Vec::new();
+                while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()
                 {
                     *bytes -= oldest.len();
+                    place = oldest;
                 }
+                if place.capacity() / 2 > frame.len() {
+                    place = Vec::new();
+                }
+                place.clear();
+                place.extend_from_slice(frame);
+                *bytes += place.len();
+                frames.push_back(place);
+                frame.clear();
             }
-            // The next frame will be as long.
-            Self::Writer(writer) => {
-                let next = Vec::with_capacity(frame.len());
-                writer.write(std::mem::replace(frame, next));
-            }
+            Self::Writer(writer) => writer.write(frame),
         }
     }
 
@@ -86,5 +89,42 @@ impl Sink {
         image.extend_from_slice(header);
         frames.iter().for_each(|frame| image.extend_from_slice(frame));
         Some(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sink;
+
+    #[test]
+    fn a_ring_has_the_latest_frames_that_fit_and_not_much_memory_beside_them() {
+        const CAPACITY: usize = 1000;
+        let mut ring = Sink::ring(CAPACITY);
+        ring.header(*b"headings", b"frame");
+        let (mut model, mut seed) = (Vec::<Vec<u8>>::new(), 1_u64);
+        for _ in 0..3000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Small ones, usual ones, and one in sixteen that fills the ring, or more.
+            let len = match seed >> 60 {
+                0 => 900 + (seed >> 40) as usize % 300,
+                1..=7 => 1 + (seed >> 40) as usize % 20,
+                _ => 100 + (seed >> 40) as usize % 60,
+            };
+            let mut frame = vec![(seed >> 32) as u8; len];
+            model.push(frame.clone());
+            ring.frame(&mut frame);
+            assert!(frame.is_empty());
+            while model.len() > 1 && 13 + model.iter().map(Vec::len).sum::<usize>() > CAPACITY {
+                model.remove(0);
+            }
+            assert_eq!(ring.image().unwrap(), [b"headingsframe".as_slice(), &model.concat()].concat());
+            let bytes = ring.bytes() as usize;
+            assert_eq!(bytes, 13 + model.concat().len());
+            let memory = match &ring {
+                Sink::Ring { frames, .. } => frames.iter().map(Vec::capacity).sum(),
+                Sink::Writer(_) => usize::MAX,
+            };
+            assert!(memory <= 2 * bytes.max(CAPACITY), "{memory} for {bytes}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use kvpool::PoolError;
 use kvpool_vllm::{Key, Removed, VllmError};
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, Outcome};
+use crate::{Check, Outcome, RetentionRecord};
 
 /// A call of a [`kvpool_vllm::Pool`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +62,12 @@ pub enum VllmOperation {
     QueueRemove { block: u32 },
     /// [`kvpool_vllm::Pool::push_to_queue`]
     QueuePush { blocks: Vec<u32>, front: bool },
+    /// [`kvpool_vllm::Pool::retain`]
+    Retain { blocks: Vec<u32>, retention: RetentionRecord },
+    /// [`kvpool_vllm::Pool::assign_tenant`]
+    AssignTenant { blocks: Vec<u32>, tenant: u32 },
+    /// [`kvpool_vllm::Pool::advance_time`]
+    AdvanceTime { now: f64 },
 }
 
 impl Outcome for Removed {

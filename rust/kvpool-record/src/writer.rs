@@ -8,11 +8,11 @@
 //! - Whoever forks takes the queue along and not the thread: a fork hands nothing over, waits for nothing, and ends nothing. So
 //!   the file stays the parent's, which writes the same operations itself.
 //!
-//! Costs: one message per frame, and the system call that tells a fork from its parent.
+//! Costs: one message per frame and one back, which brings memory for a next frame; and the system call that tells a fork from its parent.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
@@ -20,6 +20,9 @@ use crate::JournalError;
 
 /// Bytes that may wait to be written. A journal whose writer is further behind stops, or waits: see [`crate::Journal::waiting`].
 pub const QUEUE_BYTES: usize = 64 << 20;
+
+/// Written frames whose memory is kept for the next ones.
+const SPARES: usize = 4;
 
 enum Message {
     Frame(Vec<u8>),
@@ -52,13 +55,20 @@ impl Flush {
     }
 }
 
+struct Thread {
+    frames: Sender<Message>,
+    /// Empty, with the memory of what was written.
+    spares: Receiver<Vec<u8>>,
+    handle: JoinHandle<()>,
+}
+
 /// A writer with a thread of its own.
 pub(crate) struct Background {
     /// The process that has the thread.
     process: u32,
     progress: Arc<Progress>,
     /// Nothing only while it is dropped.
-    thread: Option<(Sender<Message>, JoinHandle<()>)>,
+    thread: Option<Thread>,
     /// Why nothing is handed over any more.
     stopped: Option<String>,
     pub(crate) waits: bool,
@@ -68,21 +78,30 @@ impl Background {
     /// Starts the thread.
     pub(crate) fn start(writer: Box<dyn Write + Send>) -> Result<Self, JournalError> {
         let progress = Arc::new(Progress::default());
-        let (sender, messages) = channel();
+        let (frames, messages) = channel();
+        let (written, spares) = sync_channel(SPARES);
         let told = Arc::clone(&progress);
-        let thread = Builder::new()
+        let handle = Builder::new()
             .name("kvpool-journal".into())
-            .spawn(move || write(writer, &messages, &told))
+            .spawn(move || write(writer, &messages, &written, &told))
             .map_err(|error| JournalError::Io(format!("no thread to write the journal: {error}")))?;
-        let (process, thread) = (std::process::id(), Some((sender, thread)));
+        let (process, thread) = (std::process::id(), Some(Thread { frames, spares, handle }));
         Ok(Self { process, progress, thread, stopped: None, waits: false })
     }
 
-    /// Hands bytes over, unless it has stopped.
-    pub(crate) fn write(&mut self, bytes: Vec<u8>) {
-        if !self.is_open() {
-            return;
+    /// Hands bytes over, unless it has stopped, and leaves none of them.
+    pub(crate) fn write(&mut self, bytes: &mut Vec<u8>) {
+        if self.is_open() {
+            // The next frame will be as long.
+            let spare = self.thread.as_ref().and_then(|thread| thread.spares.try_recv().ok());
+            let next = spare.unwrap_or_else(|| Vec::with_capacity(bytes.len()));
+            self.hand_over(std::mem::replace(bytes, next));
+        } else {
+            bytes.clear();
         }
+    }
+
+    fn hand_over(&mut self, bytes: Vec<u8>) {
         let behind = self.progress.waiting.load(Ordering::Acquire);
         if behind > 0 && behind.saturating_add(bytes.len()) > QUEUE_BYTES {
             if !self.waits {
@@ -132,24 +151,24 @@ impl Background {
     }
 
     fn send(&self, message: Message) {
-        if let Some((sender, _)) = &self.thread {
+        if let Some(thread) = &self.thread {
             // A thread that is gone has said why.
-            let _gone = sender.send(message);
+            let _gone = thread.frames.send(message);
         }
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        let Some((sender, thread)) = self.thread.take() else { return };
+        let Some(thread) = self.thread.take() else { return };
         if self.is_fork() {
-            // The thread that would let go of the queue's locks does not exist here.
-            std::mem::forget((sender, thread));
+            // The thread that would let go of the queues' locks does not exist here.
+            std::mem::forget(thread);
             return;
         }
-        drop(sender);
+        drop(thread.frames);
         // It has said why, if it panicked.
-        let _panic = thread.join();
+        let _panic = thread.handle.join();
     }
 }
 
@@ -165,7 +184,12 @@ impl Drop for Panicked<'_> {
 }
 
 /// Writes what comes, until nobody can hand anything over any more.
-fn write(mut writer: Box<dyn Write + Send>, messages: &Receiver<Message>, progress: &Progress) {
+fn write(
+    mut writer: Box<dyn Write + Send>,
+    messages: &Receiver<Message>,
+    spares: &SyncSender<Vec<u8>>,
+    progress: &Progress,
+) {
     let _told = Panicked(progress);
     for message in messages {
         let is_well = progress.failed.get().is_none();
@@ -178,11 +202,14 @@ fn write(mut writer: Box<dyn Write + Send>, messages: &Receiver<Message>, progre
             progress.failed.get_or_init(|| error.to_string());
         }
         match message {
-            Message::Frame(bytes) => {
+            Message::Frame(mut bytes) => {
                 if is_well && done.is_ok() {
                     progress.written.fetch_add(bytes.len() as u64, Ordering::AcqRel);
                 }
                 progress.waiting.fetch_sub(bytes.len(), Ordering::AcqRel);
+                bytes.clear();
+                // Enough are kept, or nobody writes any more.
+                let _kept = spares.try_send(bytes);
             }
             // Whoever waited may have gone.
             Message::Flush(reached) => drop(reached.send(())),

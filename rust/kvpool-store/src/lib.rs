@@ -80,6 +80,7 @@ mod namespace;
 mod object;
 mod queue;
 pub mod redis;
+mod staging;
 mod stats;
 mod store;
 mod transfer;

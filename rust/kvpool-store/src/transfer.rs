@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 
-use crate::arena::{Arena, Reading, Writing};
+use crate::arena::{Reading, Writing};
 use crate::ends::End;
 use crate::error::{BackendError, StoreError};
 use crate::header::{HEADER_BYTES, Header, HeaderError, Mismatch};
 use crate::namespace::NamespaceDigest;
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 use crate::queue::{Lent, Target, Work};
+use crate::staging::Staging;
 
 /// An object that is being moved. Made by a store, for a [`Lane`](crate::Lane) to move.
 #[derive(Debug)]
@@ -50,31 +51,22 @@ enum Source {
     Copy(Writing),
 }
 
-/// Memory of a worker's own: for payloads that are staged, and for headers.
-#[derive(Debug, Default)]
+/// Memory of a worker: for payloads that are staged, all workers', and for headers, its own.
+#[derive(Debug)]
 pub(crate) struct Memory {
-    /// With slots for as many transfers as were on their way at once, each as large as the largest yet.
-    arenas: Vec<Arc<Arena>>,
+    staging: Option<Arc<Staging>>,
     pages: Vec<Box<Page>>,
 }
 
-/// Bytes of memory that a worker takes at least for payloads that are staged.
-const STAGED: u32 = 2 << 20;
-
 impl Memory {
-    /// Pages for a payload of `len` bytes, that nothing else has.
-    fn payload(&mut self, len: u32) -> Result<Writing, StoreError> {
-        // Too small ones go when nothing has them any more.
-        self.arenas.retain(|arena| arena.slot_bytes() >= len);
-        let free = |arena: &Arc<Arena>| (0..arena.slots()).find_map(|slot| arena.write(slot).ok());
-        if let Some(slot) = self.arenas.iter().find_map(free) {
-            return Ok(slot);
-        }
-        // A huge page full of them.
-        let slots = (STAGED / len.max(1)).clamp(1, 8);
-        let arena = Arena::new(slots, STAGED.max(slots * len).div_ceil(slots))?;
-        self.arenas.push(Arc::clone(&arena));
-        arena.write(0)
+    /// Without `staging` none can be staged.
+    pub(crate) const fn new(staging: Option<Arc<Staging>>) -> Self {
+        Self { staging, pages: Vec::new() }
+    }
+
+    fn payload(&self) -> Result<Writing, Refused> {
+        let none = || Refused::Ended(End::Failed("there is no memory to stage in".into()));
+        Ok(self.staging.as_ref().ok_or_else(none)?.take()?)
     }
 
     fn page(&mut self) -> Box<Page> {
@@ -98,7 +90,7 @@ impl Transfer {
         match work {
             Work::Write { place, key, replaces, tokens, len, from, staged } => {
                 let from = if staged {
-                    let mut copy = memory.payload(len)?;
+                    let mut copy = memory.payload()?;
                     copy[..len as usize].copy_from_slice(&from[..len as usize]);
                     drop(from);
                     Source::Copy(copy)
@@ -118,7 +110,7 @@ impl Transfer {
             Work::Read { place, key, len, into } => {
                 let (into, lent) = match into {
                     Target::Slot(slot) => (slot, None),
-                    Target::Staged(lent) => (memory.payload(len)?, Some(lent)),
+                    Target::Staged(lent) => (memory.payload()?, Some(lent)),
                 };
                 let (name, page) = (ObjectName { namespace, key }, memory.page());
                 Ok(Self { id, name, place, len, page, way: Way::Read { into, lent } })

@@ -14,12 +14,13 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
-/// Bytes from which on a worker takes no more: large objects keep a disk busy by themselves, and each may take memory of the worker.
-const AT_ONCE: u64 = 8 << 20;
+/// Bytes that all workers of a store together have on their way before one that has some takes more: they keep a disk busy, and each
+/// may take memory of the workers.
+pub(crate) const AT_ONCE: u64 = 32 << 20;
 
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
-pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends) {
-    let mut worker = Worker { backend: backend.as_ref(), ends, memory: Memory::default() };
+pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
+    let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };
     if let Some(mut lane) = backend.lane() {
         worker.several(queue, lane.as_mut());
     }
@@ -33,6 +34,8 @@ struct Worker<'a> {
     backend: &'a dyn Backend,
     ends: &'a Ends,
     memory: Memory,
+    /// Bytes on their way from which on it takes no more.
+    share: u64,
 }
 
 impl Worker<'_> {
@@ -59,7 +62,7 @@ impl Worker<'_> {
     fn several(&mut self, queue: &Queue, lane: &mut dyn Lane) {
         let (mut moving, mut bytes) = (0, 0);
         loop {
-            while moving == 0 || (moving < lane.room() && bytes < AT_ONCE) {
+            while moving == 0 || (moving < lane.room() && bytes < self.share) {
                 let task = if moving == 0 { queue.take() } else { queue.take_if_more() };
                 let Some(task) = task else { break };
                 match self.begin(task) {

@@ -1,7 +1,7 @@
 //! Pools with every policy but `lru`, as a scheduler uses them: requests with shared prompts in two groups, one chained and
 //! one whose first blocks are freed while the request runs, beside all that may drop a hash. The order is the policy's
 //! own, so the model says what must hold of any: who is free, what is cached, what may go before what, and that the order
-//! that is shown is the order that is taken. Behind it, by name, what policies and chains are told.
+//! that is shown is the order that is taken; and the same where somebody says what blocks are worth, `lru` included. Behind it, by name, what policies and chains are told.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 200,000).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 
 use kvpool::EvictionPolicy;
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool_vllm::{Key, Pool, Start};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -70,6 +71,17 @@ enum Operation {
         from: u32,
         to: u32,
     },
+    /// Somebody says what a block is worth, or whose it is; refused without retention.
+    Say {
+        block: u32,
+        keep: u8,
+        ttl: Option<u8>,
+    },
+    Tenant {
+        block: u32,
+        tenant: u32,
+    },
+    Time(u8),
     Reset,
 }
 
@@ -92,6 +104,10 @@ fn operation() -> BoxedStrategy<Operation> {
         1 => id().prop_map(Operation::ResetHash),
         1 => id().prop_map(Operation::SetHash),
         1 => (id(), 1..NUM_BLOCKS).prop_map(|(from, to)| Operation::Move { from, to }),
+        3 => (id(), any::<u8>(), prop::option::of(0u8..9))
+            .prop_map(|(block, keep, ttl)| Operation::Say { block, keep, ttl }),
+        1 => (id(), 0u32..3).prop_map(|(block, tenant)| Operation::Tenant { block, tenant }),
+        1 => (0u8..5).prop_map(Operation::Time),
         1 => Just(Operation::Reset),
     ]
     .boxed()
@@ -128,14 +144,17 @@ struct Machine {
     requests: Vec<Request>,
     contents: u64,
     touched: u8,
+    hinted: bool,
+    now: Option<f64>,
 }
 
 impl Machine {
-    fn new(policy: EvictionPolicy) -> Self {
-        let mut pool = Pool::with_policy(NUM_BLOCKS as usize, true, policy).unwrap();
+    fn new(policy: EvictionPolicy, retention: Option<RetentionConfig>) -> Self {
+        let mut pool = Pool::with_retention(NUM_BLOCKS as usize, true, policy, retention).unwrap();
         pool.chain_group(CHAINED);
         let blocks = vec![Block::default(); NUM_BLOCKS as usize];
-        Self { pool, blocks, requests: Vec::new(), contents: 0, touched: 0 }
+        let hinted = pool.retention_stats().is_some();
+        Self { pool, blocks, requests: Vec::new(), contents: 0, touched: 0, hinted, now: None }
     }
 
     fn begins(&mut self, block: u32, before: Option<u32>, group: u32) {
@@ -328,6 +347,36 @@ impl Machine {
                     self.begins(to, None, CHAINED);
                 }
             }
+            Operation::Say { block, keep, ttl } => {
+                let keep = match keep {
+                    0..=100 => Keep::Priority(Priority::new(keep).unwrap()),
+                    101..=150 => Keep::Pinned,
+                    _ => Keep::Demoted,
+                };
+                let ttl = ttl.map(|seconds| Ttl::Idle(f64::from(seconds)));
+                let said = self.pool.retain(&[block, 0], Retention { keep, ttl, then: Then::Demote });
+                // A time to live needs a clock, unless nothing is kept.
+                let has_clock = ttl.is_none() || self.now.is_some();
+                assert!(!has_clock || said.is_ok() == self.hinted, "{said:?}");
+                // One block was spoken of: never the null block, and nothing is kept of one without a hash.
+                let is_cached = block != 0 && self.blocks[block as usize].content.is_some();
+                if let Ok(said) = said {
+                    assert_eq!(said.accepted + said.clipped + said.ignored, usize::from(block != 0));
+                    assert!(
+                        is_cached || said.accepted + said.clipped == 0,
+                        "{said:?} of a block without a hash"
+                    );
+                }
+            }
+            Operation::Tenant { block, tenant } => {
+                assert_eq!(self.pool.assign_tenant(&[block], TenantId(tenant)).is_ok(), self.hinted);
+            }
+            Operation::Time(seconds) => {
+                let now = self.now.unwrap_or(0.0) + f64::from(seconds);
+                let passed = self.pool.advance_time(now);
+                assert!(passed.is_ok() || !self.hinted, "{passed:?}");
+                self.now = Some(now);
+            }
             Operation::Reset => {
                 let may = self.free_blocks().len() as u32 == NUM_BLOCKS - 1;
                 assert_eq!(self.pool.reset(), may);
@@ -400,16 +449,25 @@ fn every_policy_keeps_what_any_must() {
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..Config::default()
     };
-    let strategy =
-        (prop::sample::select(policies), prop::collection::vec(operation(), 1..2 * STEPS as usize));
-    let run = |(policy, operations): (EvictionPolicy, Vec<Operation>)| {
-        let mut machine = Machine::new(policy);
-        for operation in &operations {
-            machine.run(operation);
-            machine.check(operation);
-        }
-        Ok(())
-    };
+    let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
+    let retention =
+        RetentionConfig { pin_budget: 3, tenants: vec![limits(0, 2, None), limits(1, 0, Some(3))] };
+    // Hints make a history of `lru`, too.
+    let kinds: Vec<_> = (policies.iter().map(|&policy| (policy, None)))
+        .chain(
+            [EvictionPolicy::LRU, policies[0], policies[1]].map(|policy| (policy, Some(retention.clone()))),
+        )
+        .collect();
+    let strategy = (prop::sample::select(kinds), prop::collection::vec(operation(), 1..2 * STEPS as usize));
+    let run =
+        |((policy, retention), operations): ((EvictionPolicy, Option<RetentionConfig>), Vec<Operation>)| {
+            let mut machine = Machine::new(policy, retention);
+            for operation in &operations {
+                machine.run(operation);
+                machine.check(operation);
+            }
+            Ok(())
+        };
     TestRunner::new(config).run(&strategy, run).unwrap_or_else(|failure| panic!("{failure}"));
 }
 

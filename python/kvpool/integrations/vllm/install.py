@@ -10,7 +10,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import gate, hashing, lookup, offload, publisher
+from . import gate, hashing, hints, lookup, offload, publisher
 from .events import ExactEvents, StockEvents
 from .manager import KVCacheManager
 from .pool import BlockPool
@@ -35,7 +35,12 @@ def replacements(level: str) -> list[Replacement]:
             owner = getattr(owner, one)
         found.append((owner, last, values[name]))
     # Beside those: where it is another, vLLM's publisher gets vLLM's events, and all else is as it was.
-    return found if level == "shadow" else [*found, *publisher.replacements()]
+    if level != "shadow":
+        found += publisher.replacements()
+    if BlockPool.hinting is not None:
+        saying = hints.replacements()  # asked at each level: it knows of which vLLM hints can be followed
+        found += saying if level == "pool" else []
+    return found
 
 
 def _values(level: str) -> dict[str, Any]:
@@ -60,6 +65,7 @@ def configure(settings: Settings) -> None:
     """Hands the settings to the classes that follow them."""
     BlockPool.events_class = ExactEvents if settings.events == "exact" else StockEvents
     BlockPool.eviction = settings.eviction
+    BlockPool.hinting = settings.hints
     BlockPool.journal_folder = settings.journal_folder
     Trail.folder = settings.shadow_folder
 

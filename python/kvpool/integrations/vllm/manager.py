@@ -23,7 +23,7 @@ from vllm.v1.request import RequestStatus
 
 from kvpool import _core
 
-from . import LOGGER_NAME
+from . import LOGGER_NAME, hints
 from .pool import BlockPool
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
+        self._hinted = getattr(self.block_pool, "hints", None) is not None
         calls = _calls_of(self)
         #: What the calls go to with one group of full attention, else ``None``.
         self.slots = calls if isinstance(calls, _core.vllm.VllmSlots) else None
@@ -93,9 +94,17 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
     def free(self, request: Any) -> None:
         """Gives a request's blocks back, the last first."""
+        if self._hinted:
+            hints.say(self, request)
         calls = self.slots or self.groups
         if calls is None or not calls.free(request.request_id):
             super().free(request)
+
+    def pop_blocks_for_free(self, request: Any) -> list[Any]:
+        """Takes a request's blocks out of its tables; whoever asks gives them back later."""
+        if self._hinted:
+            hints.say(self, request)
+        return cast("list[Any]", super().pop_blocks_for_free(request))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
         """The ids of the blocks of a request, one list per group."""

@@ -21,12 +21,16 @@ from kvpool import _core, errors
 
 from . import LOGGER_NAME, journals
 from .events import ExactEvents, StockEvents
+from .hints import HintReader
 from .views import FreeBlockQueue, HashToBlockMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from kvpool import RetentionConfig
     from kvpool.journal import Journal
+
+    from .hints import VllmHints
 
 logger = logging.getLogger(LOGGER_NAME)
 
@@ -49,6 +53,8 @@ class BlockPool:
     #: What the plug-in's settings say; ``install`` writes them. The eviction of a pool is what it is made with.
     events_class: ClassVar[type[StockEvents]] = ExactEvents
     eviction: ClassVar[str] = "lru"
+    #: Which hints of requests are followed; ``None`` follows none, and needs no retention beneath.
+    hinting: ClassVar[VllmHints | None] = None
     #: A folder that journals go to; ``None`` is no journal.
     journal_folder: ClassVar[str | None] = None
 
@@ -78,8 +84,13 @@ class BlockPool:
         self.enable_caching = enable_caching
         self.hash_block_size = hash_block_size
         self.num_hash_lookahead_tokens = num_hash_lookahead_tokens
-        self.core = self._make_core(journal or journals.to_folder(self.journal_folder, self))
+        # A connector's pool of other memory has no requests of its own.
+        hinting = self.hinting if enable_caching and medium == _GPU else None
+        retention = hinting.retention if hinting is not None else None
+        self.core = self._make_core(journal or journals.to_folder(self.journal_folder, self), retention)
         self.core.bind(self)
+        #: What reads the hints of requests that leave; ``None`` if nothing does.
+        self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeBlockQueue(self)
@@ -108,13 +119,14 @@ class BlockPool:
                 return fed
         return (events_class or self.events_class)(self)
 
-    def _make_core(self, journal: Journal | None) -> _core.vllm.VllmPool:
+    def _make_core(self, journal: Journal | None, retention: RetentionConfig | None) -> _core.vllm.VllmPool:
+        made_of = (self.num_gpu_blocks, self.enable_caching, self.eviction)
         try:
-            return _core.vllm.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction, journal)
+            return _core.vllm.VllmPool(*made_of, journal, retention)
         except errors.JournalFileError as error:
             # Its file is made only now. A pool without its journal is better than an engine that does not start.
             logger.error("kvpool: no journal: %s", error)
-            return _core.vllm.VllmPool(self.num_gpu_blocks, self.enable_caching, self.eviction)
+            return _core.vllm.VllmPool(*made_of, None, retention)
 
     # What is where.
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
 from kvpool.policies import eviction_policies
 
+from .hints import VllmHints
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,7 +28,7 @@ class Settings:
     """How much of vLLM is kvpool's, and what its events say.
 
     >>> Settings.from_environment({"KVPOOL_VLLM": "manager"})
-    Settings(level='manager', events='exact', eviction='lru', shadow_folder=None, journal_folder=None)
+    Settings(level='manager', events='exact', eviction='lru', shadow_folder=None, journal_folder=None, hints=None)
     >>> Settings.from_environment({}).level is None
     True
     """
@@ -41,12 +43,14 @@ class Settings:
     shadow_folder: str | None = None
     #: ``KVPOOL_VLLM_JOURNAL_DIR``: where every pool writes a journal of what it is asked; unset, none does.
     journal_folder: str | None = None
+    #: ``KVPOOL_VLLM_HINTS``: which hints of requests are followed; unset, none is.
+    hints: VllmHints | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Reads the variables, of which an empty one counts as unset; raises ``ValueError`` for any other value.
 
-        The shadow compares every block id with vLLM's: it is refused with another order than ``lru``.
+        The shadow compares every block id with vLLM's: it is refused with another order than ``lru``, and with hints.
         """
         environment = os.environ if environment is None else environment
 
@@ -61,7 +65,13 @@ class Settings:
             eviction=_one_of("KVPOOL_VLLM_EVICTION", value("KVPOOL_VLLM_EVICTION") or LRU, EVICTIONS),
             shadow_folder=value("KVPOOL_VLLM_SHADOW_DIR"),
             journal_folder=value("KVPOOL_VLLM_JOURNAL_DIR"),
+            hints=VllmHints.parse(hints) if (hints := value("KVPOOL_VLLM_HINTS")) else None,
         )
+        if found.level == "shadow" and found.hints is not None:
+            raise ValueError(
+                "KVPOOL_VLLM_HINTS is set with KVPOOL_VLLM=shadow: must be unset there, since the shadow compares with "
+                "vLLM's own order"
+            )
         if found.level == "shadow" and found.eviction != LRU:
             raise ValueError(
                 f"KVPOOL_VLLM_EVICTION is {found.eviction!r} with KVPOOL_VLLM=shadow: must be {LRU} there, since the "

@@ -356,7 +356,7 @@ impl Arguments {
         chunk.into_iter().chain(external).collect::<Vec<_>>().join(", ")
     }
 
-    fn retention(&self, retention: &Retention) -> String {
+    pub(super) fn retention(&self, retention: &Retention) -> String {
         let Retention { keep, ttl, then } = retention;
         if self.is_rust() {
             let keep = match keep {

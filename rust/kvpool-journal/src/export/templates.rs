@@ -2,6 +2,7 @@
 
 use kvpool::ManagerConfig;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
+use kvpool::retention::RetentionConfig;
 use kvpool_record::Subject;
 
 use super::text;
@@ -20,6 +21,24 @@ fn seed(config: &ManagerConfig) -> Option<&'static str> {
     config.algorithm.name().starts_with("vllm").then_some("0")
 }
 
+fn rust_retention(retention: &RetentionConfig) -> String {
+    let tenants = retention.tenants.iter().map(|limits| {
+        let (tenant, floor, ceiling) = (limits.tenant.0, limits.floor, limits.ceiling);
+        format!("TenantLimits {{ tenant: TenantId({tenant}), floor: {floor}, ceiling: {ceiling:?} }}")
+    });
+    let (pins, tenants) = (retention.pin_budget, tenants.collect::<Vec<_>>().join(", "));
+    format!("RetentionConfig {{ pin_budget: {pins}, tenants: vec![{tenants}] }}")
+}
+
+fn python_retention(retention: &RetentionConfig) -> String {
+    let tenants = retention.tenants.iter().map(|limits| {
+        let ceiling = limits.ceiling.map_or_else(|| "None".into(), |ceiling| ceiling.to_string());
+        format!("kvpool.TenantLimits({}, floor={}, ceiling={ceiling})", limits.tenant.0, limits.floor)
+    });
+    let (pins, tenants) = (retention.pin_budget, tenants.collect::<Vec<_>>().join(", "));
+    format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])")
+}
+
 /// An expression of Rust that makes the pool, or says why there is none.
 pub(super) fn rust_pool(
     config: &ManagerConfig,
@@ -30,7 +49,13 @@ pub(super) fn rust_pool(
     if kind == Subject::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
         let eviction = format!("kvpool_policies::by_name({eviction:?}).unwrap()");
-        return format!("Pool::with_policy({blocks}, {caching}, {eviction})");
+        return match &config.retention {
+            None => format!("Pool::with_policy({blocks}, {caching}, {eviction})"),
+            Some(retention) => {
+                let retention = rust_retention(retention);
+                format!("Pool::with_retention({blocks}, {caching}, {eviction}, Some({retention}))")
+            }
+        };
     }
     let mut fields = vec![
         format!("num_blocks: {}", config.num_blocks),
@@ -40,18 +65,7 @@ pub(super) fn rust_pool(
         format!("verify: {:?}.parse().unwrap()", config.verify.name()),
     ];
     if let Some(retention) = &config.retention {
-        let tenants: Vec<String> = retention
-            .tenants
-            .iter()
-            .map(|limits| {
-                let (tenant, floor, ceiling) = (limits.tenant.0, limits.floor, limits.ceiling);
-                format!("TenantLimits {{ tenant: TenantId({tenant}), floor: {floor}, ceiling: {ceiling:?} }}")
-            })
-            .collect();
-        let (pins, tenants) = (retention.pin_budget, tenants.join(", "));
-        fields.push(format!(
-            "retention: Some(RetentionConfig {{ pin_budget: {pins}, tenants: vec![{tenants}] }})"
-        ));
+        fields.push(format!("retention: Some({})", rust_retention(retention)));
     }
     let mut config_class = "PoolConfig";
     if kind == Subject::Manager {
@@ -80,7 +94,10 @@ pub(super) fn python_pool(
 ) -> String {
     if kind == Subject::VllmPool {
         let caching = if caching { "True" } else { "False" };
-        return format!("VllmPool({}, {caching}, {:?})", config.num_blocks, config.eviction.name());
+        let retention = config.retention.as_ref();
+        let more =
+            retention.map_or_else(String::new, |retention| format!(", {}", python_retention(retention)));
+        return format!("VllmPool({}, {caching}, {:?}{more})", config.num_blocks, config.eviction.name());
     }
     let mut arguments = vec![
         config.num_blocks.to_string(),
@@ -91,16 +108,7 @@ pub(super) fn python_pool(
         format!("event_capacity={event_capacity}"),
     ];
     if let Some(retention) = &config.retention {
-        let tenants: Vec<String> = retention
-            .tenants
-            .iter()
-            .map(|limits| {
-                let ceiling = limits.ceiling.map_or_else(|| "None".into(), |ceiling| ceiling.to_string());
-                format!("kvpool.TenantLimits({}, floor={}, ceiling={ceiling})", limits.tenant.0, limits.floor)
-            })
-            .collect();
-        let (pins, tenants) = (retention.pin_budget, tenants.join(", "));
-        arguments.push(format!("retention=kvpool.RetentionConfig(pin_budget={pins}, tenants=[{tenants}])"));
+        arguments.push(python_retention(retention));
     }
     if kind == Subject::Manager {
         arguments.push(format!("algorithm={:?}", config.algorithm.name()));
@@ -279,7 +287,8 @@ fn link(algorithm: &str, verify: &str, block_size: usize, contents: &[u32], epoc
 );
 
 const RUST_VLLM: &str = rust_test!(
-    r#"use kvpool_journal::{Check, Outcome};
+    r#"use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool_journal::{Check, Outcome};
 use kvpool_vllm::{Key, Pool, Start, VllmError};
 
 /// Blocks by id, as an answer.
@@ -424,6 +433,8 @@ const PYTHON_VLLM: &str = python_test!(
     "import kvpool\nfrom kvpool._core.vllm import VllmBlock, VllmPool\n",
     r#"    if isinstance(given, VllmBlock):
         return given.block_id
+    if isinstance(given, kvpool.HintReport):
+        return [given.accepted, given.clipped, given.ignored]
 "#,
     r#"def table(pool, ids):
     """Blocks by id."""

@@ -4,17 +4,22 @@ use kvpool_record::VllmOperation;
 use kvpool_vllm::Key;
 
 use super::source::Source;
-use super::text::hex;
+use super::text::{hex, seconds};
 use crate::error::ReplayError;
 use crate::subject::Step;
 use crate::value::Value;
 
 pub(super) fn call(source: &mut Source<'_>, step: &Step<VllmOperation>) -> Result<(), ReplayError> {
     source.begin(step.number, &step.answer)?;
+    let said = match &step.operation {
+        VllmOperation::Retain { retention, .. } => source.arguments.retention(&retention.retention()),
+        &VllmOperation::AdvanceTime { now } => seconds(now, source.is_rust()),
+        _ => String::new(),
+    };
     if source.is_rust() {
-        return source.expect_rust(&in_rust(&step.operation), step.answer.check);
+        return source.expect_rust(&in_rust(&step.operation, &said), step.answer.check);
     }
-    match in_python(&step.operation, source.num_blocks()) {
+    match in_python(&step.operation, source.num_blocks(), &said) {
         Ok(call) => source.expect_python(&call, &step.answer.value),
         Err(_) if step.answer.refused => {
             source.remark("Python cannot ask this; it was refused, and changed nothing.")
@@ -27,7 +32,8 @@ fn rust_key(key: &Key) -> String {
     format!("key(\"{}\")", hex(key.as_bytes()))
 }
 
-fn in_rust(operation: &VllmOperation) -> String {
+/// `said` is what was said of blocks, or what time it is.
+fn in_rust(operation: &VllmOperation, said: &str) -> String {
     use VllmOperation as O;
     match operation {
         O::Allocate { blocks } => format!("allocate(pool, {blocks})"),
@@ -69,6 +75,11 @@ fn in_rust(operation: &VllmOperation) -> String {
         O::QueuePop { blocks } => format!("Ids(pool.pop_from_queue({blocks}))"),
         O::QueueRemove { block } => format!("pool.remove_from_queue({block})"),
         O::QueuePush { blocks, front } => format!("pool.push_to_queue(&{blocks:?}, {front})"),
+        O::Retain { blocks, .. } => format!("pool.retain(&{blocks:?}, {said})"),
+        O::AssignTenant { blocks, tenant } => {
+            format!("pool.assign_tenant(&{blocks:?}, TenantId({tenant}))")
+        }
+        O::AdvanceTime { .. } => format!("pool.advance_time({said})"),
     }
 }
 
@@ -101,7 +112,7 @@ fn objects(operation: &VllmOperation) -> &[u32] {
     }
 }
 
-fn in_python(operation: &VllmOperation, num_blocks: usize) -> Result<String, &'static str> {
+fn in_python(operation: &VllmOperation, num_blocks: usize, said: &str) -> Result<String, &'static str> {
     use VllmOperation as O;
     if objects(operation).iter().any(|&block| block as usize >= num_blocks) {
         return Err("the pool has no such block");
@@ -141,6 +152,9 @@ fn in_python(operation: &VllmOperation, num_blocks: usize) -> Result<String, &'s
         O::QueuePush { blocks, front } => {
             format!("answer(pool.queue_push, table(pool, {blocks:?}), {})", flag(*front))
         }
+        O::Retain { blocks, .. } => format!("answer(pool.retain, {blocks:?}, {said})"),
+        O::AssignTenant { blocks, tenant } => format!("answer(pool.assign_tenant, {blocks:?}, {tenant})"),
+        O::AdvanceTime { .. } => format!("answer(pool.advance_time, {said})"),
     })
 }
 

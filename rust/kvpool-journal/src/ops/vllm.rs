@@ -2,6 +2,7 @@
 //!
 //! What is withheld ([`Pool::set_num_free`]) is in no journal, and neither is a call that only this refuses: it changes nothing.
 
+use kvpool::retention::{HintReport, Retention, TenantId};
 use kvpool_record::{Check, Journal, Outcome, VllmOperation};
 use kvpool_vllm::{Demand, Key, Pool, Removed, Slots, Start, VllmError};
 
@@ -78,6 +79,17 @@ operations! { Pool, Plain, VllmOperation;
     PushToQueue<'a> { blocks: &'a [u32], front: bool } -> (),
         |pool| pool.push_to_queue(blocks, front),
         |_, _| VllmOperation::QueuePush { blocks: blocks.to_vec(), front };
+    /// [`Pool::retain`].
+    Retain<'a> { blocks: &'a [u32], retention: Retention } -> Result<HintReport, VllmError>,
+        |pool| pool.retain(blocks, retention),
+        |_, _| VllmOperation::Retain { blocks: blocks.to_vec(), retention: retention.into() };
+    /// [`Pool::assign_tenant`].
+    AssignTenant<'a> { blocks: &'a [u32], tenant: TenantId } -> Result<(), VllmError>,
+        |pool| pool.assign_tenant(blocks, tenant),
+        |_, _| VllmOperation::AssignTenant { blocks: blocks.to_vec(), tenant: tenant.0 };
+    /// [`Pool::advance_time`].
+    AdvanceTime { now: f64 } -> Result<usize, VllmError>,
+        |pool| pool.advance_time(now), |_, _| VllmOperation::AdvanceTime { now };
 }
 
 /// [`Pool::allocate`].

@@ -32,7 +32,8 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 #[ignore = "runs with little memory, started by another"]
 fn of_a_huge_pool_of_vllms() {
     // Its lists would fit, its keys do not.
-    let header = JournalHeader::of_vllm_pool(20_000_000, EvictionPolicy::LRU, true, JournalConfig::default());
+    let header =
+        JournalHeader::of_vllm_pool(20_000_000, EvictionPolicy::LRU, None, true, JournalConfig::default());
     let mut journal = ring(0);
     journal.begin(&header);
     let refused = replay(&journal.image().unwrap(), Options::default(), &mut |_| true).unwrap_err();

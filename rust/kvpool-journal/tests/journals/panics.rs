@@ -157,7 +157,7 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
 #[test]
 fn an_operation_of_vllms_pool_that_panics_is_the_only_one_lost() {
     let sink = Shared::default();
-    let config = VllmConfig { num_blocks: 4, caching: true, policy: BOMB };
+    let config = VllmConfig { num_blocks: 4, caching: true, policy: BOMB, retention: None };
     let mut pool = Journaled::<Pool>::with_journal(config, sink.journal()).unwrap();
     let mut table = Vec::new();
     pool.apply(op::vllm::Allocate { blocks: 3, out: &mut table, removed: None }).unwrap();

@@ -325,7 +325,7 @@ fn what_has_no_image_is_refused() {
     };
     let verified = ManagerConfig { verify: Verify::Tokens, ..config(1) };
     assert!(refused(&Engine::new(verified, 1).image()).contains("verify"));
-    let config = VllmConfig { num_blocks: 9, caching: true, policy: EvictionPolicy::LRU };
+    let config = VllmConfig { num_blocks: 9, caching: true, policy: EvictionPolicy::LRU, retention: None };
     let mut vllm = Journaled::<kvpool_vllm::Pool>::with_journal(config, ring(1)).unwrap();
     assert!(refused(&vllm.take_journal().unwrap().image().unwrap()).contains("vLLM"));
     assert!(replay_restarting(b"notes", Options::default(), &mut |_| true).is_err());

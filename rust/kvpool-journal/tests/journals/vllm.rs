@@ -1,6 +1,7 @@
 //! Journals of vLLM's pool: random runs, its own calls and vLLM's writes by hand among them.
 
 use kvpool::EvictionPolicy;
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{
     Entry, Goal, JournalReader, Journaled, Language, Options, VllmConfig, VllmOperation, replay, shrink,
@@ -18,14 +19,23 @@ fn key(number: u32) -> Key {
 }
 
 pub(crate) fn recorded(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Journaled<Pool> {
-    Journaled::with_journal(VllmConfig { num_blocks, caching, policy }, ring(1)).unwrap()
+    with_hints(num_blocks, caching, policy, None)
+}
+
+fn with_hints(
+    num_blocks: usize,
+    caching: bool,
+    policy: EvictionPolicy,
+    retention: Option<RetentionConfig>,
+) -> Journaled<Pool> {
+    Journaled::with_journal(VllmConfig { num_blocks, caching, policy, retention }, ring(1)).unwrap()
 }
 
 pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
     let mut held: Vec<u32> = Vec::new();
     for &(call, a, b, c) in calls {
         let block = a % 14;
-        match call % 29 {
+        match call % 33 {
             0..4 => {
                 let before = held.len();
                 let asked = op::Allocate { blocks: (a % 5) as usize, out: &mut held, removed: None };
@@ -87,6 +97,19 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
             25 => pool.apply(op::SetRefCount { block, count: pool.ref_count(block) }),
             26 => pool.apply(op::SetHash { block, key: key(b), num_tokens: Some(c % 64) }),
             27 => pool.apply(op::ResetHash { block }),
+            // Refused by a pool that has no retention.
+            28 | 29 => {
+                let ttl = [None, Some(Ttl::Idle(f64::from(c % 8))), Some(Ttl::Absolute(f64::from(c % 8)))];
+                let keep = match b % 4 {
+                    0 => Keep::Demoted,
+                    1 => Keep::Pinned,
+                    _ => Keep::Priority(Priority::new((c % 101) as u8).unwrap()),
+                };
+                let retention = Retention { keep, ttl: ttl[(c % 3) as usize], then: Then::Demote };
+                drop(pool.apply(op::Retain { blocks: &[block, b % 16], retention }));
+            }
+            30 => drop(pool.apply(op::AssignTenant { blocks: &[block], tenant: TenantId(b % 3) })),
+            31 => drop(pool.apply(op::AdvanceTime { now: f64::from(a % 20) })),
             _ => {
                 if pool.apply(op::RemoveFromQueue { block }) {
                     pool.apply(op::PushToQueue { blocks: &[block], front: b.is_multiple_of(2) });
@@ -100,10 +123,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc"]), caching in any::<bool>(), calls in calls(150), at in any::<u32>()) {
+    fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc"]), caching in any::<bool>(), hinted in any::<bool>(), calls in calls(150), at in any::<u32>()) {
         let policy = kvpool_policies::by_name(policy).unwrap();
-        let mut pool = recorded(14, caching, policy);
-        let mut without = Pool::with_policy(14, caching, policy).unwrap().into();
+        let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
+        let tenants = vec![limits(0, 2, None), limits(1, 0, Some(3))];
+        let retention = hinted.then_some(RetentionConfig { pin_budget: 3, tenants });
+        let mut pool = with_hints(14, caching, policy, retention.clone());
+        let mut without = Pool::with_retention(14, caching, policy, retention).unwrap().into();
         run(&mut pool, &calls);
         run(&mut without, &calls);
         prop_assert_eq!(pool.order().collect::<Vec<_>>(), without.order().collect::<Vec<_>>());

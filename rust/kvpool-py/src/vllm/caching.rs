@@ -178,28 +178,25 @@ impl PyVllmGroups {
         let digests = digests(hashes, row.known, group.scale, wanted)?;
         let key_of = |at: usize| Key::new(digests[at].as_ref()?.as_bytes(), group.number).ok();
         let (mut removed, mut new) = (Vec::new(), Vec::new());
-        let feed = self.on_cached.as_ref().and_then(Listener::feed);
+        let feed = self.on_cached.as_ref().and_then(Listener::feed).map(Py::get);
+        let (scale, first, block_size) = (group.scale, row.known, group.spec.block_tokens);
+        let group = group.number;
+        let run = Run { request, hashes, scale, first, digests: &digests, block_size, group };
+        let told = feed.map(|feed| feed.read(&run)).transpose()?.flatten();
         let asked = op::CacheFull {
             start: self.shared.start(&row.table, row.known)?,
             blocks: &ids,
             key_of,
-            block_size: group.spec.block_tokens,
+            block_size,
             removed: &mut removed,
             stored: feed.is_some().then_some(&mut new),
         };
         self.shared.apply(asked).or_raise(py)?;
-        let Some(feed) = feed else { return Ok(()) };
-        feed.get().removed(&removed);
-        feed.get().stored(&Run {
-            request,
-            hashes,
-            scale: group.scale,
-            first: row.known,
-            digests: &digests,
-            new: &new,
-            block_size: group.spec.block_tokens,
-            group: group.number,
-        })
+        if let Some(feed) = feed {
+            feed.removed(&removed);
+            feed.stored(told, &new);
+        }
+        Ok(())
     }
 
     /// Tells vLLM's manager of the states that have become blocks of the cache, for this step and for connectors.

@@ -4,7 +4,9 @@
 //! came and went into this log, tokens read from the request's own list. A publisher takes it away in its own thread.
 //!
 //! Owns: the log. Bounded: one that nobody takes for too long is dropped, and what is there by then is not told before it is cached
-//! anew. No Python code runs while its lock is held, which is taken behind the pool's or alone.
+//! anew. Whatever may run Python's code or fail is read before the pool caches anything ([`PyVllmFeed::read`]); what it then says of
+//! that goes into the log without any of it ([`PyVllmFeed::stored`]): an error leaves nothing cached that is not told. The log's lock
+//! is taken behind the pool's or alone.
 //!
 //! Costs: 100 bytes and the tokens per stored block until it is taken; some 30 ns per block of 16 tokens, most of them the look at a list of ints.
 
@@ -43,19 +45,32 @@ pub(crate) struct PyVllmFeed {
     describe: Py<PyAny>,
 }
 
-/// A run of blocks that a call has cached.
+/// A run of blocks that a call caches.
 pub(super) struct Run<'a, 'py> {
     pub(super) request: &'a Bound<'py, PyAny>,
     /// The request's hashes, and how many of them a block has.
     pub(super) hashes: &'a Bound<'py, PyAny>,
     pub(super) scale: usize,
-    /// The position of the first block, and the digests of those that were cached.
+    /// The position of the first block, and the digests of those that are to be cached.
     pub(super) first: usize,
     pub(super) digests: &'a [Option<Bound<'py, PyBytes>>],
-    /// For each whether its key is new; `None` if it was left out.
-    pub(super) new: &'a [Option<bool>],
     pub(super) block_size: usize,
     pub(super) group: u32,
+}
+
+/// What can be told of a run, once it is known which of its keys are new.
+pub(super) struct Told {
+    first: usize,
+    group: u16,
+    block_size: usize,
+    /// Bytes of a digest.
+    len: usize,
+    /// By block: its place in the run, its hash, that of the block before it.
+    links: Vec<(usize, BlockHash, Option<BlockHash>)>,
+    /// Tokens of the whole run.
+    tokens: Vec<u32>,
+    /// Of each of the links; none at all if they are hashed with tokens alone.
+    keys: Vec<Keys>,
 }
 
 /// A digest as the core has it; `None` for one that is longer.
@@ -136,20 +151,15 @@ impl PyVllmFeed {
         }
     }
 
-    /// The blocks of a run whose keys are new.
-    pub(super) fn stored(&self, run: &Run<'_, '_>) -> PyResult<()> {
-        let &Run { request, hashes, scale, first, digests, new, block_size, group } = run;
-        let Ok(group) = u16::try_from(group) else { return Ok(()) };
-        if !new.contains(&Some(true)) {
-            return Ok(());
-        }
+    /// All that may be told of a run; `None` of one of which nothing can. Runs Python's code.
+    pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<Told>> {
+        let &Run { request, hashes, scale, first, digests, block_size, group } = run;
+        let Ok(group) = u16::try_from(group) else { return Ok(None) };
         let py = request.py();
-        // All that may run Python's code first.
-        let told: Vec<_> = new.iter().map(|new| *new == Some(true)).collect();
-        let mut links = Vec::with_capacity(told.len());
+        let mut links = Vec::with_capacity(digests.len());
         let mut len = 0;
-        for (at, digest_of) in digests.iter().enumerate().filter(|&(at, _)| told.get(at) == Some(&true)) {
-            let Some(own) = digest_of else { continue };
+        for (at, own) in digests.iter().enumerate() {
+            let Some(own) = own else { continue };
             let before = match (at.checked_sub(1).and_then(|at| digests.get(at)), first + at) {
                 (_, 0) => None,
                 (Some(Some(before)), _) => Some(before.clone()),
@@ -161,24 +171,36 @@ impl PyVllmFeed {
                 links.push((at, hash, parent));
             }
         }
-        let (start, end) = (first * block_size, (first + new.len()) * block_size);
+        if links.is_empty() {
+            return Ok(None);
+        }
+        let (start, end) = (first * block_size, (first + digests.len()) * block_size);
         let ids = request.getattr(intern!(py, "_all_token_ids"))?;
         let read = ids.cast::<PyList>().ok().and_then(|list| exact_ints(list, start, end));
-        let read = match read {
+        let tokens = match read {
             Some(read) => read,
             None => tokens(&ids.get_item(pyo3::types::PySlice::new(py, start as isize, end as isize, 1))?)?,
         };
         let keys = if is_plain(request)? { Vec::new() } else { self.keys(run, &links)? };
-        let mut log = self.with_room(links.len());
+        Ok(Some(Told { first, group, block_size, len, links, tokens, keys }))
+    }
+
+    /// The blocks of a run whose keys are new: for each whether it is, `None` if it was left out.
+    pub(super) fn stored(&self, told: Option<Told>, new: &[Option<bool>]) {
+        let Some(Told { first, group, block_size, len, links, tokens, keys }) = told else { return };
+        let is_new = |at: usize| new.get(at) == Some(&Some(true));
+        let count = links.iter().filter(|&&(at, ..)| is_new(at)).count();
+        if count == 0 {
+            return;
+        }
+        let mut log = self.with_room(count);
         log.batch.digest_len = len;
-        for &(at, hash, parent) in &links {
-            let some = read.get(at * block_size..(at + 1) * block_size);
+        for &(at, hash, parent) in links.iter().filter(|&&(at, ..)| is_new(at)) {
+            let some = tokens.get(at * block_size..(at + 1) * block_size);
             log.batch.stored(hash, group, parent, (first + at) as u32, some);
         }
-        log.keys.extend(
-            links.iter().zip(keys).map(|(&(_, hash, _), keys)| (Digest::new(hash, len), group, keys)),
-        );
-        Ok(())
+        let said = links.iter().zip(keys).filter(|((at, ..), _)| is_new(*at));
+        log.keys.extend(said.map(|(&(_, hash, _), keys)| (Digest::new(hash, len), group, keys)));
     }
 
     /// What the blocks of a run were hashed with beside tokens.
@@ -277,16 +299,10 @@ impl PyVllmFeed {
             .zip(&new)
             .map(|(at, new)| new.map(|_| digest(hashes, at, 1)).transpose())
             .collect::<PyResult<_>>()?;
-        self.stored(&Run {
-            request,
-            hashes,
-            scale: 1,
-            first,
-            digests: &digests,
-            new: &new,
-            block_size,
-            group,
-        })
+        let told =
+            self.read(&Run { request, hashes, scale: 1, first, digests: &digests, block_size, group })?;
+        self.stored(told, &new);
+        Ok(())
     }
 
     /// Tells that nothing is cached any more.

@@ -13,11 +13,11 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
 use super::feed::{PyVllmFeed, Run};
-use crate::convert::{Int, count};
+use crate::convert::{Int, count, float};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
 use crate::journal::{PyJournal, PyJournalStats};
-use crate::retention::eviction_named;
+use crate::retention::{self, PyHintReport, PyRetention, PyRetentionStats, eviction_named};
 
 impl ToPyErr for VllmError {
     fn to_py_err(&self, py: Python<'_>) -> PyErr {
@@ -53,22 +53,22 @@ impl PyVllmPool {
 type TableRun<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>, usize, usize, usize, u32);
 
 /// What caching a run has done.
-struct Cached<'py> {
-    digests: Vec<Option<Bound<'py, PyBytes>>>,
+struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches a run of blocks that are full; `None` if one is not of this pool.
+    /// Caches a run of blocks that are full, and tells a feed of a request's; `None` if one is not of this pool.
     fn cache_run<'py>(
         &self,
         py: Python<'py>,
+        feed: Option<(&PyVllmFeed, &Bound<'py, PyAny>)>,
         (blocks, hashes, first, end, block_size, group): TableRun<'_, 'py>,
         mask: Option<&Bound<'py, PyAny>>,
         scale: usize,
         observed: bool,
-    ) -> PyResult<Option<Cached<'py>>> {
+    ) -> PyResult<Option<Cached>> {
         let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
         let mut ids = Vec::new();
         for at in first..end {
@@ -86,6 +86,12 @@ impl PyVllmPool {
         let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
         let digests = digests(hashes, first, scale, wanted)?;
         let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
+        let told = match feed {
+            Some((feed, request)) => {
+                feed.read(&Run { request, hashes, scale, first, digests: &digests, block_size, group })?
+            }
+            None => None,
+        };
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let asked = op::CacheFull {
             start,
@@ -96,7 +102,11 @@ impl PyVllmPool {
             stored: observed.then_some(&mut stored),
         };
         self.shared.apply(asked).or_raise(py)?;
-        Ok(Some(Cached { digests, removed, stored }))
+        if let Some((feed, _)) = feed {
+            feed.removed(&removed);
+            feed.stored(told, &stored);
+        }
+        Ok(Some(Cached { removed, stored }))
     }
 }
 
@@ -155,20 +165,22 @@ fn keys(py: Python<'_>, digest: &[u8], groups: &[u32]) -> PyResult<Vec<Key>> {
 #[pymethods]
 impl PyVllmPool {
     #[new]
-    #[pyo3(signature = (num_blocks, caching, policy="lru", journal=None))]
+    #[pyo3(signature = (num_blocks, caching, policy="lru", journal=None, retention=None))]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
         caching: bool,
         policy: &str,
         journal: Option<&Bound<'_, PyJournal>>,
+        retention: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         let policy = eviction_named(py, policy)?;
+        let retention = retention::config(retention)?;
         let pool = match journal {
-            None => Pool::with_policy(num_blocks, caching, policy).or_raise(py)?.into(),
+            None => Pool::with_retention(num_blocks, caching, policy, retention).or_raise(py)?.into(),
             Some(journal) => {
-                let config = VllmConfig { num_blocks, caching, policy };
+                let config = VllmConfig { num_blocks, caching, policy, retention };
                 journal.get().record(py, |journal| Journaled::with_journal(config, journal))?
             }
         };
@@ -177,6 +189,35 @@ impl PyVllmPool {
             .map(|id| Bound::new(py, PyVllmBlock::new(py, id, shared.clone())?))
             .collect::<PyResult<Vec<_>>>()?;
         Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
+    }
+
+    /// Says how long blocks, by id, are worth keeping. Returns what became of that.
+    fn retain(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        retention: &Bound<'_, PyRetention>,
+    ) -> PyResult<PyHintReport> {
+        let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
+        let retention = retention.get().0;
+        Ok(self.shared.apply(op::Retain { blocks: &blocks, retention }).or_raise(py)?.into())
+    }
+
+    /// Says whose blocks, by id, are: they count towards the tenant's limits while they are cached.
+    fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
+        let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
+        let tenant = retention::tenant(py, tenant)?;
+        self.shared.apply(op::AssignTenant { blocks: &blocks, tenant }).or_raise(py)
+    }
+
+    /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.
+    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
+        self.shared.apply(op::AdvanceTime { now }).or_raise(py)
+    }
+
+    /// Returns how many blocks are retained how, or None without retention.
+    fn retention_stats(&self) -> Option<PyRetentionStats> {
+        self.shared.lock().retention_stats().map(Into::into)
     }
 
     /// Returns how far the journal has come, or None without one.
@@ -389,11 +430,7 @@ impl PyVllmPool {
         scale: usize,
     ) -> PyResult<bool> {
         let run = (blocks, hashes, first, end, block_size, group);
-        let Some(cached) = self.cache_run(py, run, mask, scale, true)? else { return Ok(false) };
-        feed.get().removed(&cached.removed);
-        let (digests, new) = (&cached.digests, &cached.stored);
-        feed.get().stored(&Run { request, hashes, scale, first, digests, new, block_size, group })?;
-        Ok(true)
+        Ok(self.cache_run(py, Some((feed.get(), request)), run, mask, scale, true)?.is_some())
     }
 
     /// Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
@@ -413,7 +450,8 @@ impl PyVllmPool {
         observed: bool,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
         let run = (blocks, hashes, first, end, block_size, group);
-        let Some(Cached { removed, stored, .. }) = self.cache_run(py, run, mask, scale, observed)? else {
+        let Some(Cached { removed, stored, .. }) = self.cache_run(py, None, run, mask, scale, observed)?
+        else {
             return Ok(None);
         };
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))

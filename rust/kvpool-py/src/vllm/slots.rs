@@ -384,28 +384,22 @@ impl PyVllmSlots {
             let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), self.group).ok();
             let start = self.shared.start(table, known)?;
             let (mut removed, mut new) = (Vec::new(), Vec::new());
-            let feed = self.on_cached.as_ref().and_then(Listener::feed);
+            let feed = self.on_cached.as_ref().and_then(Listener::feed).map(Py::get);
+            let (block_size, group, hashes) = (self.slots.block_size, self.group, &hashes);
+            let run = Run { request, hashes, scale: 1, first: known, digests: &digests, block_size, group };
+            let told = feed.map(|feed| feed.read(&run)).transpose()?.flatten();
             let asked = op::CacheFull {
                 start,
                 blocks: &ids,
                 key_of,
-                block_size: self.slots.block_size,
+                block_size,
                 removed: &mut removed,
                 stored: feed.is_some().then_some(&mut new),
             };
             self.shared.apply(asked).or_raise(py)?;
             if let Some(feed) = feed {
-                feed.get().removed(&removed);
-                feed.get().stored(&Run {
-                    request,
-                    hashes: &hashes,
-                    scale: 1,
-                    first: known,
-                    digests: &digests,
-                    new: &new,
-                    block_size: self.slots.block_size,
-                    group: self.group,
-                })?;
+                feed.removed(&removed);
+                feed.stored(told, &new);
             }
         }
         self.num_cached.bind(py).set_item(id, full)

@@ -21,6 +21,8 @@ use crate::transfer::Transfer;
 
 /// Transfers of one worker on their way.
 const ROOM: usize = 8;
+/// Bytes from which on one is told to the kernel at once, not with those after it: a call of the system is little beside its checksum.
+const AT_ONCE: usize = 32 << 10;
 
 /// Whether the kernel lets this process have one.
 pub(super) fn try_one() -> io::Result<()> {
@@ -130,6 +132,12 @@ impl Lane for Ring<'_> {
             return self.refused.push((flight.transfer, full()));
         }
         self.unsent += 1;
+        // A disk is not to wait while the worker checks the next one. What the kernel does not take now it takes in `wait`.
+        if len >= AT_ONCE
+            && let Ok(sent) = self.ring.submit()
+        {
+            self.unsent = self.unsent.saturating_sub(sent);
+        }
     }
 
     fn next(&mut self) -> Option<(Transfer, Result<(), BackendError>)> {

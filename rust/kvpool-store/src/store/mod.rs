@@ -30,7 +30,9 @@ use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{ObjectKey, ObjectName};
 use crate::queue::{Lent, Queue, Task, Work};
+use crate::staging::Staging;
 use crate::stats::Stats;
+use crate::transfer::Memory;
 use crate::worker;
 
 /// Keys that one question is of.
@@ -127,10 +129,13 @@ impl Store {
             ended,
             stats,
         };
+        let longest = store.arena.slot_bytes().min(store.backend.max_payload());
+        let staging = store.staged.then(|| Staging::new(longest, config.workers)).transpose()?.map(Arc::new);
         for nth in 0..config.workers {
+            let (memory, share) = (Memory::new(staging.clone()), worker::AT_ONCE / config.workers as u64);
             let (queue, backend, ends) = (Arc::clone(&store.queue), Arc::clone(&store.backend), ends.clone());
             let thread = thread::Builder::new().name(format!("kvpool-store-{nth}"));
-            let worker = thread.spawn(move || worker::run(&queue, &backend, &ends));
+            let worker = thread.spawn(move || worker::run(&queue, &backend, &ends, memory, share));
             store.workers.push(worker.map_err(StoreError::Worker)?);
         }
         Ok(store)

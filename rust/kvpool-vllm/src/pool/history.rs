@@ -20,7 +20,7 @@
 //!
 //! A release gives no block another parent: what hung on a content that is gone hangs on nothing.
 //!
-//! Costs: nothing with `lru`; else O(1) per block and what the policy costs.
+//! Costs: nothing with `lru`, if there is no retention; else O(1) per block and what the policy costs.
 
 use kvpool::BlockId;
 
@@ -45,7 +45,7 @@ impl Start {
 }
 
 impl Pool {
-    /// Whether the order of eviction depends on what blocks hold: not with `lru`, and not without caching.
+    /// Whether the order of eviction depends on what blocks hold: not with `lru` without retention, and not without caching.
     #[must_use]
     #[inline]
     pub const fn keeps_history(&self) -> bool {

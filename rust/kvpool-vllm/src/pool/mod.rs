@@ -30,6 +30,7 @@
 
 pub(crate) mod counts;
 pub(crate) mod hashes;
+pub(crate) mod hints;
 pub(crate) mod history;
 pub(crate) mod invariants;
 pub(crate) mod keys;
@@ -37,6 +38,7 @@ pub(crate) mod overlay;
 pub(crate) mod queue;
 pub(crate) mod run;
 
+use kvpool::retention::RetentionConfig;
 use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError};
 use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
 
@@ -97,6 +99,19 @@ impl Pool {
     /// # Errors
     /// As [`Self::new`].
     pub fn with_policy(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Result<Self, VllmError> {
+        Self::with_retention(num_blocks, caching, policy, None)
+    }
+
+    /// As [`Self::with_policy`], with retention: what is said of blocks moves them within that order ([`Self::retain`]).
+    ///
+    /// # Errors
+    /// As [`Self::new`]; [`VllmError::Pool`] for pins and floors that do not fit into the pool.
+    pub fn with_retention(
+        num_blocks: usize,
+        caching: bool,
+        policy: EvictionPolicy,
+        retention: Option<RetentionConfig>,
+    ) -> Result<Self, VllmError> {
         if num_blocks == 0 {
             return Err(VllmError::Pool(PoolError::config(
                 "num_gpu_blocks",
@@ -106,7 +121,8 @@ impl Pool {
         }
         // The core has no pool of the null block alone; vLLM has. Its only block is never given back.
         let at_least_two = num_blocks.max(2);
-        let config = PoolConfig { num_blocks: at_least_two, eviction: policy, ..PoolConfig::default() };
+        let config =
+            PoolConfig { num_blocks: at_least_two, eviction: policy, retention, ..PoolConfig::default() };
         let mut core = BlockPool::new(config)?;
         core.allocate(at_least_two - num_blocks)?;
         Ok(Self {
