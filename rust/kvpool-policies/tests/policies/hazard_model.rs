@@ -367,15 +367,20 @@ impl Model {
     }
 
     pub(crate) fn pop(&mut self) -> Option<BlockId> {
-        let mut oldest: Vec<(u16, BlockId)> = Vec::new();
+        let mut ends: Vec<(u16, u8, BlockId)> = Vec::new();
         for &(class, block) in &self.waiting {
-            if oldest.iter().all(|&(known, _)| known != class) {
-                oldest.push((class, block));
+            if ends.iter().all(|&(known, ..)| known != class) {
+                ends.push((class, 0, block));
             }
         }
-        let ranked = oldest.into_iter().map(|(class, block)| {
+        // Where chains are kept closed, the newest of each class, too.
+        if self.release.1 {
+            let newest: HashMap<u16, BlockId> = self.waiting.iter().copied().collect();
+            ends.extend(newest.into_iter().map(|(class, block)| (class, 1, block)));
+        }
+        let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
-            ((self.worth(class, bin(age)), u32::MAX - age, class), block)
+            ((self.worth(class, bin(age)), u32::MAX - age, class, end), block)
         });
         let (_, victim) = ranked.min()?;
         self.unlist(victim);
