@@ -16,6 +16,9 @@ use super::table::Table;
 use kvpool::BlockId;
 use kvpool::evictor::parts::BlockLists;
 
+/// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
+const NEWER: u32 = 4;
+
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) lists: &'a BlockLists<u16>,
@@ -30,13 +33,15 @@ impl Ends<'_> {
     /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
     #[inline]
     pub(super) fn least(self, class: u16) -> Option<(u64, BlockId)> {
-        let rank = |block: BlockId| {
+        let rank = |block: BlockId, more: bool| {
             let age = self.clock.age(self.states.get(block.index())?.stamp);
             let worth = self.table.worth(class, age::bin(age));
+            let worth = if more { worth.saturating_add(worth / NEWER) } else { worth };
             Some((u64::from(worth) << 32 | u64::from(u32::MAX - age), block))
         };
-        let oldest = self.lists.front(class.into()).and_then(rank)?;
-        let newest = self.both.then(|| self.lists.back(class.into())).flatten().and_then(rank);
+        let oldest = self.lists.front(class.into()).and_then(|block| rank(block, false))?;
+        let newest = self.both.then(|| self.lists.back(class.into())).flatten();
+        let newest = newest.and_then(|block| rank(block, true));
         Some(newest.filter(|newest| newest.0 < oldest.0).unwrap_or(oldest))
     }
 }

@@ -380,7 +380,10 @@ impl Model {
         }
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
-            ((self.worth(class, bin(age)), u32::MAX - age, class, end), block)
+            let worth = self.worth(class, bin(age));
+            // It has to be worth less by a quarter.
+            let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
+            ((worth, u32::MAX - age, class, end), block)
         });
         let (_, victim) = ranked.min()?;
         self.unlist(victim);
