@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 import kvpool
@@ -61,3 +63,76 @@ def test_a_policy_that_measures_ages_takes_the_time_without_retention() -> None:
         made.advance_time(1.0)
     with pytest.raises(kvpool.errors.NoRetentionError):
         kvpool.CacheManager(num_blocks=33, block_size=4).advance_time(1.0)
+
+
+def hits_of_agents(*, said: bool) -> int:
+    """Tokens that hit in a small pool with retention: sessions that call tools return once, others never."""
+    draw = random.Random(1)
+    made = kvpool.CacheManager(num_blocks=161, block_size=4, eviction="hazard", retention=True)
+    returns: dict[int, int] = {}
+    hits = 0
+    for turn in range(4000):
+        session = returns.pop(turn, None)
+        first = session is None
+        session = turn if session is None else session
+        hits += made.admit(turn, range(1000 * session, 1000 * session + 16)).cached_tokens
+        made.commit(turn, 16)
+        calls_tools = first and draw.random() < 0.25
+        if calls_tools:
+            # What was released in 60 turns is more than the pool holds.
+            at = next(at for at in range(turn + 60, turn + 4000) if at not in returns)
+            returns[at] = session
+        reason = "tool_calls" if calls_tools else "stop"
+        made.release(turn, finish_reason=reason if said else None)
+    made.check_invariants()
+    return hits
+
+
+def test_a_class_is_learned_beside_retention() -> None:
+    assert hits_of_agents(said=True) > 10 * hits_of_agents(said=False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_signal_is_no_rule(seed: int) -> None:
+    """Of blocks under rules, signals change neither what is evicted nor what stands of the rules."""
+    draw = random.Random(seed)
+    rules = [kvpool.Retention(priority) for priority in (0, 20, 60, 100)]
+    rules += [kvpool.Retention(pinned=True), kvpool.Retention(demoted=True), kvpool.Retention(70, ttl=90, idle=True)]
+    config = kvpool.RetentionConfig(pin_budget=6, tenants=[kvpool.TenantLimits(1, floor=4, ceiling=12)])
+    plain, told = (
+        kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard", retention=config) for _ in range(2)
+    )
+    seen = 0
+    for turn in range(400):
+        prompt, rule = 100 * draw.randrange(24), draw.choice(rules)
+        length, tenant = draw.choice([4, 8, 12]), draw.randrange(2)
+        reason, tokens = draw.choice(["tool_calls", "stop", "length", "abort"]), draw.randrange(900)
+        hits = []
+        for made in (plain, told):
+            made.advance_time(10.0 * turn)
+            hits.append(made.admit(turn, range(prompt, prompt + length), tenant=tenant).cached_tokens)
+            made.commit(turn, length)
+            made.retain(turn, [(0, None, rule)])
+        plain.release(turn)
+        told.release(turn, finish_reason=reason, output_tokens=tokens)
+        assert hits[0] == hits[1]
+        assert repr(plain.retention_stats()) == repr(told.retention_stats())
+        assert plain.eviction_order() == told.eviction_order()
+        seen += hits[0]
+    assert seen, "the pool is large enough for hits"
+    assert len(told.eviction_order()) == 32, "and too small for all 72 contents"
+    told.check_invariants()
+
+
+def test_a_rule_goes_before_a_class() -> None:
+    made = kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard", retention=True)
+    rules = {"kept": kvpool.Retention(60), "plain": kvpool.Retention(), "over": kvpool.Retention(demoted=True)}
+    reasons = {"kept": "stop", "plain": "length", "over": "tool_calls"}
+    tables = {}
+    for number, (request, rule) in enumerate(rules.items()):
+        made.admit(request, range(100 * number, 100 * number + 8))
+        made.commit(request, 8)
+        made.retain(request, [(0, None, rule)])
+        tables[request] = list(reversed(made.block_ids(request)))
+        made.release(request, finish_reason=reasons[request], output_tokens=700)
+    assert made.eviction_order() == tables["over"] + tables["plain"] + tables["kept"]

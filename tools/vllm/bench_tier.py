@@ -1,11 +1,11 @@
-"""Times kvpool's tier beside vLLM's file tier, and NIXL and fio where they are installed: chunks to a disk and back.
+"""Times kvpool's tier beside vLLM's; NIXL, LMCache and fio where they are installed: chunks to a disk and back.
 
     .venv-vllm/bin/python tools/vllm/bench_tier.py /mnt/nvme --gib 1
 
-In GB/s. Both tiers, and NIXL's POSIX plug-in, get the same jobs of eight chunks, four at a time, from the same memory;
-all go round the page cache where the file system can. Chunks are read in another order than they were written. kvpool
-checks every byte, the others none; fio moves as many bytes with as many threads in blocks of a chunk. Rounds of all,
-each of which begins with another one; the median of each.
+In GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of eight chunks, four at a time,
+from the same memory; all go round the page cache where the file system can. Chunks are read in another order than they
+were written. kvpool checks every byte, the others none; fio moves as many bytes with as many threads in blocks of a
+chunk. Rounds of all, each of which begins with another one; the median of each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import random
@@ -175,6 +176,56 @@ def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callabl
     return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
 
 
+def lmcache_files() -> Any:
+    """LMCache's native module of files; ``None`` where it is not installed. Its package needs CUDA, and stays out."""
+    package = importlib.util.find_spec("lmcache")
+    for folder in (package and package.submodule_search_locations) or ():
+        for path in Path(folder).glob("lmcache_fs.*.so"):
+            spec = importlib.util.spec_from_file_location("lmcache_fs", path)
+            if spec is not None and spec.loader is not None:
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                return module
+    return None
+
+
+def lmcache_round(
+    files: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
+) -> tuple[float, float]:
+    """GB/s of writing and of reading, by LMCache's native files: a file per chunk, nothing checked."""
+    room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
+    begin = -room.ctypes.data % 4096
+    slots = [memoryview(room[begin + at * chunk_bytes :][:chunk_bytes]) for at in range(JOB * JOBS)]  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
+        client = files.LMCacheFSClient(folder, THREADS, use_odirect=True)
+
+        def move(submit: Any, order: list[int]) -> float:
+            begun = time.perf_counter()
+            jobs = [order[at : at + JOB] for at in range(0, total, JOB)][::-1]
+            running: dict[int, int] = {}
+            free = list(range(JOBS))
+            while jobs or running:
+                while jobs and free:
+                    lane, of = free.pop(), jobs.pop()
+                    names = [f"bench@1@0@{chunk:064x}" for chunk in of]
+                    running[submit(names, slots[lane * JOB :][: len(of)])] = lane
+                for number, moved, why, each in client.drain_completions():
+                    if not moved or (each is not None and not all(each)):
+                        raise RuntimeError(f"a job of LMCache failed: {why}")
+                    free.append(running.pop(number))
+                if not free:
+                    time.sleep(20e-6)
+            return time.perf_counter() - begun
+
+        order = list(range(total))
+        write = move(client.submit_batch_set, order)
+        random.Random(2).shuffle(order)
+        rest()
+        read = move(client.submit_batch_get, order)
+        client.close()
+    return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
+
+
 def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
     """GB/s of writing and of reading, by fio."""
     with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
@@ -222,6 +273,11 @@ def main() -> None:
         print("NIXL is not measured: pip install --no-deps nixl-cu12")
     else:
         ways["NIXL"] = lambda size, total: nixl_round(api, options.folder, size, total, rest)
+    files = lmcache_files()
+    if files is None:
+        print("LMCache is not measured: pip install --no-deps lmcache")
+    else:
+        ways["LMCache"] = lambda size, total: lmcache_round(files, options.folder, size, total, rest)
     if shutil.which("fio"):
         ways["fio"] = lambda size, total: fio_round(options.folder, size, total, rest)
     else:
