@@ -191,7 +191,7 @@ impl PoolObserver for Watch {
     }
 
     fn removed(&mut self, removed: &Removed) {
-        let &Removed { block, ref content, algorithm, last, cause, .. } = removed;
+        let &Removed { block, ref content, algorithm, last, cause, outlook, .. } = removed;
         if let Some(digest) = &mut self.digest {
             digest.note_removed(content);
         }
@@ -208,7 +208,7 @@ impl PoolObserver for Watch {
             feed.removed(removed);
         }
         if let Some(changes) = &self.changes {
-            changes.departed(group_key(content.hash.key(), content.group), cause);
+            changes.departed(group_key(content.hash.key(), content.group), cause, outlook);
         }
         if self.events.is_enabled() {
             let ContentView { hash, group, .. } = *content;
