@@ -111,7 +111,8 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
             30 => drop(pool.apply(op::AssignTenant { blocks: &[block], tenant: TenantId(b % 3) })),
             31 => drop(pool.apply(op::AdvanceTime { now: f64::from(a % 20) })),
             32 => {
-                let finish = [Finish::Unknown, Finish::Stop, Finish::Length, Finish::Aborted][(c % 4) as usize];
+                let finish =
+                    [Finish::Unknown, Finish::Stop, Finish::Length, Finish::Aborted][(c % 4) as usize];
                 let signal = Signal { finish, output_tokens: b.is_multiple_of(2).then_some(b % 900) };
                 drop(pool.apply(op::Signal { blocks: &[block, a % 16], signal }));
             }
