@@ -262,7 +262,7 @@ vllm-bench-steps: vllm-env ## Whole steps of vLLM's own scheduler, stock and wit
 vllm-bench-offload: vllm-env ## vLLM's offloading manager and kvpool's: nanoseconds per chunk of each call
 	$(VENV)-vllm/bin/python tools/vllm/bench_offload.py
 
-vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier and fio, in GB/s (FOLDER=on-the-disk)
+vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier, NIXL, LMCache and fio, in GB/s (FOLDER=on-the-disk)
 	$(VENV)-vllm/bin/python tools/vllm/bench_tier.py $(or $(FOLDER),target)
 
 # 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.

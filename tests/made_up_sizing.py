@@ -80,6 +80,7 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
         ],
         "optimum": {"hits": hits(1.9)},
         "hints": [{"accuracy": accuracy, "hits": hits(1 + 0.6 * accuracy)} for accuracy in (0.25, 0.5, 1.0)],
+        "finish_reasons": None,
         "lru_curve": points,
         "knee": {"blocks": 21_000, "gib": gib(21_000), "block_hit_rate": curve(21_000)},
         "worth": [

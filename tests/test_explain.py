@@ -62,6 +62,36 @@ def test_an_explanation_says_what_happened_when_and_for_whom() -> None:
     assert explanation.spans == manager.explain("c").spans != manager.explain(77).spans
 
 
+@pytest.mark.parametrize("clock", [False, True])
+def test_a_policy_that_learns_says_what_it_expected(clock: bool) -> None:
+    manager = CacheManager(num_blocks=5, block_size=4, eviction="hazard", explain=True)
+    prompts = {"a": range(16), "b": range(16), "c": range(100, 116), "d": range(16)}
+    for turn, (name, prompt) in enumerate(prompts.items()):
+        if clock:
+            manager.advance_time(50.0 * turn)
+        manager.admit(name, prompt)
+        manager.commit(name, 16)
+        manager.release(name, finish_reason="tool_calls", output_tokens=210)
+    span = manager.explain("d").spans[0]
+    gap = "less than 96 s" if clock else "less than 0.4 capacities"
+    words = f"used twice, {gap} apart, prompt known in part, answer of 200 or more, tool calls"
+    assert (span.reason, span.policy, span.evicted_class) == ("evicted", "hazard", words)
+    told, untold = span.expected_return_s, span.expected_return_capacities
+    if not clock:
+        told, untold = untold, told
+    assert untold is None
+    assert told is not None
+    assert told > 0
+    said = span.to_dict()
+    assert said["evicted_class"] == words
+    assert said["expected_return_s" if clock else "expected_return_capacities"] == told
+    assert f'; of the class "{words}", expected back once in ' in str(span)
+
+    first = manager.explain("a").spans[0]
+    assert (first.evicted_class, first.expected_return_s, first.expected_return_capacities) == (None, None, None)
+    assert "evicted_class" not in first.to_dict()
+
+
 def test_what_others_asked_for_is_named_by_kind_and_not_by_id() -> None:
     manager = CacheManager(num_blocks=9, block_size=BLOCK, explain=True)
     serve(manager, "theirs", list(range(8)), extra=ExtraKeys(salt=b"one"))

@@ -443,3 +443,54 @@ def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest
     table = capsys.readouterr().out
     for words in ("Block hit rate, %", "optimum", "s3-fifo", "Knee of the LRU curve", "What memory buys"):
         assert words in table
+
+
+def ending(*, told: bool) -> bytes:
+    """Agents: a turn that calls tools comes back after a while, one that ends does not; the prompts look the same."""
+    lines = []
+    for at in range(3000):
+        comes_back = at % 3 == 0
+        # Of every three: one that was here 120 requests ago, or is here the first time; two that come once.
+        number = at % 120 + 120 * (at // 240) if comes_back else 100_000 + at
+        line = {
+            "timestamp": 100 * at,
+            "session_id": str(number),
+            "input_length": 12 * B,
+            "output_length": 9,
+            "hash_ids": list(range(12 * number, 12 * number + 12)),
+        }
+        if told and at % 10:
+            line["finish_reason"] = "tool_calls" if comes_back else "stop"
+        lines.append(json.dumps(line))
+    return "\n".join(lines).encode()
+
+
+def test_what_the_finish_reason_is_worth_is_the_difference_to_a_trace_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: Any = {"policies": ["lru", "hazard"], "capacities": ["500", "800"], "hints": []}
+    told, untold = (
+        size(kvpool.traces.Trace.parse(ending(told=told), block_tokens=B), **asked) for told in (True, False)
+    )
+    assert untold["finish_reasons"] is None
+    reasons = told["finish_reasons"]
+    assert reasons is not None
+    assert (reasons["policy"], reasons["requests"]) == ("hazard", 2700)
+    assert reasons["without"] == untold["policies"][1]["hits"]
+    assert told["policies"][0]["hits"] == untold["policies"][0]["hits"]
+    gains = [
+        100 * (one["block_hit_rate"] - less["block_hit_rate"])
+        for one, less in zip(told["policies"][1]["hits"], reasons["without"], strict=True)
+    ]
+    assert max(gains) > 1.0, gains
+    assert (
+        size(kvpool.traces.Trace.parse(ending(told=True), block_tokens=B), policies=["lru"])["finish_reasons"] is None
+    )
+
+    trace = tmp_path / "ending.jsonl"
+    trace.write_bytes(ending(told=True))
+    command = ["size", str(trace), "--trace-block-size", str(B), "--policies", "lru,hazard", "--capacities", "500,800"]
+    assert main([*command, "--hints", "none", "--no-progress"]) == 0
+    points = " ".join(f"{gain:+.2f}" for gain in gains)
+    line = f"What the finish reason is worth here, hazard, points: {points} (2,700 of 3,000 requests have one)."
+    assert line in capsys.readouterr().out

@@ -128,6 +128,12 @@ def test_the_summary_states_what_the_report_has() -> None:
     value, remark = said["most that a policy gains over LRU"]
     assert value == f"+{100 * gain:.2f} points"
     assert remark == f"ARC at {PERCENTS[where]:g} %: {report['capacities'][where]['blocks']:,} blocks"
+    assert not [name for name in said if "finish reason" in name]
+    report["finish_reasons"] = {"policy": "arc", "requests": 9_000, "without": lru}
+    said = {finding.name: (finding.value, finding.remark) for finding in findings(report)}
+    remark = f"arc at {PERCENTS[where]:g} %; 9,000 requests have one"
+    assert said["most that the finish reason is worth"] == (value, remark)
+    report["finish_reasons"] = None
     report["policies"] = report["policies"][:3]
     said = {finding.name: (finding.value, finding.remark) for finding in findings(report)}
     assert said["most that a policy gains over LRU"][0] == "nothing"
@@ -239,7 +245,14 @@ def test_what_is_not_in_the_report_is_said_to_be_missing() -> None:
 
 def test_a_trace_without_reuse_is_a_page_too(tmp_path: Path) -> None:
     report = made_up(with_model=False)
-    report |= {"capacities": [], "policies": [], "hints": [], "optimum": None, "over_time": None}
+    report |= {
+        "capacities": [],
+        "policies": [],
+        "hints": [],
+        "optimum": None,
+        "over_time": None,
+        "finish_reasons": None,
+    }
     report |= {"lru_curve": [], "knee": None, "reuse_distances": [], "reuse_times_s": []}
     report["trace"]["ideal"] = {"block": 0.0, "token": 0.0, "full_blocks": 0.0, "last_half": 0.0}
     root = parsed(render(report))

@@ -197,6 +197,13 @@ class Engine:
             self.settle()
         return kept
 
+    def fill_at_length(self, numbers: Sequence[int]) -> int:
+        """Stores objects, and again what was not stored, which is none of the server's faults on a busy machine."""
+        end = time.monotonic() + AGES
+        while (kept := self.fill(numbers)) < len(numbers) and time.monotonic() < end:
+            pass
+        return kept
+
     def load(self, numbers: Sequence[int], between: Callable[[], None] = lambda: None) -> dict[int, str]:
         """Loads objects, and compares the bytes of those that are handed out."""
         found: dict[int, str] = {}
@@ -250,7 +257,7 @@ def check(server: Server, object_bytes: int) -> list[str]:
     everything = list(range(OBJECTS))
     server.start()
     one = Engine(server, object_bytes)
-    expect(one.fill(everything) == OBJECTS, f"not all objects were stored: {one.store.stats().last_error}")
+    expect(one.fill_at_length(everything) == OBJECTS, f"not all objects were stored: {one.store.stats().last_error}")
     other = Engine(server, object_bytes)
     there = other.finish(other.store.probe([key(number) for number in [*everything, 999]]))
     expect(there == ["ok"] * OBJECTS + ["absent"], f"another store is told {there}")
@@ -279,9 +286,7 @@ def check(server: Server, object_bytes: int) -> list[str]:
     empty = other.load(everything)
     expect("ok" not in empty.values() or server.name == "mooncake", f"killed and empty: {empty}")
     other.settle()
-    written, end = 0, time.monotonic() + AGES
-    while written < SLOTS and time.monotonic() < end:
-        written = other.fill(everything[:SLOTS])
+    written = other.fill_at_length(everything[:SLOTS])
     expect(written == SLOTS, f"nothing is stored after a restart: {other.store.stats().last_error}")
     loaded = other.eventually(everything[:SLOTS])
     expect(set(loaded.values()) == {"ok"}, f"after a restart: {loaded}")

@@ -1,9 +1,9 @@
-//! Bytes per block of a pool, and of vLLM's face of one, everything included: what the allocator handed out for it.
+//! Bytes per block of a pool, with whichever policy, and of vLLM's face of one, everything included: what the allocator handed out for it.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a report, not a library")]
 
 use std::alloc::System;
 
-use kvpool::{BlockPool, PoolConfig, Verify};
+use kvpool::{BlockPool, EvictionPolicy, PoolConfig, Verify};
 use kvpool_benches::{REQUEST_BLOCKS, fill, vllm};
 use kvpool_vllm::Pool;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -13,6 +13,20 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 fn main() {
     println!("blocks    verify       bytes per block (empty / full, with open fences)");
+    for num_blocks in [1 << 16, 1 << 22] {
+        for policy in [EvictionPolicy::LRU, kvpool_policies::FIFO, kvpool_policies::HAZARD] {
+            let region = Region::new(ALLOCATOR);
+            let config = PoolConfig { num_blocks, eviction: policy, ..PoolConfig::default() };
+            let mut pool = BlockPool::new(config).unwrap();
+            let held = || {
+                let change = region.change();
+                (change.bytes_allocated as i64 - change.bytes_deallocated as i64) as f64 / num_blocks as f64
+            };
+            let empty = held();
+            drop(fill(&mut pool).unwrap());
+            println!("{num_blocks:<9} {:<12} {empty:.1} / {:.1}", policy.name(), held());
+        }
+    }
     for num_blocks in [1 << 16, 100_000, 1 << 20, 1 << 24] {
         {
             let region = Region::new(ALLOCATOR);

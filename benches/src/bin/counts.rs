@@ -1,5 +1,6 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
-//! that only what happens in it is counted; those of vLLM's face, of a manager, and of a pool with each observer, beside the core's.
+//! that only what happens in it is counted; those of vLLM's face, of a manager, of a pool with each observer, and of one with `hazard` and with
+//! `fifo`, which does next to nothing behind the same `Closed`, beside the core's.
 //! Prints how many blocks each operation had; of a decode step it is rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 use kvpool::{
     Admission, BlockHasher, BlockId, BlockPool, CacheManager, Computed, ExtraKeys, HashChain, HashCursor,
-    HasherConfig, ManagerConfig, PoolError, RequestRef,
+    HasherConfig, ManagerConfig, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
 use kvpool_events::{Group, Publisher, SinkConfig};
@@ -260,6 +261,59 @@ macro_rules! fed {
 fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
 fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
 
+/// Hits, releases and evicting stores of a pool with a policy.
+macro_rules! evicting {
+    ($run:ident, $policy:expr, $blocks:expr, $hit:ident, $release:ident, $store:ident) => {
+        #[inline(never)]
+        fn $hit(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
+            pool.match_and_acquire(chain, usize::MAX).unwrap()
+        }
+
+        #[inline(never)]
+        fn $release(pool: &mut BlockPool, table: &[BlockId]) {
+            pool.release_table(table).unwrap();
+        }
+
+        #[inline(never)]
+        fn $store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
+            store(pool, chain, table).unwrap();
+        }
+
+        fn $run() {
+            let config = PoolConfig { num_blocks: $blocks, eviction: $policy, ..PoolConfig::default() };
+            let mut pool = BlockPool::new(config).unwrap();
+            let chains = fill(&mut pool).unwrap();
+            for nth in 0..REQUESTS {
+                let table = $hit(&mut pool, &chains[nth * 37 % chains.len()]);
+                $release(&mut pool, &table);
+            }
+            let mut table = Vec::new();
+            for nth in 0..REQUESTS as u64 {
+                let new = chain(1 << 33 | nth, REQUEST_BLOCKS).unwrap();
+                $store(&mut pool, &new, &mut table);
+                pool.release_table(&table).unwrap();
+            }
+        }
+    };
+}
+
+evicting!(
+    hazard,
+    kvpool_policies::HAZARD,
+    BLOCKS,
+    counted_hit_hazard,
+    counted_release_hazard,
+    counted_store_evicting_hazard
+);
+evicting!(
+    fifo,
+    kvpool_policies::FIFO,
+    BLOCKS,
+    counted_hit_fifo,
+    counted_release_fifo,
+    counted_store_evicting_fifo
+);
+
 /// The same of vLLM's face.
 fn face() {
     let mut pool = Pool::new(BLOCKS, true).unwrap();
@@ -291,6 +345,8 @@ fn main() {
     advisor();
     unfed();
     feed();
+    hazard();
+    fifo();
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::new();
     for nth in 0..REQUESTS as u64 {

@@ -148,6 +148,21 @@ class MissSpan:
         ``"priority"`` if retention had put it in a rank of its own.
         """
     @property
+    def evicted_class(self) -> str | None:
+        """The class that the policy had it in, in words, or None.
+
+        Policies that learn by class have them: ``"hazard"``.
+        """
+    @property
+    def expected_return_s(self) -> float | None:
+        """Seconds that such a block would have to be kept for a hit, by what the policy knew, or None.
+
+        Also None if no hit was expected at all.
+        """
+    @property
+    def expected_return_capacities(self) -> float | None:
+        """The same in capacities of new blocks, of a pool that is told no time, or None."""
+    @property
     def request(self) -> RequestId | None:
         """The request that it was evicted for, or that computes it, or None."""
     @property

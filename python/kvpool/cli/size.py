@@ -278,6 +278,8 @@ def _rows(report: "SizingReport") -> "list[dict[str, object]]":
     """Make a row of each policy at each capacity, and of each point of the LRU curve."""
     named = [("policy", policy["name"], policy["hits"]) for policy in report["policies"]]
     named += [("hints", f"{hint['accuracy']:g}", hint["hits"]) for hint in report["hints"]]
+    if (reasons := report["finish_reasons"]) is not None:
+        named.append(("no finish reasons", reasons["policy"], reasons["without"]))
     if report["optimum"] is not None:
         named.append(("optimum", "", report["optimum"]["hits"]))
     rows: list[dict[str, object]] = [

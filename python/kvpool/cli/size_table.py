@@ -74,7 +74,7 @@ def _print_trace(report: SizingReport, console: Console) -> None:
     if ideal["last_half"] is not None:
         others += f", {_percent(ideal['last_half'])} of tokens in the last half"
     table.add_row("at most", _percent(ideal["block"]), f"of blocks can hit; {others}")
-    cells = len(report["policies"]) * len(report["capacities"])
+    cells = (len(report["policies"]) + (report["finish_reasons"] is not None)) * len(report["capacities"])
     memory = f"peak memory {report['peak_memory_bytes'] / 2**20:,.0f} MiB"
     if report["sample"] is not None:
         most = f"of the blocks, {report['sample']['most_blocks']:,} at most: all hit rates below are estimates"
@@ -101,6 +101,8 @@ def _print_grid(report: SizingReport, console: Console) -> None:
     if report["optimum"] is not None:
         table.add_row("optimum", *_cells(report["optimum"]["hits"]))
     console.print(table)
+    if (words := _worth_of_finish_reasons(report)) is not None:
+        console.print(words + "\n", soft_wrap=True)
     if not report["policies"]:
         return
     turnover = _by_capacity("Resident turnover, %", sizes)
@@ -108,6 +110,20 @@ def _print_grid(report: SizingReport, console: Console) -> None:
         shares = [hits["resident_turnover"] for hits in policy["hits"]]
         turnover.add_row(Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares))
     console.print(turnover)
+
+
+def _worth_of_finish_reasons(report: SizingReport) -> str | None:
+    """Say in one line what the finish reason is worth here; ``None`` where the trace has none, or nobody listens."""
+    reasons = report["finish_reasons"]
+    if reasons is None:
+        return None
+    (told,) = (policy["hits"] for policy in report["policies"] if policy["name"] == reasons["policy"])
+    gains = [
+        f"{100 * (one['block_hit_rate'] - less['block_hit_rate']):+.2f}"
+        for one, less in zip(told, reasons["without"], strict=True)
+    ]
+    requests = f"{reasons['requests']:,} of {report['trace']['requests']:,} requests have one"
+    return f"What the finish reason is worth here, {reasons['policy']}, points: {' '.join(gains)} ({requests})."
 
 
 def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Text]:

@@ -86,6 +86,8 @@ _MOST_SAMPLED: Final = 2**30
 _WINDOWS: Final = 60
 #: The capacity whose hit rate is told over time: the one nearest to this share of the different blocks.
 _OVER_TIME_PERCENT: Final = 10.0
+#: The policy that learns from how requests end.
+_LEARNS_FROM_ENDS: Final[EvictionPolicy] = "hazard"
 #: Steps in GiB that the table of what memory buys is cut into.
 _WORTH_STEPS: Final = 12
 
@@ -268,6 +270,7 @@ def size(
         "policies": parts.policies,
         "optimum": parts.optimum,
         "hints": parts.hints,
+        "finish_reasons": parts.finish_reasons,
         "lru_curve": [
             {
                 "blocks": size_blocks,
@@ -335,6 +338,7 @@ class _Parts:
     policies: list[schema.PolicyResult] = dataclasses.field(default_factory=list)
     optimum: schema.OptimumResult | None = None
     hints: list[schema.HintResult] = dataclasses.field(default_factory=list)
+    finish_reasons: schema.FinishReasons | None = None
     over_time: schema.OverTime | None = None
     sample: schema.Sample | None = None
 
@@ -352,7 +356,22 @@ def _simulated(
     """Run what is asked of each capacity."""
     by_capacity = [capacity["blocks"] for capacity in sizes]
     cells = _spread(policies, by_capacity)
-    runs = dict(zip(cells, _run_cells(references, cells, form, jobs, progress), strict=True))
+    told = references.finish_reasons if _LEARNS_FROM_ENDS in policies else 0
+    untold = _spread([_LEARNS_FROM_ENDS], by_capacity) if told else []
+    asked = [(references, *cell) for cell in cells]
+    if told:
+        without = references.without_finish_reasons()
+        asked += [(without, *cell) for cell in untold]
+    done_cells = list(_run_cells(asked, form, jobs, progress))
+    runs = dict(zip(cells, done_cells[: len(cells)], strict=True))
+    finish_reasons: schema.FinishReasons | None = None
+    if told:
+        unaware = {blocks: run for (_, blocks), (run, _) in zip(untold, done_cells[len(cells) :], strict=True)}
+        finish_reasons = {
+            "policy": _LEARNS_FROM_ENDS,
+            "requests": told,
+            "without": [_hits(unaware[blocks]) for blocks in by_capacity],
+        }
     results: list[schema.PolicyResult] = []
     for policy in policies:
         done = [runs[policy, blocks] for blocks in by_capacity]
@@ -374,6 +393,7 @@ def _simulated(
             }
             for accuracy in hints
         ],
+        finish_reasons=finish_reasons,
         over_time=_over_time(references, sizes, runs, policies, window_s),
     )
 
@@ -438,17 +458,17 @@ def _spread(policies: Sequence[EvictionPolicy], capacities: Sequence[int]) -> li
 
 
 def _run_cells(
-    references: References,
-    cells: Sequence[tuple[EvictionPolicy, int]],
+    cells: Sequence[tuple[References, EvictionPolicy, int]],
     form: SizingForm,
     jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[PolicyRun, float]]:
     """Run the cells of the grid on threads, in order; Ctrl-C drops those that have not begun."""
 
-    def run(cell: tuple[EvictionPolicy, int]) -> tuple[PolicyRun, float]:
+    def run(cell: tuple[References, EvictionPolicy, int]) -> tuple[PolicyRun, float]:
         began = time.perf_counter()
-        return references.run(*cell, form=form), time.perf_counter() - began
+        references, policy, blocks = cell
+        return references.run(policy, blocks, form=form), time.perf_counter() - began
 
     workers = jobs or os.cpu_count() or 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:

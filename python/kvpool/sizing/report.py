@@ -16,6 +16,7 @@ __all__ = [
     "Capacity",
     "CurvePoint",
     "DistanceRange",
+    "FinishReasons",
     "Group",
     "GroupRun",
     "Groups",
@@ -123,6 +124,17 @@ class HintResult(TypedDict):
     #: That probability, 0 to 1.
     accuracy: float
     hits: list[Hits]
+
+
+class FinishReasons(TypedDict):
+    """What a policy that learns from how requests end would hit without being told."""
+
+    #: The policy; with the reasons it is one of ``policies``.
+    policy: str
+    #: Requests of which the trace says how they ended.
+    requests: int
+    #: Without the reasons, at every capacity.
+    without: list[Hits]
 
 
 class CurvePoint(TypedDict):
@@ -322,6 +334,8 @@ class SizingReport(TypedDict):
     policies: list[PolicyResult]
     optimum: OptimumResult | None
     hints: list[HintResult]
+    #: ``None`` where the trace has no finish reasons, or no policy was run that learns from them.
+    finish_reasons: FinishReasons | None
     #: A few hundred points of the curve; the first is the smallest capacity that hits at all.
     lru_curve: list[CurvePoint]
     #: ``None`` if the curve does not bend.

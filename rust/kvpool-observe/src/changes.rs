@@ -6,16 +6,36 @@
 //!
 //! Costs: 24 bytes per change, kept for the next.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use kvpool::observe::{ClearCause, RemovalCause};
 use kvpool::retention::EvictionCause;
+use kvpool::{Kept, Outlook};
+
+/// An [`Outlook`] without its words, which all of a pool have in common: there is one per content that is remembered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Glance {
+    class: u16,
+    kept_per_hit: Option<Kept>,
+}
+
+impl Glance {
+    /// What was glanced at; `like` is any other of the pool.
+    pub(crate) const fn outlook(self, like: Outlook) -> Outlook {
+        let mut outlook = like;
+        (outlook.class, outlook.kept_per_hit) = (self.class, self.kept_per_hit);
+        outlook
+    }
+}
+
+// No larger than with an epoch.
+const _: () = assert!(size_of::<Cause>() <= 16);
 
 /// Why a content left the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cause {
-    /// An allocation needed its block.
-    Evicted(EvictionCause),
+    /// An allocation needed its block; what the policy thought of it, if it said so.
+    Evicted(EvictionCause, Option<Glance>),
     /// It was named.
     ById,
     /// Everything was forgotten.
@@ -26,7 +46,7 @@ pub(crate) enum Cause {
 
 /// A change of the set of contents that a lookup can find. Contents are named by the keys of their hashes and their groups
 /// ([`group_key`](crate::digest::group_key)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
     /// The first computed copy.
     Appeared { key: u64 },
@@ -40,6 +60,8 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
     changes: Arc<Mutex<Vec<Change>>>,
+    /// The first outlook that was told: it has the words of all.
+    like: Arc<OnceLock<Outlook>>,
 }
 
 impl ChangeLog {
@@ -51,9 +73,15 @@ impl ChangeLog {
         self.push(Change::Appeared { key });
     }
 
-    pub(crate) fn departed(&self, key: u64, cause: RemovalCause) {
+    pub(crate) fn departed(&self, key: u64, cause: RemovalCause, outlook: Option<Outlook>) {
         let cause = match cause {
-            RemovalCause::Evicted(cause) => Cause::Evicted(cause),
+            RemovalCause::Evicted(cause) => Cause::Evicted(
+                cause,
+                outlook.map(|outlook| {
+                    self.like.get_or_init(|| outlook);
+                    Glance { class: outlook.class, kept_per_hit: outlook.kept_per_hit }
+                }),
+            ),
             _ => Cause::ById,
         };
         self.push(Change::Departed { key, cause });
@@ -65,6 +93,11 @@ impl ChangeLog {
             _ => Cause::Reset,
         };
         self.push(Change::Cleared { cause });
+    }
+
+    /// Any outlook that was told.
+    pub(crate) fn like(&self) -> Option<Outlook> {
+        self.like.get().copied()
     }
 
     /// Exchanges the changes since the last call for an empty list.

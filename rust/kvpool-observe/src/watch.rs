@@ -189,7 +189,7 @@ impl PoolObserver for Watch {
     }
 
     fn removed(&mut self, removed: &Removed) {
-        let &Removed { block, content, algorithm, last, cause, .. } = removed;
+        let &Removed { block, content, algorithm, last, cause, outlook, .. } = removed;
         if let Some(digest) = &mut self.digest {
             digest.note_removed(&content);
         }
@@ -206,7 +206,7 @@ impl PoolObserver for Watch {
             feed.removed(removed);
         }
         if let Some(changes) = &self.changes {
-            changes.departed(group_key(content.hash.key(), content.group), cause);
+            changes.departed(group_key(content.hash.key(), content.group), cause, outlook);
         }
         let ContentView { hash, group, .. } = content;
         self.events.push(BlockEvent::Removed { hash, group, block }, algorithm);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::RequestId;
+use kvpool::{Kept, RequestId};
 use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
 use kvpool_observe::{ExplainConfig, Explanation, GroupReach};
 use pyo3::exceptions::PyTypeError;
@@ -138,6 +138,30 @@ impl PyMissSpan {
         self.0.reason.policy()
     }
 
+    /// The class that the policy had it in, in words, or None.
+    #[getter]
+    fn evicted_class(&self) -> Option<String> {
+        self.0.reason.outlook().map(|outlook| outlook.class_words())
+    }
+
+    /// Seconds that such a block would have to be kept for a hit, by what the policy knew, or None.
+    #[getter]
+    fn expected_return_s(&self) -> Option<f32> {
+        match self.0.reason.outlook()?.kept_per_hit? {
+            Kept::Seconds(seconds) => Some(seconds),
+            _ => None,
+        }
+    }
+
+    /// The same in capacities of new blocks, of a pool that is told no time, or None.
+    #[getter]
+    fn expected_return_capacities(&self) -> Option<f32> {
+        match self.0.reason.outlook()?.kept_per_hit? {
+            Kept::Capacities(capacities) => Some(capacities),
+            _ => None,
+        }
+    }
+
     /// The request that it was evicted for, or that computes it, or None.
     #[getter]
     fn request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
@@ -165,6 +189,10 @@ impl PyMissSpan {
         self.admission().map_or(Ok(()), |admission| out.set_item("admission", admission))?;
         self.time().map_or(Ok(()), |time| out.set_item("time", time))?;
         self.policy().map_or(Ok(()), |policy| out.set_item("policy", policy))?;
+        self.evicted_class().map_or(Ok(()), |class| out.set_item("evicted_class", class))?;
+        self.expected_return_s().map_or(Ok(()), |seconds| out.set_item("expected_return_s", seconds))?;
+        let capacities = self.expected_return_capacities();
+        capacities.map_or(Ok(()), |kept| out.set_item("expected_return_capacities", kept))?;
         self.request(py)?.map_or(Ok(()), |request| out.set_item("request", request))?;
         if self.another() {
             out.set_item("another", true)?;

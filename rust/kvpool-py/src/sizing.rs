@@ -76,6 +76,17 @@ impl PyReferences {
         self.0.block_tokens()
     }
 
+    /// Requests of which the trace says how they ended.
+    #[getter]
+    fn finish_reasons(&self) -> usize {
+        self.0.finish_reasons()
+    }
+
+    /// Returns the same references, where nobody knows how requests ended.
+    fn without_finish_reasons(&self) -> Self {
+        Self(Arc::new(self.0.without_finish_reasons()))
+    }
+
     /// Returns what LRU hits at every capacity, exact, in one pass.
     fn lru(&self, py: Python<'_>) -> PyHitCurve {
         PyHitCurve { distances: py.detach(|| lru_distances(&self.0)), sample_rate: 1.0 }

@@ -33,7 +33,7 @@ class Finding:
 
 def findings(report: SizingReport) -> list[Finding]:
     """Give what can be said of this report."""
-    return [finding for build in (_ceiling, _knee, _nearly, _policy, _hint) for finding in build(report)]
+    return [finding for build in (_ceiling, _knee, _nearly, _policy, _hint, _finish) for finding in build(report)]
 
 
 def _ceiling(report: SizingReport) -> Iterator[Finding]:
@@ -98,3 +98,18 @@ def _hint(report: SizingReport) -> Iterator[Finding]:
     if gain is not None and round(gain[0], 4) > 0:
         at = f"{gain[1]} at {share_label(gain[2])}: {count(gain[2]['blocks'])} blocks"
         yield Finding("most that hints gain", f"{points(gain[0])} points", at)
+
+
+def _finish(report: SizingReport) -> Iterator[Finding]:
+    reasons = report["finish_reasons"]
+    if reasons is None:
+        return
+    (told,) = (policy["hits"] for policy in report["policies"] if policy["name"] == reasons["policy"])
+    gains = [
+        (one["block_hit_rate"] - less["block_hit_rate"], capacity)
+        for one, less, capacity in zip(told, reasons["without"], report["capacities"], strict=True)
+    ]
+    if gains:
+        gain, capacity = max(gains, key=lambda gain: gain[0])
+        at = f"{reasons['policy']} at {share_label(capacity)}; {count(reasons['requests'])} requests have one"
+        yield Finding("most that the finish reason is worth", f"{points(gain)} points", at)

@@ -195,13 +195,16 @@ impl Explainer {
             Cause::ById => MissReason::DroppedById { when },
             Cause::Reset => MissReason::Reset { when },
             Cause::Epoch(epoch) => MissReason::OtherEpoch { epoch },
-            Cause::Evicted(EvictionCause::Priority) => {
-                MissReason::Evicted { when, policy: "priority", requester }
+            Cause::Evicted(EvictionCause::Priority, _) => {
+                MissReason::Evicted { when, policy: "priority", requester, outlook: None }
             }
-            Cause::Evicted(EvictionCause::EndOfLife) => MissReason::EndOfLife { when, requester },
-            Cause::Evicted(EvictionCause::Expired) => MissReason::Expired { when, requester },
-            Cause::Evicted(EvictionCause::TenantCeiling) => MissReason::TenantCeiling { when, requester },
-            Cause::Evicted(_) => MissReason::Evicted { when, policy: self.policy, requester },
+            Cause::Evicted(EvictionCause::EndOfLife, _) => MissReason::EndOfLife { when, requester },
+            Cause::Evicted(EvictionCause::Expired, _) => MissReason::Expired { when, requester },
+            Cause::Evicted(EvictionCause::TenantCeiling, _) => MissReason::TenantCeiling { when, requester },
+            Cause::Evicted(_, glance) => {
+                let outlook = glance.zip(self.log.like()).map(|(glance, like)| glance.outlook(like));
+                MissReason::Evicted { when, policy: self.policy, requester, outlook }
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use kvpool::RequestId;
 use kvpool::groups::GroupSpec;
+use kvpool::{Outlook, RequestId};
 
 /// When something happened: the manager has no clock of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +50,8 @@ pub enum MissReason {
         policy: &'static str,
         /// For whom.
         requester: Requester,
+        /// What the policy thought of it, if it says so.
+        outlook: Option<Outlook>,
     },
     /// It was cached until its time to live ran out, and evicted before it was used again.
     Expired {
@@ -233,7 +235,13 @@ impl MissReason {
         if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
     }
 
-    /// The same reason but for the time.
+    /// What the policy that evicted it thought of it, if that is the reason and it says so.
+    #[must_use]
+    pub const fn outlook(&self) -> Option<Outlook> {
+        if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
+    }
+
+    /// The same reason but for the time, and what was thought of it then.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (
@@ -256,7 +264,7 @@ pub struct MissSpan {
     pub blocks: Range<usize>,
     /// Positions of their tokens in the prompt.
     pub tokens: Range<usize>,
-    /// Why. Where it is an eviction, the time is that of the first block, which of a chain goes last.
+    /// Why. Where it is an eviction, the time, and the outlook, are those of the first block, which of a chain goes last.
     pub reason: MissReason,
 }
 

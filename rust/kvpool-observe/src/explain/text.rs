@@ -33,8 +33,14 @@ impl fmt::Display for MissReason {
             Self::NeverSeen => f.write_str("never seen before"),
             Self::NotRemembered => f.write_str("never seen, or longer ago than is remembered"),
             Self::Diverged { token } => write!(f, "differs from token {token} on from what was seen before"),
-            Self::Evicted { when, policy, requester } => {
-                write!(f, "evicted {when} by {policy}{}", For(requester))
+            Self::Evicted { when, policy, requester, outlook } => {
+                write!(f, "evicted {when} by {policy}{}", For(requester))?;
+                let Some(outlook) = outlook else { return Ok(()) };
+                write!(f, "; of the class \"{}\", ", outlook.class_words())?;
+                match outlook.kept_per_hit {
+                    Some(kept) => write!(f, "expected back once in {kept}"),
+                    None => f.write_str("not expected back"),
+                }
             }
             Self::Expired { when, requester } => {
                 write!(f, "its time to live ran out; evicted {when}{}", For(requester))

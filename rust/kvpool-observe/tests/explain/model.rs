@@ -275,7 +275,10 @@ impl Model {
                         let policy = policy.as_deref().unwrap_or_default();
                         let names = kvpool_policies::ALL.iter().map(|policy| policy.name());
                         let known = names.chain(["priority"]).find(|&known| known == policy);
-                        MissReason::Evicted { when, policy: known.unwrap(), requester }
+                        // What the policy thought is its own business; that it says so is not.
+                        let outlook = given.outlook();
+                        assert_eq!(outlook.is_some(), policy == "hazard");
+                        MissReason::Evicted { when, policy: known.unwrap(), requester, outlook }
                     }
                 });
             }

@@ -2,8 +2,8 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    Adapter, AdmitOptions, CacheManager, EvictionPolicy, ExtraKeys, HashAlgorithm, Loaded, ManagerConfig,
-    MultimodalItem, Part, RequestId, RetentionRange,
+    Adapter, AdmitOptions, CacheManager, EvictionPolicy, ExtraKeys, Finish, HashAlgorithm, Kept, Loaded,
+    ManagerConfig, MultimodalItem, Part, RequestId, RetentionRange, Signal,
 };
 use kvpool_observe::explain::{Requester, When};
 use kvpool_observe::{
@@ -83,7 +83,7 @@ fn evicted_when_by_which_policy_and_for_whom() {
         manager.release("b", None).unwrap();
         assert_eq!(admit(&mut manager, "c", &tokens(0, 3)), 4);
         let spans = spans(&manager, "c");
-        let [(1, 2, MissReason::Evicted { when, policy: name, requester })] = &spans[..] else {
+        let [(1, 2, MissReason::Evicted { when, policy: name, requester, .. })] = &spans[..] else {
             panic!("{spans:?}")
         };
         // The last block could not hit in any case; it was evicted all the same.
@@ -95,6 +95,46 @@ fn evicted_when_by_which_policy_and_for_whom() {
                  admission 2 by {name} for request \"b\""
             )
         );
+    }
+}
+
+/// The class is that of the evicted block, its uses and what was said of its request; the time is the caller's, if there is one.
+#[test]
+fn evicted_by_a_policy_that_says_what_it_expected() {
+    for clock in [false, true] {
+        let eviction = kvpool_policies::HAZARD;
+        let mut manager = manager_of(ManagerConfig { num_blocks: 5, eviction, ..ManagerConfig::default() });
+        let mut second = 0.0;
+        let mut serve = |manager: &mut CacheManager, id: &str, tokens: &[u32], finish| {
+            if clock {
+                second += 50.0;
+                manager.advance_time(second).unwrap();
+            }
+            admit(manager, id, tokens);
+            manager.commit(id, tokens.len()).unwrap();
+            let signal = Signal { finish, output_tokens: Some(210) };
+            manager.release_batch_with(&[(id.into(), signal)], None).unwrap();
+        };
+        serve(&mut manager, "a", &tokens(0, 4), Finish::ToolCalls);
+        serve(&mut manager, "b", &tokens(0, 4), Finish::Stop);
+        serve(&mut manager, "c", &tokens(100, 4), Finish::ToolCalls);
+        serve(&mut manager, "d", &tokens(0, 4), Finish::Unknown);
+        let explanation = manager.explain("d").unwrap();
+        let outlook = explanation.spans[0].reason.outlook().unwrap();
+        let gap = if clock { "less than 96 s" } else { "less than 0.4 capacities" };
+        assert_eq!(
+            outlook.class_words(),
+            format!("used twice, {gap} apart, prompt known in part, answer of 200 or more, end of turn")
+        );
+        match outlook.kept_per_hit {
+            Some(Kept::Seconds(kept)) => assert!(clock && kept > 1.0, "{kept}"),
+            Some(Kept::Capacities(kept)) => assert!(!clock && kept > 0.0, "{kept}"),
+            other => panic!("before anything is learned some hits are expected: {other:?}"),
+        }
+        let said = explanation.to_string();
+        let expected = format!("; of the class \"{}\", expected back once in ", outlook.class_words());
+        assert!(said.contains(&expected), "{said}");
+        manager.check_invariants().unwrap();
     }
 }
 

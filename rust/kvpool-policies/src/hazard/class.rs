@@ -13,6 +13,8 @@
 //! The number of a class is that of its request's features times [`HISTORIES`], plus that of the block's own. From the number its
 //! uses and gap come back, roughly: that is what a ghost remembers.
 
+use std::fmt;
+
 use super::age::eighths;
 use kvpool::{Finish, Signal};
 
@@ -70,6 +72,53 @@ impl History {
         let gap = FIRST_GAP + GAP_STEP * (number % GAPS) as u8 + GAP_STEP / 2;
         Self { uses: USES[number / GAPS % USES.len()], gap }
     }
+}
+
+/// Of a class whose gaps are in capacities of admitted blocks.
+const COUNTED: u16 = 1 << 15;
+
+/// The number of a class for whoever reads explanations, by whether its gaps are the caller's time.
+pub(super) const fn numbered(class: u16, timed: bool) -> u16 {
+    if timed { class } else { class | COUNTED }
+}
+
+/// What is alike about the blocks of a class, by its [number](numbered).
+pub(super) fn words(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let (class, timed) = (usize::from(class & !COUNTED), class & COUNTED == 0);
+    let (history, said) = (class % HISTORIES, class / HISTORIES);
+    let uses = ["used twice", "used 3 to 7 times", "used 8 times or more"];
+    let gaps = if timed {
+        [
+            "less than 6 s",
+            "less than 24 s",
+            "less than 96 s",
+            "less than 7 min",
+            "less than 26 min",
+            "26 min or more",
+        ]
+    } else {
+        // Of new blocks.
+        [
+            "less than 0.4 capacities",
+            "less than 1.5 capacities",
+            "less than 6 capacities",
+            "less than 24 capacities",
+            "less than 96 capacities",
+            "96 capacities or more",
+        ]
+    };
+    match history.checked_sub(1) {
+        None => f.write_str("used once")?,
+        Some(history) => {
+            let (uses, gap) = (uses[history / GAPS % uses.len()], gaps[history % gaps.len()]);
+            write!(f, "{uses}, {gap} apart")?;
+        }
+    }
+    let shares = ["new", "known in part", "known"];
+    let outputs = ["", ", answer of 32 tokens or more", ", answer of 200 or more", ", answer of 600 or more"];
+    let finishes = ["", ", end of turn", ", tool calls"];
+    let (share, output) = (shares[said / (OUTPUTS * FINISHES) % SHARES], outputs[said / FINISHES % OUTPUTS]);
+    write!(f, ", prompt {share}{output}{}", finishes[said % FINISHES])
 }
 
 /// How much of a prompt of `length` blocks was known before.
@@ -145,6 +194,45 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&seen| seen));
+    }
+
+    /// The words say of how far apart what the number does.
+    #[test]
+    fn every_class_has_words_of_its_own() {
+        struct Words(u16);
+        impl fmt::Display for Words {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                words(self.0, f)
+            }
+        }
+        let all: std::collections::BTreeSet<_> = (0..CLASSES as u16)
+            .flat_map(|class| [true, false].map(|timed| Words(numbered(class, timed)).to_string()))
+            .collect();
+        assert_eq!(all.len(), 2 * CLASSES - SHARES * OUTPUTS * FINISHES, "what was used once has no gap");
+        let twice = |seconds: f64| {
+            let history = History::NEW.again((seconds * 16.0) as u32);
+            Words(of(0, said(say(Signal::default())), history)).to_string()
+        };
+        for (seconds, gap) in [
+            (5.9, "less than 6 s"),
+            (6.0, "less than 24 s"),
+            (23.9, "less than 24 s"),
+            (95.9, "less than 96 s"),
+            (96.0, "less than 7 min"),
+            (384.0, "less than 26 min"),
+            (1535.0, "less than 26 min"),
+            (1536.0, "26 min or more"),
+        ] {
+            assert_eq!(twice(seconds), format!("used twice, {gap} apart, prompt new"));
+        }
+        assert_eq!(
+            Words(of_parts(2, Signal { finish: Finish::ToolCalls, output_tokens: Some(300) })).to_string(),
+            "used once, prompt known, answer of 200 or more, tool calls"
+        );
+    }
+
+    fn of_parts(share: u16, signal: Signal) -> u16 {
+        of(share, said(say(signal)), History::NEW)
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Invariant: time never goes back.
 
 use super::age;
+use kvpool::Kept;
 
 /// Capacities of admitted blocks during which a clock must move.
 const STILL: u64 = 8;
@@ -41,6 +42,20 @@ impl Clock {
     #[inline]
     pub(super) const fn age(self, stamp: u32) -> u32 {
         self.now.wrapping_sub(stamp)
+    }
+
+    /// Whether ticks are the caller's time.
+    pub(super) const fn is_told(self) -> bool {
+        matches!(self.source, Source::Told(_))
+    }
+
+    /// So many ticks, as users count them.
+    pub(super) fn kept(self, ticks: f64) -> Kept {
+        if self.is_told() {
+            Kept::Seconds((ticks / f64::from(age::SECOND)) as f32)
+        } else {
+            Kept::Capacities((ticks / age::CAPACITY as f64) as f32)
+        }
     }
 
     /// A block is admitted to a pool of `capacity`. Returns whether ticks are of another length from now on.

@@ -38,7 +38,7 @@ mod tails;
 use class::{CLASSES, History};
 use clock::Clock;
 use kvpool::evictor::parts::{BlockLists, ensure, try_reserve};
-use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError, Release, Signal};
+use kvpool::{BlockId, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal};
 use memory::{EVERY, Ghost, Memory};
 use table::Table;
 use tails::Tails;
@@ -62,6 +62,8 @@ struct State {
     history: History,
 }
 
+const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
+
 const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
 
 /// By when content of the same class came back.
@@ -84,6 +86,8 @@ pub struct Hazard {
     behind: Option<u16>,
     /// The age of victims: the mean of its logarithm, with 8 fractional bits.
     victims: u32,
+    /// The last victim, its class and its age, until a content comes in: for explanations.
+    gone: (BlockId, u16, u32),
     /// The depth of the last block of which a ghost was looked for, and what it was.
     found: Option<(u32, Ghost)>,
     released: u64,
@@ -109,6 +113,7 @@ impl Hazard {
             closed: false,
             behind: None,
             victims: 0,
+            gone: NOBODY,
             found: None,
             released: 0,
             learned: 0,
@@ -241,6 +246,7 @@ impl Policy for Hazard {
     }
 
     fn admit(&mut self, block: BlockId, content: Content) {
+        self.gone = NOBODY;
         self.unlist(block);
         if self.clock.admit(self.capacity()) {
             self.restart();
@@ -327,13 +333,26 @@ impl Policy for Hazard {
     }
 
     fn evicted(&mut self, block: BlockId, content: Content) {
-        if content.depth.is_multiple_of(EVERY)
-            && let Some(&State { class, stamp, .. }) = self.states.get(block.index())
-            && let Some(lost) = self.memory.push(content.key, class::learned(class), stamp, self.clock.now())
-        {
-            self.table.lose(lost.class, age::bin(self.clock.age(lost.stamp)), EVERY);
+        if let Some(&State { class, stamp, .. }) = self.states.get(block.index()) {
+            let class = class::learned(class);
+            self.gone = (block, class, self.clock.age(stamp));
+            if content.depth.is_multiple_of(EVERY)
+                && let Some(lost) = self.memory.push(content.key, class, stamp, self.clock.now())
+            {
+                self.table.lose(lost.class, age::bin(self.clock.age(lost.stamp)), EVERY);
+            }
         }
         self.forget(block);
+    }
+
+    fn outlook(&self, block: BlockId) -> Option<Outlook> {
+        let (gone, class, age) = self.gone;
+        if block.is_null() || gone != block {
+            return None;
+        }
+        let worth = self.table.worth(class, age::bin(age));
+        let kept = (worth > 0).then(|| self.clock.kept(table::WORTH / f64::from(worth)));
+        Some(Outlook::new(class::numbered(class, self.clock.is_told()), kept, class::words))
     }
 
     fn forget(&mut self, block: BlockId) {
@@ -351,7 +370,7 @@ impl Policy for Hazard {
         self.tails.clear();
         self.memory.clear();
         (self.ranked, self.victims, self.released, self.learned, self.decayed) = (0, 0, 0, 0, 0);
-        (self.share, self.closed, self.behind, self.found) = (0, false, None, None);
+        (self.share, self.closed, self.behind, self.gone, self.found) = (0, false, None, NOBODY, None);
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {

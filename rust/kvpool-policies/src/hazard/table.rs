@@ -33,6 +33,9 @@ const CERTAIN: u32 = 30;
 /// What times are divided by, as powers of 2, so that products fit 64 bits: 2^30 x 2^21 ticks / 2^18.
 const SHORTER: u32 = 18;
 
+/// A worth of so much is a hit per tick.
+pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
+
 type Bins<T> = [T; BINS];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

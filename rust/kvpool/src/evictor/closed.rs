@@ -28,7 +28,7 @@
 //! trace, 9,000 on an agentic one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
 
 use super::lru::sort_deepest_first;
-use super::policy::{Content, Policy, Release, Signal};
+use super::policy::{Content, Outlook, Policy, Release, Signal};
 use super::ranks::Ranks;
 use super::{Candidate, Evictor};
 use crate::block::BlockId;
@@ -328,6 +328,10 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
 
     fn cause(&self) -> EvictionCause {
         self.order.cause
+    }
+
+    fn outlook(&self, block: BlockId) -> Option<Outlook> {
+        self.order.policy.outlook(block)
     }
 
     fn clear(&mut self) {

@@ -23,7 +23,7 @@ use crate::retention::{EvictionCause, Retain};
 pub use closed::Closed;
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
-pub use policy::{Content, Finish, Policy, Release, Signal};
+pub use policy::{Content, Finish, Kept, Outlook, Policy, Release, Signal};
 
 /// What orders are made of, for the sister crates that have policies and observers: it may change in any release.
 #[doc(hidden)]
@@ -149,6 +149,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// Why the last [`Self::evict`] gave up the block that it did; for explanations.
     fn cause(&self) -> EvictionCause {
         EvictionCause::Policy
+    }
+
+    /// What the policy thought of `block`, if that is what the last [`Self::evict`] gave up; for explanations.
+    fn outlook(&self, _block: BlockId) -> Option<Outlook> {
+        None
     }
 
     /// Learns that the content of `block`, held here or in use, was accessed at `time`, on a clock of the caller's. MUST NOT move

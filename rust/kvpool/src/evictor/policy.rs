@@ -86,6 +86,76 @@ pub struct Signal {
     pub output_tokens: Option<u32>,
 }
 
+/// How long a block would have to be kept for a hit, on average.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Kept {
+    /// On the caller's clock.
+    Seconds(f32),
+    /// Where there is none: while so many capacities of new blocks are admitted.
+    Capacities(f32),
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Seconds(seconds) => write!(f, "{seconds:.1} s"),
+            Self::Capacities(capacities) => write!(f, "{capacities:.2} capacities of new blocks"),
+        }
+    }
+}
+
+/// What a policy thought of a block when it evicted it: for explanations.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct Outlook {
+    /// The class that the block was in, as the policy numbers them.
+    pub class: u16,
+    /// How long a block of this class and age would have to be kept for a hit; `None` if none is expected.
+    pub kept_per_hit: Option<Kept>,
+    words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
+}
+
+impl Outlook {
+    /// Of a class that `words` can name.
+    #[must_use]
+    pub const fn new(
+        class: u16,
+        kept_per_hit: Option<Kept>,
+        words: fn(u16, &mut fmt::Formatter<'_>) -> fmt::Result,
+    ) -> Self {
+        Self { class, kept_per_hit, words }
+    }
+
+    /// What is alike about the blocks of the class, in words.
+    #[must_use]
+    pub fn class_words(&self) -> String {
+        struct Words(Outlook);
+        impl fmt::Display for Words {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (self.0.words)(self.0.class, f)
+            }
+        }
+        Words(*self).to_string()
+    }
+}
+
+impl fmt::Debug for Outlook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outlook")
+            .field("class", &self.class_words())
+            .field("kept_per_hit", &self.kept_per_hit)
+            .finish()
+    }
+}
+
+/// Of the same policy: the words are its own.
+impl PartialEq for Outlook {
+    fn eq(&self, other: &Self) -> bool {
+        self.class == other.class && self.kept_per_hit == other.kept_per_hit
+    }
+}
+
 /// What a policy may know of the blocks that are about to be released at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Release<'a> {
@@ -150,6 +220,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
     /// The content of `block`, given up by [`Self::pop`] or [`Self::take`], is gone. A ghost may remember `content.key`.
     fn evicted(&mut self, _block: BlockId, _content: Content) {}
+
+    /// What it thought of `block`, if that is the last one it evicted and no content came in since: for explanations, and asked only
+    /// where somebody watches. `None` from policies that expect nothing in particular.
+    fn outlook(&self, _block: BlockId) -> Option<Outlook> {
+        None
+    }
 
     /// The content of `block`, in the order or not, is gone without having been evicted: nothing of it is remembered.
     fn forget(&mut self, block: BlockId);

@@ -14,6 +14,7 @@ use std::fmt;
 use super::BlockPool;
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
+use crate::evictor::Outlook;
 use crate::hash::{BlockHash, HashAlgorithm, HashChain};
 use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Records};
@@ -151,6 +152,8 @@ pub struct Removed {
     pub last: bool,
     /// Why.
     pub cause: RemovalCause,
+    /// What the policy thought of it, if it was evicted by one that says so.
+    pub outlook: Option<Outlook>,
 }
 
 /// Why all contents were forgotten.
@@ -359,7 +362,11 @@ impl BlockPool {
         cause: RemovalCause,
     ) {
         if let (Some(observer), Some(content)) = (&mut self.observer, content) {
-            observer.removed(&Removed { block, content, algorithm, last, cause });
+            let outlook = match cause {
+                RemovalCause::Evicted(_) => self.order.outlook(block),
+                RemovalCause::Dropped => None,
+            };
+            observer.removed(&Removed { block, content, algorithm, last, cause, outlook });
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
-use crate::evictor::{Content, Evictor, Signal};
+use crate::evictor::{Content, Evictor, Outlook, Signal};
 use crate::record::{ByBlock, Record, Records};
 use crate::retention::{EvictionCause, Retain};
 
@@ -191,6 +191,13 @@ impl Order {
 
     pub(super) fn cause(&self) -> EvictionCause {
         self.ask(|evictor| evictor.cause())
+    }
+
+    pub(super) fn outlook(&self, block: BlockId) -> Option<Outlook> {
+        match self {
+            Self::Lru(_) => None,
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.outlook(block)),
+        }
     }
 
     pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {

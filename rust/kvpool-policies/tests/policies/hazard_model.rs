@@ -1,0 +1,439 @@
+//! `hazard` once more, from its documentation: one list of blocks, searched from end to end for every victim; ghosts and who waits
+//! counted anew; worths worked out when they are asked for, from what was counted at the last time of learning.
+
+use std::collections::{BTreeSet, HashMap};
+
+use kvpool::evictor::{Candidate, Content};
+use kvpool::{BlockId, Finish, Signal};
+
+const STARTS: [u32; 28] = [
+    0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+    6144, 8192, 16_384, 32_768, 65_536,
+];
+const TICKS: u32 = 16;
+/// Of four neighbours one is remembered.
+const EVERY: u32 = 4;
+
+type Counts = HashMap<(u16, usize), u64>;
+
+fn bin(age: u32) -> usize {
+    STARTS.iter().rposition(|&start| age >= start * TICKS).unwrap()
+}
+
+fn width(bin: usize) -> u64 {
+    let end = STARTS.get(bin + 1).copied().unwrap_or(2 * STARTS[bin]);
+    u64::from((end - STARTS[bin]) * TICKS)
+}
+
+/// Eighths of octaves, linear within an octave.
+fn log(age: u32) -> u32 {
+    let (age, octave) = (u64::from(age.max(1)), age.max(1).ilog2());
+    octave * 8 + (((age << 3) >> octave) & 7) as u32
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    stamp: u32,
+    /// At the last release.
+    class: u16,
+    /// Since the last use: output and finish, as their part of a class.
+    said: u16,
+    uses: u32,
+    gap: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ghost {
+    bucket: usize,
+    mark: u16,
+    class: u16,
+    stamp: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    events: Counts,
+    lost: Counts,
+    waiting: Counts,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    known: Vec<Known>,
+    /// Who waits, in which class: oldest first.
+    waiting: Vec<(u16, BlockId)>,
+    /// By bucket and place.
+    ghosts: Vec<Option<Ghost>>,
+    seen: Seen,
+    /// At the last time of learning.
+    learned: Seen,
+    all: Option<([u64; 28], [u64; 28])>,
+    worths: HashMap<u16, [u64; 28]>,
+    now: u32,
+    told: Option<u64>,
+    distrusted: bool,
+    parts: u64,
+    victims: u32,
+    found: Option<(u32, Ghost)>,
+    release: (u16, bool, Option<u16>),
+    releases: u64,
+    learned_at: u64,
+    decayed_at: u64,
+    gone: Option<(BlockId, u16, u32)>,
+}
+
+fn mixed(key: u64) -> u64 {
+    let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ (key >> 31)
+}
+
+/// The part of a class that uses and gap make.
+fn history(uses: u32, gap: Option<u32>) -> u16 {
+    let group = match uses {
+        0 | 1 => return 0,
+        2 => 0,
+        3..=7 => 1,
+        _ => 2,
+    };
+    gap.map_or(0, |gap| 1 + group * 6 + (gap.saturating_sub(36) / 16).min(5) as u16)
+}
+
+/// Events and those who lived into each bin.
+fn counted(seen: &Seen, class: u16) -> ([u64; 28], [u64; 28]) {
+    let all = |counts: &Counts| -> [u64; 28] {
+        std::array::from_fn(|bin| counts.get(&(class, bin)).copied().unwrap_or(0))
+    };
+    let (events, lost, waiting) = (all(&seen.events), all(&seen.lost), all(&seen.waiting));
+    let lived = std::array::from_fn(|bin| {
+        let behind: u64 = (bin + 1..28).map(|later| events[later] + lost[later] + waiting[later]).sum();
+        behind + events[bin] + (lost[bin] + waiting[bin]) / 2
+    });
+    (events, lived)
+}
+
+/// The same of all classes together, and a little to begin with.
+fn counted_all(seen: &Seen) -> ([u64; 28], [u64; 28]) {
+    let keys = [&seen.events, &seen.lost, &seen.waiting].into_iter().flat_map(HashMap::keys);
+    let classes: BTreeSet<u16> = keys.map(|&(class, _)| class).collect();
+    let mut all = ([2; 28], [200; 28]);
+    for class in classes {
+        let (events, lived) = counted(seen, class);
+        for bin in 0..28 {
+            all.0[bin] += events[bin];
+            all.1[bin] += lived[bin];
+        }
+    }
+    all
+}
+
+fn ratio(events: u64, lived: u64) -> u64 {
+    (events / lived.max(1)).min(1 << 24)
+}
+
+impl Model {
+    pub(crate) fn new(num_blocks: usize) -> Self {
+        let mut model = Self::default();
+        model.grow(num_blocks);
+        model
+    }
+
+    fn age(&self, stamp: u32) -> u32 {
+        self.now.wrapping_sub(stamp)
+    }
+
+    fn capacity(&self) -> usize {
+        self.known.len() - 1
+    }
+
+    fn of(&mut self, block: BlockId) -> &mut Known {
+        &mut self.known[block.index()]
+    }
+
+    fn unlist(&mut self, block: BlockId) -> bool {
+        let before = self.waiting.len();
+        self.waiting.retain(|&(_, waits)| waits != block);
+        self.waiting.len() < before
+    }
+
+    fn unknown(&self) -> Known {
+        Known { stamp: self.now, class: 0, said: 0, uses: 1, gap: None }
+    }
+
+    fn restart(&mut self) {
+        self.ghosts.fill(None);
+        (self.seen, self.learned, self.found, self.victims) = (Seen::default(), Seen::default(), None, 0);
+        (self.all, self.worths) = (None, HashMap::new());
+        let now = self.now;
+        self.known.iter_mut().for_each(|known| known.stamp = now);
+    }
+
+    /// Hits per 2^32 ticks, of a block of a class in each bin: the best over all times to hold it for.
+    fn worths(&self, class: u16) -> [u64; 28] {
+        let (all_events, all_lived) = self.all.unwrap_or_else(|| counted_all(&self.learned));
+        let (events, lived) = counted(&self.learned, class);
+        let (mut comes, mut held, mut lives) = ([0; 28], [0; 28], 1_u64 << 30);
+        for bin in 0..28 {
+            let all = ratio(all_events[bin] << 24, all_lived[bin]);
+            let hazard =
+                if lived[0] == 0 { all } else { ratio((events[bin] << 24) + 1600 * all, lived[bin] + 1600) };
+            comes[bin] = (lives * hazard) >> 24;
+            held[bin] = ((lives - comes[bin] / 2) * width(bin)) >> 18;
+            lives -= comes[bin];
+        }
+        std::array::from_fn(|from| {
+            let horizons = (from..28)
+                .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>().max(1)));
+            // The first of the best.
+            let better = |best: (u64, u64), one: (u64, u64)| {
+                if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
+                    one
+                } else {
+                    best
+                }
+            };
+            let (hits, time) = horizons.fold((0, 1), better);
+            ((hits << 14) / time).min(u64::from(u32::MAX))
+        })
+    }
+
+    fn worth(&mut self, class: u16, bin: usize) -> u64 {
+        self.all.get_or_insert_with(|| counted_all(&self.learned));
+        if let Some(worths) = self.worths.get(&class) {
+            return worths[bin];
+        }
+        let worths = self.worths(class);
+        self.worths.insert(class, worths);
+        worths[bin]
+    }
+
+    fn count(counts: &mut Counts, class: u16, bin: usize, blocks: u32) {
+        *counts.entry((class, bin)).or_default() += u64::from(16 * blocks);
+    }
+
+    pub(crate) fn grow(&mut self, num_blocks: usize) {
+        let unknown = self.unknown();
+        self.known.resize(num_blocks.max(self.known.len()), unknown);
+        let buckets = (self.capacity() / 8 * 7).div_ceil(8).max(1);
+        if 8 * buckets > self.ghosts.len() {
+            self.ghosts = vec![None; 8 * buckets];
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.known.len());
+    }
+
+    pub(crate) fn set_time(&mut self, seconds: f64) {
+        let ticks = (seconds * 16.0) as u64;
+        if self.distrusted || self.told.is_some_and(|told| ticks <= told) {
+            return;
+        }
+        match self.told.replace(ticks) {
+            Some(before) => self.now = self.now.wrapping_add((ticks - before) as u32),
+            None => self.restart(),
+        }
+        self.parts = 0;
+    }
+
+    pub(crate) fn admit(&mut self, block: BlockId, content: Content) {
+        self.gone = None;
+        self.unlist(block);
+        let capacity = self.capacity() as u64;
+        if self.told.is_some() {
+            self.parts += 1;
+            if self.parts > 8 * capacity {
+                (self.told, self.distrusted, self.parts) = (None, true, 0);
+                self.restart();
+            }
+        } else {
+            self.parts += 256;
+            self.now = self.now.wrapping_add((self.parts / capacity) as u32);
+            self.parts %= capacity;
+        }
+        let ghost = if content.depth.is_multiple_of(EVERY) {
+            let place = self.place(content.key);
+            let at =
+                self.ghosts.iter().position(|ghost| ghost.is_some_and(|one| (one.bucket, one.mark) == place));
+            let ghost = at.and_then(|at| self.ghosts[at].take());
+            if let Some(ghost) = ghost {
+                let bin = bin(self.age(ghost.stamp));
+                Self::count(&mut self.seen.events, ghost.class, bin, EVERY);
+            }
+            self.found = ghost.map(|ghost| (content.depth, ghost));
+            ghost
+        } else {
+            self.found.filter(|(depth, _)| depth.abs_diff(content.depth) < EVERY).map(|(_, ghost)| ghost)
+        };
+        let mut known = self.unknown();
+        if let Some(ghost) = ghost {
+            // A class says roughly how often and how far apart: the least, and the middle.
+            if let Some(number) = (ghost.class % 19).checked_sub(1) {
+                known.uses = [2, 3, 8][usize::from(number / 6)];
+                known.gap = Some(36 + 16 * u32::from(number % 6) + 8);
+            }
+            Self::again(&mut known, self.age(ghost.stamp));
+        }
+        *self.of(block) = known;
+    }
+
+    fn again(known: &mut Known, age: u32) {
+        let last = log(age).min(254);
+        known.gap = Some(known.gap.map_or(last, |gap| (gap * 11 + last * 5) / 16));
+        known.uses = (known.uses + 1).min(255);
+    }
+
+    pub(crate) fn hit(&mut self, block: BlockId) {
+        if self.unlist(block) {
+            let known = *self.of(block);
+            let age = self.age(known.stamp);
+            Self::count(&mut self.seen.events, known.class, bin(age), 1);
+            let now = self.now;
+            let known = self.of(block);
+            Self::again(known, age);
+            (known.stamp, known.said, known.class) = (now, 0, 0);
+        }
+    }
+
+    pub(crate) fn signal(&mut self, block: BlockId, signal: Signal) {
+        if self.waiting.iter().any(|&(_, waits)| waits == block) {
+            return;
+        }
+        let tokens = signal.output_tokens.unwrap_or(0);
+        let output = [32, 200, 600].into_iter().filter(|&least| tokens >= least).count() as u16;
+        let finish = match signal.finish {
+            Finish::Stop => 1,
+            Finish::ToolCalls => 2,
+            _ => 0,
+        };
+        self.of(block).said = output * 3 + finish;
+    }
+
+    pub(crate) fn begin_release(&mut self, blocks: &[Candidate], length: u32, known: u32) {
+        let used = blocks.iter().filter(|one| self.known[one.block.index()].uses > 1).count() as u32;
+        let (length, known) = if blocks.is_empty() { (length, known) } else { (blocks.len() as u32, used) };
+        let share = match known {
+            0 | 1 => 0,
+            _ if f64::from(known) / f64::from(length) < 0.9 => 1,
+            _ => 2,
+        };
+        self.release = (share, !blocks.is_empty(), None);
+    }
+
+    pub(crate) fn release(&mut self, block: BlockId) {
+        self.unlist(block);
+        let (share, closed, behind) = self.release;
+        let now = self.now;
+        let known = self.of(block);
+        known.stamp = now;
+        known.class = (share * 12 + known.said) * 19 + history(known.uses, known.gap);
+        known.said = 0;
+        let own = known.class;
+        // Half the age of victims.
+        let at = bin(1 << ((self.victims >> 8) / 16).min(31));
+        let class = match behind {
+            Some(behind) if self.worth(behind, at) > self.worth(own, at) => behind,
+            _ => own,
+        };
+        self.release.2 = (!closed).then_some(class);
+        self.waiting.push((class, block));
+        self.releases += 1;
+        let capacity = self.capacity() as u64;
+        if self.releases - self.learned_at >= (capacity / 4).max(8192) {
+            self.learned_at = self.releases;
+            if self.releases - self.decayed_at >= (64 * capacity).clamp(1 << 17, 1 << 26) {
+                self.decayed_at = self.releases;
+                let counts = self.seen.events.values_mut().chain(self.seen.lost.values_mut());
+                counts.for_each(|count| *count /= 2);
+            }
+            self.learn();
+        }
+    }
+
+    fn learn(&mut self) {
+        let blocks = self
+            .waiting
+            .iter()
+            .map(|&(_, block)| (self.known[block.index()].class, self.known[block.index()].stamp, 1));
+        let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
+        let mut waiting = Counts::new();
+        for (class, stamp, blocks) in blocks.chain(ghosts) {
+            Self::count(&mut waiting, class, bin(self.age(stamp)), blocks);
+        }
+        self.seen.waiting = waiting;
+        self.learned = self.seen.clone();
+        (self.all, self.worths) = (None, HashMap::new());
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<BlockId> {
+        let mut oldest: Vec<(u16, BlockId)> = Vec::new();
+        for &(class, block) in &self.waiting {
+            if oldest.iter().all(|&(known, _)| known != class) {
+                oldest.push((class, block));
+            }
+        }
+        let ranked = oldest.into_iter().map(|(class, block)| {
+            let age = self.age(self.known[block.index()].stamp);
+            ((self.worth(class, bin(age)), u32::MAX - age, class), block)
+        });
+        let (_, victim) = ranked.min()?;
+        self.unlist(victim);
+        let stamp = self.of(victim).stamp;
+        let age = self.age(stamp);
+        self.victims = self.victims - self.victims / 64 + (log(age) << 8) / 64;
+        Some(victim)
+    }
+
+    pub(crate) fn take(&mut self, block: BlockId) {
+        self.unlist(block);
+    }
+
+    pub(crate) fn unpop(&mut self, block: BlockId) {
+        if self.waiting.iter().all(|&(_, waits)| waits != block) {
+            let class = self.of(block).class;
+            self.waiting.insert(0, (class, block));
+        }
+    }
+
+    fn place(&self, key: u64) -> (usize, u16) {
+        let (mixed, buckets) = (mixed(key), self.ghosts.len() as u64 / 8);
+        ((((mixed >> 32) * buckets) >> 32) as usize, mixed as u16)
+    }
+
+    pub(crate) fn evicted(&mut self, block: BlockId, content: Content) {
+        let Known { class, stamp, .. } = *self.of(block);
+        if content.depth.is_multiple_of(EVERY) {
+            let (bucket, mark) = self.place(content.key);
+            let now = self.now;
+            let places = &mut self.ghosts[8 * bucket..8 * bucket + 8];
+            let same = places.iter().position(|ghost| ghost.is_some_and(|ghost| ghost.mark == mark));
+            let free = places.iter().position(Option::is_none);
+            let oldest = places.iter().flatten().map(|ghost| now.wrapping_sub(ghost.stamp)).max();
+            let oldest =
+                places.iter().position(|ghost| ghost.map(|ghost| now.wrapping_sub(ghost.stamp)) == oldest);
+            let at = same.or(free).or(oldest).unwrap();
+            let lost = places[at].replace(Ghost { bucket, mark, class, stamp });
+            if let Some(lost) = lost.filter(|_| same.is_none()) {
+                let bin = bin(self.age(lost.stamp));
+                Self::count(&mut self.seen.lost, lost.class, bin, EVERY);
+            }
+        }
+        let gone = (block, class, self.age(stamp));
+        self.forget(block);
+        self.gone = Some(gone);
+    }
+
+    pub(crate) fn forget(&mut self, block: BlockId) {
+        self.unlist(block);
+        *self.of(block) = self.unknown();
+    }
+
+    /// The class of the last victim, and the time per hit.
+    pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
+        let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
+        let (worth, ticks) = (self.worth(class, bin(age)), if self.told.is_some() { 16.0 } else { 256.0 });
+        let kept = (worth > 0).then(|| (4_294_967_296.0 / worth as f64 / ticks) as f32);
+        Some((if self.told.is_some() { class } else { class + 0x8000 }, kept))
+    }
+}
