@@ -64,7 +64,8 @@ class Manager:
 
     @property
     def said(self) -> list[tuple[list[int], str | None, int | None]]:
-        return self.block_pool.core.said
+        core: Core = self.block_pool.core
+        return core.said
 
     def run(self, tokens: list[int], name: str, reason: FinishReason | None, answered: int = 0) -> int:
         """A request hits what is cached, is computed, and gives its blocks back. Returns the blocks that hit."""
