@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import gc
+import itertools
 import sys
 import types
 from array import array
@@ -198,7 +200,7 @@ def test_rows_without_stock() -> None:
 
 
 def test_markdown_and_json() -> None:
-    known = bench_report.facts("0.32.0", "0.1.0", 55.0, 3)
+    known = bench_report.facts("0.32.0", "0.1.0", ("wall", 55.0), 3)
     assert set(known) >= {"date", "commit", "cpu", "python", "vllm", "kvpool"}
     text = bench_report.markdown(known, [make_result(["pool, round 1: block ids differ from step 2 on"])])
     assert f"# KV-cache management inside vLLM, {known['date']}" in text
@@ -334,9 +336,24 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, module)
 
 
-def drive(load: Load) -> tuple[Run, Manager]:
+def drive(load: Load, **more: Any) -> tuple[Run, Manager]:
     manager = Manager(load.num_blocks)
-    return Driver(load, manager, None, events=True).run(lambda _: None), manager
+    return Driver(load, manager, None, events=True, **more).run(lambda _: None), manager
+
+
+@pytest.mark.usefixtures("vllm")
+def test_calls_are_timed_with_the_clock_that_was_asked_for() -> None:
+    # A clock that counts its readings: every call that is timed takes one. A collection of garbage reads it, too.
+    load = Load("x", "", bench_loads.unique(9, 40, 20), max_running=4, num_blocks=64, token_budget=64)
+    gc.disable()
+    try:
+        run, _ = drive(load, clock=itertools.count().__next__)
+    finally:
+        gc.enable()
+    timings = run.timings
+    phases = (bench_stats.HASH, bench_stats.APPEND, bench_stats.LOOKUP, bench_stats.DECODE, bench_stats.EVENTS)
+    assert all(timings.calls[phase] for phase in phases)
+    assert [timings.spent[phase] for phase in phases] == [timings.calls[phase] for phase in phases]
 
 
 @pytest.mark.usefixtures("vllm")

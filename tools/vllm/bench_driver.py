@@ -58,6 +58,7 @@ class Driver:
         hasher: Any,
         events: bool,
         publish: Callable[[list[Any]], None] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         request = importlib.import_module("vllm.v1.request")
         self.new_request: Any = request.Request
@@ -68,6 +69,8 @@ class Driver:
         self.hasher = hasher
         self.records_events = events
         self.publish = publish
+        #: Nanoseconds: what calls are timed with.
+        self.clock = clock
         self.waiting: deque[Any] = deque()
         self.running: list[Any] = []
         self.pending: Pending | None = None
@@ -84,7 +87,7 @@ class Driver:
 
     def arrive(self) -> None:
         """Lets requests come until enough wait; hashing the prompt is what takes time here."""
-        clock = time.perf_counter_ns
+        clock = self.clock
         while len(self.waiting) + len(self.running) < self.load.max_running + AHEAD:
             job = next(self.source, None)
             if job is None:
@@ -103,7 +106,7 @@ class Driver:
 
     def preempt(self, request: Any) -> None:
         """Takes the blocks of a request and puts it back at the head of the queue."""
-        clock = time.perf_counter_ns
+        clock = self.clock
         begun = clock()
         self.manager.free(request)
         self.timings.spent[FREE] += clock() - begun
@@ -121,7 +124,7 @@ class Driver:
 
     def schedule(self) -> Pending:
         """One ``Scheduler.schedule``."""
-        clock = time.perf_counter_ns
+        clock = self.clock
         manager, timings = self.manager, self.timings
         begun = clock()
         manager.new_step_starts()
@@ -170,7 +173,7 @@ class Driver:
 
     def schedule_running(self, budget: int, scheduled: list[tuple[Any, int, Any]]) -> tuple[int, bool]:
         """Gives slots to those that run, the last of them giving way where there is no room."""
-        clock = time.perf_counter_ns
+        clock = self.clock
         allocate = self.manager.allocate_slots
         spent, calls = [0, 0], [0, 0]
         preempted = False
@@ -211,7 +214,7 @@ class Driver:
 
     def schedule_waiting(self, budget: int, scheduled: list[tuple[Any, int, Any]]) -> None:
         """Admits requests, first come first served, until one does not fit."""
-        clock = time.perf_counter_ns
+        clock = self.clock
         manager, timings = self.manager, self.timings
         skipped: list[Any] = []
         while budget > 0 and self.waiting and len(self.running) < self.load.max_running:
@@ -262,7 +265,7 @@ class Driver:
 
     def update(self, pending: Pending) -> None:
         """One ``Scheduler.update_from_output``: the tokens of the step that ran while this one was scheduled."""
-        clock = time.perf_counter_ns
+        clock = self.clock
         manager, timings, status = self.manager, self.timings, self.status
         append_ns = cache_ns = appended = cached = 0
         finished: set[str] = set()
@@ -369,10 +372,10 @@ class Driver:
         def collected(phase: str, _: dict[str, int]) -> None:
             nonlocal collecting
             if phase == "start":
-                collecting = time.perf_counter_ns()
+                collecting = self.clock()
             else:
                 timings.gc_runs += 1
-                timings.gc_ns += time.perf_counter_ns() - collecting
+                timings.gc_ns += self.clock() - collecting
 
         gc.callbacks.append(collected)
         try:

@@ -62,7 +62,7 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def facts(vllm: str, kvpool: str, clock_ns: float, rounds: int) -> dict[str, Any]:
+def facts(vllm: str, kvpool: str, clock: tuple[str, float], rounds: int) -> dict[str, Any]:
     """What the figures were measured with."""
     return {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
@@ -72,7 +72,8 @@ def facts(vllm: str, kvpool: str, clock_ns: float, rounds: int) -> dict[str, Any
         "vllm": vllm,
         "kvpool": kvpool,
         "rounds": rounds,
-        "clock_ns": clock_ns,
+        "clock": clock[0],
+        "clock_ns": clock[1],
     }
 
 
@@ -161,7 +162,7 @@ def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
         "",
         f"Commit {known['commit']}, vLLM {known['vllm']}, kvpool {known['kvpool']}, Python {known['python']}, "
         f"{known['cpu']}. Medians of {known['rounds']} rounds, the levels in turn in one process, minima in brackets; "
-        f"ratios of medians; reading the clock ({known['clock_ns']:.0f} ns a call) is taken off. "
+        f"ratios of medians; reading the clock ({known['clock']}, {known['clock_ns']:.0f} ns a call) is taken off. "
         "Made by tools/vllm_bench.py (make vllm-bench).",
         "",
         "stock is vLLM's own; pool and manager are values of KVPOOL_VLLM. The block ids that every level hands out are "

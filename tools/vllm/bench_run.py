@@ -59,7 +59,7 @@ def publishing(publisher: Any) -> Callable[[list[Any]], None]:
     return lambda events: publisher.publish(batch(ts=time.time(), events=events))
 
 
-def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:
+def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None], clock: Callable[[], int]) -> Run:
     """One run, with the level's classes in place."""
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
     core = importlib.import_module("vllm.v1.engine.core")
@@ -85,7 +85,7 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
         enable_mamba_shared_prefix_checkpoint=False,
     )
     check_level(level, manager, manager.block_pool)
-    driver = Driver(load, manager, hasher, events, publisher and publishing(publisher))
+    driver = Driver(load, manager, hasher, events, publisher and publishing(publisher), clock)
     # As the engine does once it has started: what is there by then is never collected.
     gc.collect()
     gc.freeze()
@@ -97,14 +97,20 @@ def run_inside(level: str, load: Load, events: bool, tick: Callable[[int], None]
             publisher.shutdown()
 
 
-def run_level(level: str, load: Load, events: bool, tick: Callable[[int], None]) -> Run:
-    """One run of a load at a level, from an empty manager."""
+def run_level(
+    level: str,
+    load: Load,
+    events: bool,
+    tick: Callable[[int], None],
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> Run:
+    """One run of a load at a level, from an empty manager, timed with a clock of nanoseconds."""
     gc.collect()
     if level == STOCK:
-        return run_inside(level, load, events, tick)
+        return run_inside(level, load, events, tick, clock)
     install = importlib.import_module("kvpool.integrations.vllm.install")
     with install.installed(level):
-        return run_inside(level, load, events, tick)
+        return run_inside(level, load, events, tick, clock)
 
 
 def import_vllm(levels: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ logger = logging.getLogger("kvpool.events")
 #: Seconds between two parts of a replay.
 PAUSE = 0.001
 #: Bytes of such a part, but for a single batch that is larger: they are copied with the interpreter held.
-REPLAY_BYTES = 256 << 10
+REPLAY_BYTES = 64 << 10
 #: Numbers that there are for each second since 1970.
 PER_SECOND_BITS = 20
 

@@ -15,6 +15,9 @@
 //! Memory: per content 80 bytes, its tokens, and 8 for the table. Costs: O(1) per change, some 100 ns; a parent that goes or comes back
 //! costs what hangs on it.
 
+mod checks;
+mod telling;
+
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -27,6 +30,16 @@ const NONE: u32 = u32::MAX;
 
 /// Tiers that a content can be in.
 pub const MAX_TIERS: u8 = 8;
+
+/// The tiers of a set of them, a bit each, the fastest first.
+fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
+    std::iter::from_fn(move || {
+        let tier = bits.trailing_zeros();
+        // Away with the lowest one; of none there is none.
+        bits &= bits.checked_sub(1)?;
+        Some(tier as u8)
+    })
+}
 
 /// What a block was hashed with beside tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -450,107 +463,6 @@ impl Contents {
         }
     }
 
-    /// What changed since the last settling. Consumers that are told it know what is open, and nothing else. Frees what is gone:
-    /// [`Self::finish`] when the changes are bytes.
-    pub(crate) fn settle(&mut self) -> Vec<Change> {
-        let mut changes = Vec::new();
-        if std::mem::take(&mut self.cleared) {
-            changes.push(Change::Cleared);
-        }
-        let dirty = std::mem::take(&mut self.dirty);
-        // What came, those before it first; then what went: what moves from tier to tier is never nowhere.
-        let (mut runs, mut chain) = (Runs::new(changes), Vec::new());
-        for &at in &dirty {
-            let mut above = at;
-            while let Some(node) = self.node(above)
-                && node.open & !node.told != 0
-            {
-                chain.push(above);
-                above = node.parent;
-            }
-            while let Some(at) = chain.pop() {
-                self.tell(at, &mut runs);
-            }
-        }
-        let mut changes = runs.changes;
-        let mut removed: Vec<(u8, u16, Vec<Digest>)> = Vec::new();
-        for &at in &dirty {
-            let Some(node) = self.nodes.get_mut(at as usize) else { continue };
-            node.dirty = false;
-            let gone = node.told & !node.open;
-            node.told &= !gone;
-            if node.tiers == 0 {
-                // It stays only for what hangs on it.
-                (node.has_tokens, node.keys) = (false, None);
-            }
-            for tier in (0..MAX_TIERS).filter(|tier| gone >> tier & 1 == 1) {
-                let (group, digest) = (node.group, node.digest);
-                match removed.iter_mut().find(|(of, at, _)| (*of, *at) == (tier, group)) {
-                    Some((_, _, digests)) => digests.push(digest),
-                    None => removed.push((tier, group, vec![digest])),
-                }
-            }
-        }
-        changes.extend(removed.into_iter().map(|(tier, group, digests)| Change::Removed {
-            tier,
-            group,
-            digests,
-        }));
-        // Nodes that changes name are open, and stay.
-        dirty.into_iter().for_each(|at| self.free_if_idle(at));
-        changes
-    }
-
-    /// Tells of the tiers that consumers do not know a node in.
-    fn tell(&mut self, at: u32, runs: &mut Runs) {
-        let Some(node) = self.nodes.get_mut(at as usize) else { return };
-        let new = node.open & !node.told;
-        node.told |= new;
-        let parent = node.parent;
-        for tier in (0..MAX_TIERS).filter(|tier| new >> tier & 1 == 1) {
-            let goes_on = self.goes_on(at, parent);
-            runs.push(tier, at, parent, goes_on);
-        }
-    }
-
-    /// Whether an event can have both a node and the one before it.
-    fn goes_on(&self, at: u32, parent: u32) -> bool {
-        let (Some(node), Some(parent)) = (self.node(at), self.node(parent)) else { return false };
-        match (&node.keys, &parent.keys) {
-            (None, None) => true,
-            (node, parent) => {
-                let label = |keys: &Option<Box<Keys>>| keys.as_ref().map(|keys| keys.label.clone());
-                label(node).unwrap_or_default() == label(parent).unwrap_or_default()
-            }
-        }
-    }
-
-    /// All that is open, parents first, as if nobody had been told anything. Only settled contents have one.
-    pub(crate) fn snapshot(&self) -> Vec<Change> {
-        let mut runs = Runs::new(Vec::new());
-        let mut waiting: Vec<u32> = Vec::new();
-        let mut root = self.first_root;
-        while let Some(node) = self.node(root) {
-            waiting.push(root);
-            while let Some(at) = waiting.pop() {
-                let Some(node) = self.node(at) else { continue };
-                if node.open == 0 && self.is_chained(node.group) {
-                    continue;
-                }
-                for tier in (0..MAX_TIERS).filter(|tier| node.open >> tier & 1 == 1) {
-                    runs.push(tier, at, node.parent, self.goes_on(at, node.parent));
-                }
-                let mut child = node.first_child;
-                while let Some(node) = self.node(child) {
-                    waiting.push(child);
-                    child = node.next;
-                }
-            }
-            root = node.next;
-        }
-        runs.changes
-    }
-
     /// What an event says of a node: its digest, its tokens, and what it was hashed with beside them.
     pub(crate) fn told(&self, at: u32) -> Option<(Digest, &[u32], Option<&Keys>)> {
         let node = self.node(at)?;
@@ -569,88 +481,7 @@ impl Contents {
     pub(crate) fn block_tokens(&self, group: u16) -> usize {
         self.groups.get(usize::from(group)).map_or(0, |&(tokens, _)| tokens)
     }
-
-    /// Everything that consumers were told: tier, group and digest of each. For tests and checks.
-    pub fn told_of(&self) -> impl Iterator<Item = (u8, u16, Digest)> {
-        let nodes = self.nodes.iter().filter(|node| node.group != FREE);
-        nodes.flat_map(|node| {
-            let tiers = (0..MAX_TIERS).filter(|tier| node.told >> tier & 1 == 1);
-            tiers.map(|tier| (tier, node.group, node.digest))
-        })
-    }
-
-    /// Recounts what is always so. O(contents).
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn check(&self) -> Result<(), String> {
-        let mut counts = [0; MAX_TIERS as usize];
-        let mut used = 0;
-        for (at, node) in (0_u32..).zip(&self.nodes) {
-            if node.group == FREE {
-                continue;
-            }
-            used += 1;
-            for (tier, count) in counts.iter_mut().enumerate() {
-                *count += usize::from(node.tiers >> tier & 1 == 1);
-            }
-            if self.find(&node.digest, node.group) != Some(at) {
-                return Err(format!("the table does not lead to node {at}"));
-            }
-            if node.open != self.may_open(at) {
-                return Err(format!("node {at} is open in {:b}", node.open));
-            }
-            if node.tiers == 0 && node.first_child == NONE && !node.dirty {
-                return Err(format!("node {at} holds nothing"));
-            }
-            let mut child = node.first_child;
-            while let Some(node) = self.node(child) {
-                if node.parent != at {
-                    return Err(format!("node {child} hangs on {} and is a child of {at}", node.parent));
-                }
-                child = node.next;
-            }
-            if !node.dirty && node.told != node.open {
-                return Err(format!("node {at} is told of in {:b}, is open in {:b}", node.told, node.open));
-            }
-        }
-        if counts != self.counts {
-            return Err(format!("{counts:?} contents, counted {:?}", self.counts));
-        }
-        if used != self.table.len() || used + self.free.len() != self.nodes.len() {
-            return Err(format!("{used} nodes, {} in the table, {} free", self.table.len(), self.free.len()));
-        }
-        Ok(())
-    }
 }
 
 /// The group of a node that is free: that of contents that no lookup can ask for, which are never told.
 const FREE: u16 = u16::MAX;
-
-/// Stored runs that are being put together: one for each tier may go on.
-struct Runs {
-    changes: Vec<Change>,
-    /// Where the run of a tier is, and its last node.
-    open: [Option<(usize, u32)>; MAX_TIERS as usize],
-}
-
-impl Runs {
-    const fn new(changes: Vec<Change>) -> Self {
-        Self { changes, open: [None; MAX_TIERS as usize] }
-    }
-
-    fn push(&mut self, tier: u8, at: u32, parent: u32, goes_on: bool) {
-        let open = &mut self.open[usize::from(tier)];
-        if let Some((run, last)) = open
-            && goes_on
-            && *last == parent
-            && let Some(Change::Stored { nodes, .. }) = self.changes.get_mut(*run)
-        {
-            nodes.push(at);
-            *last = at;
-            return;
-        }
-        *open = Some((self.changes.len(), at));
-        self.changes.push(Change::Stored { tier, nodes: vec![at] });
-    }
-}

@@ -126,19 +126,31 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
+        self.note_stored(&hash, group, parent.as_ref(), depth, tokens);
+    }
+
+    #[inline]
+    fn note_stored(
+        &mut self,
+        hash: &BlockHash,
+        group: u16,
+        parent: Option<&BlockHash>,
+        depth: u32,
+        tokens: Option<&[u32]>,
+    ) {
         // What a span cannot say is not known.
         let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {
             (None, _) => ParentLink::None,
             // Most often: blocks come in the order of their chains.
-            (Some(parent), Some(FeedEvent::Stored { hash, .. })) if *hash == parent => ParentLink::Before,
+            (Some(parent), Some(FeedEvent::Stored { hash, .. })) if hash == parent => ParentLink::Before,
             (Some(parent), _) => {
-                self.parents.push(parent);
+                self.parents.push(*parent);
                 ParentLink::Other((self.parents.len() - 1) as u32)
             }
         };
-        self.events.push(FeedEvent::Stored { hash, group, parent, depth, tokens });
+        self.events.push(FeedEvent::Stored { hash: *hash, group, parent, depth, tokens });
     }
 
     /// The last copy of a content is gone.
@@ -171,7 +183,10 @@ impl FeedBatch {
     /// Appends tokens.
     pub(crate) fn add(&mut self, tokens: &[u32]) -> TokenSpan {
         let start = self.tokens.len() as u32;
-        self.tokens.extend_from_slice(tokens);
+        match <&Usual>::try_from(tokens) {
+            Ok(usual) => self.tokens.extend_from_slice(usual),
+            Err(_) => self.tokens.extend_from_slice(tokens),
+        }
         TokenSpan { start, len: tokens.len() as u32 }
     }
 
@@ -186,6 +201,18 @@ impl FeedBatch {
         self.learned.clear();
         self.tokens.clear();
         self.parents.clear();
+    }
+}
+
+/// Tokens of a block of the usual size: as many as that are copied in place, without a call.
+type Usual = [u32; 16];
+
+/// Copies the tokens of a block to a place for them.
+#[inline]
+fn copy(tokens: &[u32], to: &mut [u32]) {
+    match (<&Usual>::try_from(tokens), <&mut Usual>::try_from(&mut *to)) {
+        (Ok(tokens), Ok(to)) => *to = *tokens,
+        _ => to.copy_from_slice(tokens),
     }
 }
 
@@ -252,7 +279,7 @@ impl Feed {
             }
             let start = block.index() * size;
             if let (Some(some), Some(slot)) = (some, self.slots.get_mut(start..start + size)) {
-                slot.copy_from_slice(some);
+                copy(some, slot);
             }
         }
     }
@@ -276,7 +303,7 @@ impl Feed {
     }
 
     pub(crate) fn computed(&mut self, computed: &Computed) {
-        let &Computed { block, content, parent, algorithm, first, .. } = computed;
+        let &Computed { block, ref content, ref parent, algorithm, first, .. } = computed;
         if !first {
             return;
         }
@@ -289,7 +316,7 @@ impl Feed {
         let start = block.index() * self.block_tokens;
         let known = self.is_known.get(block.index()).copied().unwrap_or(false);
         let tokens = self.slots.get(start..start + self.block_tokens).filter(|_| known);
-        self.batch.stored(content.hash, content.group, parent, content.depth, tokens);
+        self.batch.note_stored(&content.hash, content.group, parent.as_ref(), content.depth, tokens);
     }
 
     pub(crate) fn removed(&mut self, removed: &Removed) {

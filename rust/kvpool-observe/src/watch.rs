@@ -170,28 +170,30 @@ impl PoolObserver for Watch {
         if let Some(meter) = &mut self.meter {
             meter.computed(computed);
         }
-        let &Computed { block, content, parent, algorithm, first, .. } = computed;
         if let Some(digest) = &mut self.digest {
-            digest.note_computed(&content);
+            digest.note_computed(&computed.content);
         }
-        if !first {
+        if !computed.first {
             return;
         }
         if let Some(feed) = &mut self.feed {
             feed.computed(computed);
         }
         if let Some(changes) = &self.changes {
-            changes.appeared(group_key(content.hash.key(), content.group));
+            changes.appeared(group_key(computed.content.hash.key(), computed.content.group));
         }
-        let ContentView { hash, group, depth, .. } = content;
-        let event = BlockEvent::Stored { hash, group, parent, depth, block };
-        self.events.push(event, algorithm);
+        if self.events.is_enabled() {
+            let &Computed { block, content, parent, algorithm, .. } = computed;
+            let ContentView { hash, group, depth, .. } = content;
+            let event = BlockEvent::Stored { hash, group, parent, depth, block };
+            self.events.push(event, algorithm);
+        }
     }
 
     fn removed(&mut self, removed: &Removed) {
-        let &Removed { block, content, algorithm, last, cause, outlook, .. } = removed;
+        let &Removed { block, ref content, algorithm, last, cause, outlook, .. } = removed;
         if let Some(digest) = &mut self.digest {
-            digest.note_removed(&content);
+            digest.note_removed(content);
         }
         if let Some(payloads) = &mut self.payloads {
             payloads.removed(block);
@@ -208,8 +210,10 @@ impl PoolObserver for Watch {
         if let Some(changes) = &self.changes {
             changes.departed(group_key(content.hash.key(), content.group), cause, outlook);
         }
-        let ContentView { hash, group, .. } = content;
-        self.events.push(BlockEvent::Removed { hash, group, block }, algorithm);
+        if self.events.is_enabled() {
+            let ContentView { hash, group, .. } = *content;
+            self.events.push(BlockEvent::Removed { hash, group, block }, algorithm);
+        }
     }
 
     fn cleared(&mut self, cause: ClearCause, epoch: u64) {

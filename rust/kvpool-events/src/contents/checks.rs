@@ -1,0 +1,55 @@
+//! Looks at contents from outside: for tests and checks.
+
+use super::{Contents, Digest, FREE, MAX_TIERS, NONE, tiers};
+
+impl Contents {
+    /// Everything that consumers were told: tier, group and digest of each. For tests and checks.
+    pub fn told_of(&self) -> impl Iterator<Item = (u8, u16, Digest)> {
+        let nodes = self.nodes.iter().filter(|node| node.group != FREE);
+        nodes.flat_map(|node| tiers(node.told).map(|tier| (tier, node.group, node.digest)))
+    }
+
+    /// Recounts what is always so. O(contents).
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let mut counts = [0; MAX_TIERS as usize];
+        let mut used = 0;
+        for (at, node) in (0_u32..).zip(&self.nodes) {
+            if node.group == FREE {
+                continue;
+            }
+            used += 1;
+            for (tier, count) in counts.iter_mut().enumerate() {
+                *count += usize::from(node.tiers >> tier & 1 == 1);
+            }
+            if self.find(&node.digest, node.group) != Some(at) {
+                return Err(format!("the table does not lead to node {at}"));
+            }
+            if node.open != self.may_open(at) {
+                return Err(format!("node {at} is open in {:b}", node.open));
+            }
+            if node.tiers == 0 && node.first_child == NONE && !node.dirty {
+                return Err(format!("node {at} holds nothing"));
+            }
+            let mut child = node.first_child;
+            while let Some(node) = self.node(child) {
+                if node.parent != at {
+                    return Err(format!("node {child} hangs on {} and is a child of {at}", node.parent));
+                }
+                child = node.next;
+            }
+            if !node.dirty && node.told != node.open {
+                return Err(format!("node {at} is told of in {:b}, is open in {:b}", node.told, node.open));
+            }
+        }
+        if counts != self.counts {
+            return Err(format!("{counts:?} contents, counted {:?}", self.counts));
+        }
+        if used != self.table.len() || used + self.free.len() != self.nodes.len() {
+            return Err(format!("{used} nodes, {} in the table, {} free", self.table.len(), self.free.len()));
+        }
+        Ok(())
+    }
+}
