@@ -163,6 +163,13 @@ class VllmPool:
         """Says how long blocks, by id, are worth keeping. Returns what became of that."""
     def assign_tenant(self, block_ids: Iterable[int], tenant: int) -> None:
         """Says whose blocks, by id, are: they count towards the tenant's limits while they are cached."""
+    def signal(
+        self, block_ids: Iterable[int], finish_reason: str | None = None, output_tokens: int | None = None
+    ) -> None:
+        """Says of blocks in use, by id, how the request that is about to give them back ended: a hint to the policy."""
+    @property
+    def wants_signals(self) -> bool:
+        """Whether the policy listens to how requests ended."""
     def advance_time(self, now: float) -> int:
         """Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out."""
     def retention_stats(self) -> RetentionStats | None:

@@ -127,6 +127,9 @@ impl Subject for VllmSubject {
                 fallible(&pool.apply(op::AssignTenant { blocks, tenant: TenantId(*tenant) }))
             }
             &O::AdvanceTime { now } => fallible(&pool.apply(op::AdvanceTime { now })),
+            O::Signal { blocks, signal } => {
+                fallible(&pool.apply(op::Signal { blocks, signal: signal.signal() }))
+            }
         })
     }
 
@@ -146,7 +149,8 @@ impl Subject for VllmSubject {
             | O::CacheFull { blocks, .. }
             | O::QueuePush { blocks, .. }
             | O::Retain { blocks, .. }
-            | O::AssignTenant { blocks, .. } => blocks.iter_mut().for_each(rename),
+            | O::AssignTenant { blocks, .. }
+            | O::Signal { blocks, .. } => blocks.iter_mut().for_each(rename),
             O::InsertHash { block, .. }
             | O::InsertInIndex { block, .. }
             | O::RemoveFromIndex { block, .. }

@@ -448,6 +448,7 @@ impl Words for VllmOperation {
             Self::Retain { .. } => "retain",
             Self::AssignTenant { .. } => "assign_tenant",
             Self::AdvanceTime { .. } => "advance_time",
+            Self::Signal { .. } => "signal",
         }
     }
 
@@ -483,6 +484,7 @@ impl Words for VllmOperation {
             Self::Retain { blocks, retention } => format!("{}; {}", numbers(blocks), kept(retention)),
             Self::AssignTenant { blocks, tenant } => format!("{}; tenant {tenant}", numbers(blocks)),
             Self::AdvanceTime { now } => format!("to {now} s"),
+            Self::Signal { blocks, signal } => format!("{}; {}", numbers(blocks), ended(*signal)),
             Self::ClearIndex | Self::Reset => String::new(),
         }
     }

@@ -8,7 +8,7 @@ use kvpool::PoolError;
 use kvpool_vllm::{Key, Removed, VllmError};
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, Outcome, RetentionRecord};
+use crate::{Check, Outcome, RetentionRecord, SignalRecord};
 
 /// A call of a [`kvpool_vllm::Pool`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +68,8 @@ pub enum VllmOperation {
     AssignTenant { blocks: Vec<u32>, tenant: u32 },
     /// [`kvpool_vllm::Pool::advance_time`]
     AdvanceTime { now: f64 },
+    /// [`kvpool_vllm::Pool::signal`]
+    Signal { blocks: Vec<u32>, signal: SignalRecord },
 }
 
 impl Outcome for Removed {

@@ -26,7 +26,7 @@ from kvpool import Retention, RetentionConfig, TenantLimits
 from kvpool.errors import KvpoolError
 from kvpool.hints import HintRules, Hints, of_vllm_request, read
 
-from . import LOGGER_NAME
+from . import LOGGER_NAME, ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,13 +135,16 @@ class HintReader:
 
 
 def say(manager: Any, request: Any) -> None:
-    """A request is about to give its blocks back to vLLM's KV-cache manager: its hints are said of them."""
-    reader: HintReader | None = getattr(manager.block_pool, "hints", None)
+    """A request is about to give its blocks back to vLLM's KV-cache manager: its hints and its end are said of them."""
+    pool, managers = manager.block_pool, manager.coordinator.single_type_managers
+    reader: HintReader | None = getattr(pool, "hints", None)
     if reader is not None:
-        reader.leaving(manager.coordinator.single_type_managers, request)
+        reader.leaving(managers, request)
+    if getattr(pool, "hears_ends", False):
+        ended.say(pool.core, managers, request)
 
 
-def replacements() -> list[tuple[Any, str, Any]]:
+def replacements(asked: str = f"{_NAME} is set") -> list[tuple[Any, str, Any]]:
     """What goes where in vLLM at level ``pool``: class, name, value. At ``manager`` kvpool's own manager says hints.
 
     Raises ``RuntimeError`` for a vLLM whose requests leave in another way: hints would be followed in part.
@@ -153,9 +156,9 @@ def replacements() -> list[tuple[Any, str, Any]]:
     for name in leaving:
         found = vars(KVCacheManager).get(name)
         if found is None or list(inspect.signature(found).parameters) != ["self", "request"]:
-            raise RuntimeError(f"{_NAME} is set, and KVCacheManager.{name} is not that of a vLLM that it knows")
+            raise RuntimeError(f"{asked}, and KVCacheManager.{name} is not that of a vLLM that it knows")
     if not callable(getattr(Request, "is_finished", None)):
-        raise RuntimeError(f"{_NAME} is set, and this vLLM's Request has no is_finished")
+        raise RuntimeError(f"{asked}, and this vLLM's Request has no is_finished")
 
     def saying(stock: Any) -> Any:
         def call(self: Any, request: Any) -> Any:

@@ -10,7 +10,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import gate, hashing, hints, lookup, offload, publisher
+from . import ended, gate, hashing, hints, lookup, offload, publisher
 from .events import ExactEvents, StockEvents
 from .manager import KVCacheManager
 from .pool import BlockPool
@@ -40,6 +40,10 @@ def replacements(level: str) -> list[Replacement]:
     if BlockPool.hinting is not None:
         saying = hints.replacements()  # asked at each level: it knows of which vLLM hints can be followed
         found += saying if level == "pool" else []
+    if ended.hears(BlockPool.eviction):
+        ended.check()
+        if level == "pool" and BlockPool.hinting is None:
+            found += hints.replacements(f"the eviction {BlockPool.eviction} asks how requests end")
     return found
 
 

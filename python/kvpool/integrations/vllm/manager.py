@@ -58,7 +58,8 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
-        self._hinted = getattr(self.block_pool, "hints", None) is not None
+        pool = self.block_pool
+        self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "hears_ends", False)
         calls = _calls_of(self)
         #: What the calls go to with one group of full attention, else ``None``.
         self.slots = calls if isinstance(calls, _core.vllm.VllmSlots) else None

@@ -91,6 +91,8 @@ class BlockPool:
         self.core.bind(self)
         #: What reads the hints of requests that leave; ``None`` if nothing does.
         self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
+        #: Whether the policy is told how requests end.
+        self.hears_ends = enable_caching and medium == _GPU and self.core.wants_signals
         self.blocks: list[Any] = self.core.blocks
         self.null_block = self.blocks[0]
         self.free_block_queue = FreeBlockQueue(self)

@@ -232,7 +232,7 @@ impl Arguments {
         format!("{}[{}]", if self.is_rust() { "&" } else { "" }, ids.join(", "))
     }
 
-    fn signal(&self, signal: Signal) -> String {
+    pub(super) fn signal(&self, signal: Signal) -> String {
         let Signal { finish, output_tokens } = signal;
         if self.is_rust() {
             return format!(

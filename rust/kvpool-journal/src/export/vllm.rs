@@ -14,6 +14,7 @@ pub(super) fn call(source: &mut Source<'_>, step: &Step<VllmOperation>) -> Resul
     let said = match &step.operation {
         VllmOperation::Retain { retention, .. } => source.arguments.retention(&retention.retention()),
         &VllmOperation::AdvanceTime { now } => seconds(now, source.is_rust()),
+        VllmOperation::Signal { signal, .. } => source.arguments.signal(signal.signal()),
         _ => String::new(),
     };
     if source.is_rust() {
@@ -80,6 +81,7 @@ fn in_rust(operation: &VllmOperation, said: &str) -> String {
             format!("pool.assign_tenant(&{blocks:?}, TenantId({tenant}))")
         }
         O::AdvanceTime { .. } => format!("pool.advance_time({said})"),
+        O::Signal { blocks, .. } => format!("pool.signal(&{blocks:?}, {said})"),
     }
 }
 
@@ -155,6 +157,7 @@ fn in_python(operation: &VllmOperation, num_blocks: usize, said: &str) -> Result
         O::Retain { blocks, .. } => format!("answer(pool.retain, {blocks:?}, {said})"),
         O::AssignTenant { blocks, tenant } => format!("answer(pool.assign_tenant, {blocks:?}, {tenant})"),
         O::AdvanceTime { .. } => format!("answer(pool.advance_time, {said})"),
+        O::Signal { blocks, .. } => format!("answer(pool.signal, {blocks:?}, {said})"),
     })
 }
 

@@ -90,6 +90,10 @@ operations! { Pool, Plain, VllmOperation;
     /// [`Pool::advance_time`].
     AdvanceTime { now: f64 } -> Result<usize, VllmError>,
         |pool| pool.advance_time(now), |_, _| VllmOperation::AdvanceTime { now };
+    /// [`Pool::signal`].
+    Signal<'a> { blocks: &'a [u32], signal: kvpool::Signal } -> Result<(), VllmError>,
+        |pool| pool.signal(blocks, signal),
+        |_, _| VllmOperation::Signal { blocks: blocks.to_vec(), signal: signal.into() };
 }
 
 /// [`Pool::allocate`].

@@ -1,7 +1,7 @@
 //! Journals of vLLM's pool: random runs, its own calls and vLLM's writes by hand among them.
 
-use kvpool::EvictionPolicy;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::{EvictionPolicy, Finish, Signal};
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{
     Entry, Goal, JournalReader, Journaled, Language, Options, VllmConfig, VllmOperation, replay, shrink,
@@ -35,7 +35,7 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
     let mut held: Vec<u32> = Vec::new();
     for &(call, a, b, c) in calls {
         let block = a % 14;
-        match call % 33 {
+        match call % 34 {
             0..4 => {
                 let before = held.len();
                 let asked = op::Allocate { blocks: (a % 5) as usize, out: &mut held, removed: None };
@@ -110,6 +110,12 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
             }
             30 => drop(pool.apply(op::AssignTenant { blocks: &[block], tenant: TenantId(b % 3) })),
             31 => drop(pool.apply(op::AdvanceTime { now: f64::from(a % 20) })),
+            32 => {
+                let finish =
+                    [Finish::Unknown, Finish::Stop, Finish::Length, Finish::Aborted][(c % 4) as usize];
+                let signal = Signal { finish, output_tokens: b.is_multiple_of(2).then_some(b % 900) };
+                drop(pool.apply(op::Signal { blocks: &[block, a % 16], signal }));
+            }
             _ => {
                 if pool.apply(op::RemoveFromQueue { block }) {
                     pool.apply(op::PushToQueue { blocks: &[block], front: b.is_multiple_of(2) });
@@ -123,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc"]), caching in any::<bool>(), hinted in any::<bool>(), calls in calls(150), at in any::<u32>()) {
+    fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc", "hazard"]), caching in any::<bool>(), hinted in any::<bool>(), calls in calls(150), at in any::<u32>()) {
         let policy = kvpool_policies::by_name(policy).unwrap();
         let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
         let tenants = vec![limits(0, 2, None), limits(1, 0, Some(3))];

@@ -14,6 +14,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 use super::block::{PyVllmBlock, Shared, own, own_ids};
 use super::feed::{PyVllmFeed, Run};
 use crate::convert::{Int, count, float};
+use crate::ended;
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
 use crate::journal::{PyJournal, PyJournalStats};
@@ -208,6 +209,26 @@ impl PyVllmPool {
         let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
         let tenant = retention::tenant(py, tenant)?;
         self.shared.apply(op::AssignTenant { blocks: &blocks, tenant }).or_raise(py)
+    }
+
+    /// Says of blocks in use, by id, how the request that is about to give them back ended: a hint to the policy.
+    #[pyo3(signature = (block_ids, finish_reason=None, output_tokens=None))]
+    fn signal(
+        &self,
+        py: Python<'_>,
+        block_ids: &Bound<'_, PyAny>,
+        finish_reason: Option<&str>,
+        output_tokens: Option<Int>,
+    ) -> PyResult<()> {
+        let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
+        let signal = ended::signal(py, finish_reason, output_tokens)?;
+        self.shared.apply(op::Signal { blocks: &blocks, signal }).or_raise(py)
+    }
+
+    /// Whether the policy listens to how requests ended.
+    #[getter]
+    fn wants_signals(&self) -> bool {
+        self.shared.lock().wants_signals()
     }
 
     /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.

@@ -1,4 +1,4 @@
-//! What somebody knows of the future of blocks: the retention of [`kvpool::BlockPool`], for vLLM's ids.
+//! What somebody knows of the future of blocks: the retention of [`kvpool::BlockPool`], and how requests ended, for vLLM's ids.
 //!
 //! Owns nothing: what hints mean, and where they end, is [`kvpool::retention`]'s. Blocks without a hash are ignored, and so are those
 //! whose hash is no content of the core's. A pool with retention orders its cached blocks as one with another policy than `lru` does:
@@ -6,8 +6,8 @@
 //!
 //! Costs: O(1) per block, O(log blocks) with a time to live; a pool without retention has none of it.
 
-use kvpool::BlockId;
 use kvpool::retention::{HintReport, Retention, RetentionStats, TenantId};
+use kvpool::{BlockId, Signal};
 
 use crate::error::VllmError;
 use crate::pool::Pool;
@@ -33,6 +33,21 @@ impl Pool {
     pub fn assign_tenant(&mut self, blocks: &[u32], tenant: TenantId) -> Result<(), VllmError> {
         let ids = self.named(blocks)?;
         self.core.assign_tenant(&ids, tenant).map_err(|error| self.refusal(error))
+    }
+
+    /// Says of blocks in use how the request that is about to give them back ended: see [`kvpool::BlockPool::signal`].
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what that refuses.
+    pub fn signal(&mut self, blocks: &[u32], signal: Signal) -> Result<(), VllmError> {
+        let ids = self.named(blocks)?;
+        self.core.signal(&ids, signal).map_err(|error| self.refusal(error))
+    }
+
+    /// Whether [`Self::signal`] is a hint to the policy of this pool.
+    #[must_use]
+    pub fn wants_signals(&self) -> bool {
+        self.core.wants_signals()
     }
 
     /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.

@@ -1,0 +1,202 @@
+"""How vLLM's requests ended, as the policy of its block pool is told."""
+
+from __future__ import annotations
+
+import enum
+import random
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integrations.fake_vllm import fake_vllm, part
+from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class FinishReason(enum.IntEnum):
+    """As vLLM's: numbers whose words are the API's."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+    REPETITION = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@pytest.fixture(autouse=True)
+def vllm() -> Iterator[Any]:
+    with fake_vllm() as package:
+        yield package
+        part("pool").BlockPool.hinting = None
+
+
+class Core:
+    """The pool's core, which notes what is said of ends."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.said: list[tuple[list[int], str | None, int | None]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def signal(self, block_ids: list[int], finish_reason: str | None, output_tokens: int | None) -> None:
+        self.said.append((list(block_ids), finish_reason, output_tokens))
+        self.core.signal(block_ids, finish_reason, output_tokens)
+
+
+class Manager:
+    """What is read of vLLM's KV-cache manager, with the tables of one group, and its way to free a request."""
+
+    def __init__(self, eviction: str = "hazard", num_blocks: int = 16, **more: Any) -> None:
+        self.block_pool = make_pool(num_blocks, events=None, eviction=eviction, **more)
+        self.block_pool.core = Core(self.block_pool.core)
+        self.tables: dict[str, list[Any]] = {}
+        group = SimpleNamespace(req_to_blocks=self.tables, block_size=BLOCK[0])
+        self.coordinator = SimpleNamespace(single_type_managers=(group,))
+
+    @property
+    def said(self) -> list[tuple[list[int], str | None, int | None]]:
+        core: Core = self.block_pool.core
+        return core.said
+
+    def run(self, tokens: list[int], name: str, reason: FinishReason | None, answered: int = 0) -> int:
+        """A request hits what is cached, is computed, and gives its blocks back. Returns the blocks that hit."""
+        pool, size = self.block_pool, BLOCK[0]
+        request = request_of(tokens)
+        request.num_prompt_tokens = len(tokens)
+        vars(request).update(
+            request_id=name,
+            is_finished=lambda: reason is not None,
+            get_finished_reason=lambda: reason,
+            num_output_tokens=answered,
+        )
+        hits = []
+        for end in range(size, len(tokens) + 1, size):
+            found = pool.get_cached_block(digest(tuple(tokens[:end])), [0])
+            if found is None:
+                break
+            hits += found
+        pool.touch(hits)
+        count = len(tokens) // size
+        table = hits + pool.get_new_blocks(count - len(hits))
+        pool.cache_full_blocks(request, table, len(hits), count, size, 0)
+        self.tables[name] = table
+        self.free(request)
+        return len(hits)
+
+    def free(self, request: Any) -> None:
+        part("hints").say(self, request)
+        self.block_pool.free_blocks(reversed(self.tables.pop(request.request_id)))
+
+
+@pytest.mark.parametrize("reason", list(FinishReason))
+def test_an_end_is_said_of_a_requests_blocks_in_words(reason: FinishReason) -> None:
+    manager = Manager()
+    manager.run([1, 2, 3, 4], "a", reason, 7)
+    ((blocks, said, tokens),) = manager.said
+    assert (len(blocks), said, tokens) == (4 // BLOCK[0], str(reason), 7)
+
+
+def test_a_request_that_is_preempted_says_nothing() -> None:
+    manager = Manager()
+    manager.run([1, 2], "a", None)
+    assert manager.said == []
+    manager.run([1, 2], "a", FinishReason.ABORT)
+    assert [said for _, said, _ in manager.said] == ["abort"]
+
+
+@pytest.mark.parametrize("eviction", ["lru", "arc", "s3-fifo", "adaptive"])
+def test_a_policy_that_does_not_listen_is_told_nothing(eviction: str) -> None:
+    manager = Manager(eviction)
+    assert not manager.block_pool.hears_ends
+    manager.run([1, 2], "a", FinishReason.STOP)
+    assert manager.said == []
+
+
+def test_a_pool_of_other_memory_or_without_a_cache_is_told_nothing() -> None:
+    assert Manager().block_pool.hears_ends
+    assert not Manager(medium="CPU").block_pool.hears_ends
+    assert not Manager(caching=False).block_pool.hears_ends
+
+
+def test_hints_and_ends_are_said_together() -> None:
+    hints = part("hints")
+    part("pool").BlockPool.hinting = hints.VllmHints.parse('{"priority": true}')
+    manager = Manager()
+    manager.run([1, 2], "a", FinishReason.LENGTH, 3)
+    assert [said for _, said, _ in manager.said] == ["length"]
+
+
+def hits_of_sessions(*, told: bool) -> int:
+    """Blocks that hit in a small pool: half of what ends its turn returns once, and what runs into its limit never."""
+    draw = random.Random(1)
+    manager = Manager(num_blocks=161)
+    returns: dict[int, int] = {}
+    hits = 0
+    for turn in range(4000):
+        session = returns.pop(turn, None)
+        first = session is None
+        session = turn if session is None else session
+        comes_back = first and draw.random() < 0.25
+        if comes_back:
+            # What was released in 60 turns is more than the pool holds.
+            at = next(at for at in range(turn + 60, turn + 4000) if at not in returns)
+            returns[at] = session
+        reason = FinishReason.STOP if comes_back else FinishReason.LENGTH
+        tokens = [session] * (4 * BLOCK[0])
+        hits += manager.run(tokens, str(turn), reason if told else None)
+    return hits
+
+
+def test_ends_keep_what_returns() -> None:
+    assert hits_of_sessions(told=True) > 5 * max(1, hits_of_sessions(told=False))
+
+
+# Where a request is seen.
+
+
+def test_at_the_level_pool_vllms_manager_says_it() -> None:
+    class KVCacheManager(Manager):
+        def free(self, request: Any) -> None:
+            self.block_pool.free_blocks(reversed(self.pop_blocks_for_free(request)))
+
+        def pop_blocks_for_free(self, request: Any) -> list[Any]:
+            return self.tables.pop(request.request_id)
+
+    managers, requests = sys.modules["vllm.v1.core.kv_cache_manager"], sys.modules["vllm.v1.request"]
+    stock = vars(managers).get("KVCacheManager"), vars(requests).get("Request")
+    try:
+        vars(managers)["KVCacheManager"] = KVCacheManager
+        whole = {"is_finished": bool, "get_finished_reason": bool, "num_output_tokens": 0}
+        vars(requests)["Request"] = SimpleNamespace(**whole)
+        part("ended").check()
+        for owner, name, value in part("hints").replacements("the eviction hazard asks how requests end"):
+            setattr(owner, name, value)
+        manager = KVCacheManager()
+        manager.run([1, 2], "a", FinishReason.STOP, 1)
+        # Both ways out were taken; once more changes nothing.
+        assert manager.said == 2 * [([1], "stop", 1)]
+        for name in whole:
+            vars(requests)["Request"] = SimpleNamespace(**{other: whole[other] for other in whole if other != name})
+            with pytest.raises(RuntimeError, match=f"Request has no {name}"):
+                part("ended").check()
+        KVCacheManager.free = lambda self, request, more: None  # type: ignore[method-assign, assignment, misc]
+        vars(requests)["Request"] = SimpleNamespace(**whole)
+        with pytest.raises(RuntimeError, match=r"the eviction hazard asks how requests end, and KVCacheManager\.free"):
+            part("hints").replacements("the eviction hazard asks how requests end")
+    finally:
+        vars(managers)["KVCacheManager"], vars(requests)["Request"] = stock
+
+
+def test_only_policies_that_listen_change_where_requests_leave() -> None:
+    ended = part("ended")
+    heard = [name for name in part("settings").EVICTIONS if ended.hears(name)]
+    assert heard == ["hazard"]
