@@ -157,7 +157,8 @@ def hits_of_sessions(*, told: bool) -> int:
 
 
 def test_ends_keep_what_returns() -> None:
-    assert hits_of_sessions(told=True) > 5 * max(1, hits_of_sessions(told=False))
+    # Untold, the policy keeps some of everything; told, what returns.
+    assert hits_of_sessions(told=True) > 1.3 * hits_of_sessions(told=False)
 
 
 # Where a request is seen.

@@ -14,10 +14,6 @@ use crate::object::ObjectName;
 use crate::queue::{Queue, Task, Work};
 use crate::transfer::{Memory, Refused, Transfer};
 
-/// Bytes that all workers of a store together have on their way before one that has some takes more: they keep a disk busy, and each
-/// may take memory of the workers.
-pub(crate) const AT_ONCE: u64 = 32 << 20;
-
 /// Runs until the queue is closed. A task's guards are gone before its end is told.
 pub(crate) fn run(queue: &Queue, backend: &Arc<dyn Backend>, ends: &Ends, memory: Memory, share: u64) {
     let mut worker = Worker { backend: backend.as_ref(), ends, memory, share };

@@ -30,7 +30,7 @@ use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{ObjectKey, ObjectName};
 use crate::queue::{Lent, Queue, Task, Work};
-use crate::staging::Staging;
+use crate::staging::{self, Staging};
 use crate::stats::Stats;
 use crate::transfer::Memory;
 use crate::worker;
@@ -132,7 +132,7 @@ impl Store {
         let longest = store.arena.slot_bytes().min(store.backend.max_payload());
         let staging = store.staged.then(|| Staging::new(longest, config.workers)).transpose()?.map(Arc::new);
         for nth in 0..config.workers {
-            let (memory, share) = (Memory::new(staging.clone()), worker::AT_ONCE / config.workers as u64);
+            let (memory, share) = (Memory::new(staging.clone()), staging::AT_ONCE / config.workers as u64);
             let (queue, backend, ends) = (Arc::clone(&store.queue), Arc::clone(&store.backend), ends.clone());
             let thread = thread::Builder::new().name(format!("kvpool-store-{nth}"));
             let worker = thread.spawn(move || worker::run(&queue, &backend, &ends, memory, share));
