@@ -7,6 +7,7 @@ import random
 import pytest
 
 import kvpool
+from tests.made_up_sessions import returning_sessions
 
 
 def manager() -> kvpool.CacheManager:
@@ -67,21 +68,12 @@ def test_a_policy_that_measures_ages_takes_the_time_without_retention() -> None:
 
 def hits_of_agents(*, said: bool) -> int:
     """Tokens that hit in a small pool with retention: sessions that call tools return once, others never."""
-    draw = random.Random(1)
+    # What is released in 60 turns is more than it holds.
     made = kvpool.CacheManager(num_blocks=161, block_size=4, eviction="hazard", retention=True)
-    returns: dict[int, int] = {}
     hits = 0
-    for turn in range(4000):
-        session = returns.pop(turn, None)
-        first = session is None
-        session = turn if session is None else session
+    for turn, session, calls_tools in returning_sessions():
         hits += made.admit(turn, range(1000 * session, 1000 * session + 16)).cached_tokens
         made.commit(turn, 16)
-        calls_tools = first and draw.random() < 0.25
-        if calls_tools:
-            # What was released in 60 turns is more than the pool holds.
-            at = next(at for at in range(turn + 60, turn + 4000) if at not in returns)
-            returns[at] = session
         reason = "tool_calls" if calls_tools else "stop"
         made.release(turn, finish_reason=reason if said else None)
     made.check_invariants()

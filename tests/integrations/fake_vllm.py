@@ -298,6 +298,26 @@ def fake_vllm() -> Iterator[Any]:
         vars(plugin).update(names)
 
 
+@contextlib.contextmanager
+def freeing(base: type, request: Any) -> Iterator[type]:
+    """vLLM's KV-cache manager is ``base`` with its two ways to free a request, and its ``Request`` is ``request``."""
+
+    class KVCacheManager(base):  # type: ignore[misc]
+        def free(self, request: Any) -> None:
+            self.block_pool.free_blocks(reversed(self.pop_blocks_for_free(request)))
+
+        def pop_blocks_for_free(self, request: Any) -> Any:
+            return self.tables.pop(request.request_id)
+
+    managers, requests = vars(sys.modules["vllm.v1.core.kv_cache_manager"]), vars(sys.modules["vllm.v1.request"])
+    stock = managers.get("KVCacheManager"), requests.get("Request")
+    managers["KVCacheManager"], requests["Request"] = KVCacheManager, request
+    try:
+        yield KVCacheManager
+    finally:
+        managers["KVCacheManager"], requests["Request"] = stock
+
+
 def part(name: str) -> Any:
     """A module of the plug-in, over the stand-in."""
     return importlib.import_module(f"{plugin.__name__}.{name}")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-import random
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integrations.fake_vllm import fake_vllm, part
+from tests.integrations.fake_vllm import fake_vllm, freeing, part
 from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_of
+from tests.made_up_sessions import returning_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,19 +136,9 @@ def test_hints_and_ends_are_said_together() -> None:
 
 def hits_of_sessions(*, told: bool) -> int:
     """Blocks that hit in a small pool: half of what ends its turn returns once, and what runs into its limit never."""
-    draw = random.Random(1)
     manager = Manager(num_blocks=161)
-    returns: dict[int, int] = {}
     hits = 0
-    for turn in range(4000):
-        session = returns.pop(turn, None)
-        first = session is None
-        session = turn if session is None else session
-        comes_back = first and draw.random() < 0.25
-        if comes_back:
-            # What was released in 60 turns is more than the pool holds.
-            at = next(at for at in range(turn + 60, turn + 4000) if at not in returns)
-            returns[at] = session
+    for turn, session, comes_back in returning_sessions():
         reason = FinishReason.STOP if comes_back else FinishReason.LENGTH
         tokens = [session] * (4 * BLOCK[0])
         hits += manager.run(tokens, str(turn), reason if told else None)
@@ -165,36 +154,22 @@ def test_ends_keep_what_returns() -> None:
 
 
 def test_at_the_level_pool_vllms_manager_says_it() -> None:
-    class KVCacheManager(Manager):
-        def free(self, request: Any) -> None:
-            self.block_pool.free_blocks(reversed(self.pop_blocks_for_free(request)))
-
-        def pop_blocks_for_free(self, request: Any) -> list[Any]:
-            return self.tables.pop(request.request_id)
-
-    managers, requests = sys.modules["vllm.v1.core.kv_cache_manager"], sys.modules["vllm.v1.request"]
-    stock = vars(managers).get("KVCacheManager"), vars(requests).get("Request")
-    try:
-        vars(managers)["KVCacheManager"] = KVCacheManager
-        whole = {"is_finished": bool, "get_finished_reason": bool, "num_output_tokens": 0}
-        vars(requests)["Request"] = SimpleNamespace(**whole)
+    whole = {"is_finished": bool, "get_finished_reason": bool, "num_output_tokens": 0}
+    with freeing(Manager, SimpleNamespace(**whole)) as kv_cache_manager:
         part("ended").check()
         for owner, name, value in part("hints").replacements("the eviction hazard asks how requests end"):
             setattr(owner, name, value)
-        manager = KVCacheManager()
+        manager = kv_cache_manager()
         manager.run([1, 2], "a", FinishReason.STOP, 1)
         # Both ways out were taken; once more changes nothing.
         assert manager.said == 2 * [([1], "stop", 1)]
         for name in whole:
-            vars(requests)["Request"] = SimpleNamespace(**{other: whole[other] for other in whole if other != name})
-            with pytest.raises(RuntimeError, match=f"Request has no {name}"):
+            less = SimpleNamespace(**{other: whole[other] for other in whole if other != name})
+            with freeing(Manager, less), pytest.raises(RuntimeError, match=f"Request has no {name}"):
                 part("ended").check()
-        KVCacheManager.free = lambda self, request, more: None  # type: ignore[method-assign, assignment, misc]
-        vars(requests)["Request"] = SimpleNamespace(**whole)
+        setattr(kv_cache_manager, "free", lambda self, request, more: None)  # noqa: B010 - vLLM's, changed
         with pytest.raises(RuntimeError, match=r"the eviction hazard asks how requests end, and KVCacheManager\.free"):
             part("hints").replacements("the eviction hazard asks how requests end")
-    finally:
-        vars(managers)["KVCacheManager"], vars(requests)["Request"] = stock
 
 
 def test_only_policies_that_listen_change_where_requests_leave() -> None:

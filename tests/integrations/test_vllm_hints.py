@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from kvpool.integrations.vllm.hints import VllmHints
 from kvpool.integrations.vllm.settings import Settings
-from tests.integrations.fake_vllm import fake_vllm, part
+from tests.integrations.fake_vllm import fake_vllm, freeing, part
 from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, order, request_of
 
 if TYPE_CHECKING:
@@ -216,30 +215,17 @@ def test_a_pool_of_other_memory_or_without_a_cache_has_none() -> None:
 
 
 def test_at_the_level_pool_vllms_manager_says_them_before_it_frees() -> None:
-    class KVCacheManager(Manager):
-        def free(self, request: Any) -> None:
-            self.block_pool.free_blocks(reversed(self.pop_blocks_for_free(request)))
-
-        def pop_blocks_for_free(self, request: Any) -> list[Any]:
-            return self.tables.pop(request.request_id)
-
-    managers, requests = sys.modules["vllm.v1.core.kv_cache_manager"], sys.modules["vllm.v1.request"]
-    stock = vars(managers).get("KVCacheManager"), vars(requests).get("Request")
-    try:
-        vars(managers)["KVCacheManager"] = KVCacheManager
-        vars(requests)["Request"] = SimpleNamespace(is_finished=bool)
+    with freeing(Manager, SimpleNamespace(is_finished=bool)) as kv_cache_manager:
         found = part("hints").replacements()
         assert [(owner, name) for owner, name, _ in found] == [
-            (KVCacheManager, "free"),
-            (KVCacheManager, "pop_blocks_for_free"),
+            (kv_cache_manager, "free"),
+            (kv_cache_manager, "pop_blocks_for_free"),
         ]
         for owner, name, value in found:
             setattr(owner, name, value)
-        manager = KVCacheManager()
+        manager = kv_cache_manager()
         manager.run([1, 2], "a", priority=-20)
         assert manager.block_pool.core.retention_stats().above_normal == 1
-        KVCacheManager.free = lambda self, request, more: None  # type: ignore[method-assign, assignment, misc]
+        setattr(kv_cache_manager, "free", lambda self, request, more: None)  # noqa: B010 - vLLM's, changed
         with pytest.raises(RuntimeError, match=r"KVCacheManager\.free is not that of a vLLM"):
             part("hints").replacements()
-    finally:
-        vars(managers)["KVCacheManager"], vars(requests)["Request"] = stock

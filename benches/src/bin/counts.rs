@@ -8,8 +8,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use kvpool::{
-    Admission, BlockHasher, BlockId, BlockPool, CacheManager, Computed, ExtraKeys, HashChain, HashCursor,
-    HasherConfig, ManagerConfig, PoolConfig, PoolError, RequestRef,
+    Admission, BlockHasher, BlockId, BlockPool, CacheManager, Computed, EvictionPolicy, ExtraKeys, HashChain,
+    HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
 use kvpool_events::{Group, Publisher, SinkConfig};
@@ -129,9 +129,9 @@ fn manager() {
     }
 }
 
-/// Hits, releases and evicting stores of a pool with one observer.
+/// Hits, releases and evicting stores of a pool with one observer, or with a policy.
 macro_rules! watched {
-    ($run:ident, $watch:expr, $hit:ident, $release:ident, $store:ident) => {
+    ($run:ident, $pool:expr, $hit:ident, $release:ident, $store:ident) => {
         #[inline(never)]
         fn $hit(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
             pool.match_and_acquire(chain, usize::MAX).unwrap()
@@ -148,9 +148,8 @@ macro_rules! watched {
         }
 
         fn $run() {
-            let mut pool = pool(BLOCKS).unwrap();
-            let watch: fn(&mut BlockPool) -> Result<(), PoolError> = $watch;
-            watch(&mut pool).unwrap();
+            let made: fn() -> Result<BlockPool, PoolError> = $pool;
+            let mut pool = made().unwrap();
             let chains = fill(&mut pool).unwrap();
             for nth in 0..REQUESTS {
                 let table = $hit(&mut pool, &chains[nth * 37 % chains.len()]);
@@ -170,31 +169,34 @@ macro_rules! watched {
 
 watched!(
     events,
-    |pool| pool.watch(&WatchConfig { event_capacity: 1 << 20, ..WatchConfig::default() }),
+    || pool(BLOCKS)?.watched(&WatchConfig { event_capacity: 1 << 20, ..WatchConfig::default() }),
     counted_hit_events,
     counted_release_events,
     counted_store_evicting_events
 );
 watched!(
     digest,
-    |pool| pool.watch(&WatchConfig { digest: true, ..WatchConfig::default() }),
+    || pool(BLOCKS)?.watched(&WatchConfig { digest: true, ..WatchConfig::default() }),
     counted_hit_digest,
     counted_release_digest,
     counted_store_evicting_digest
 );
 watched!(
     journal_digest,
-    BlockPool::keep_digest,
+    || {
+        let mut pool = pool(BLOCKS)?;
+        pool.keep_digest().map(|()| pool)
+    },
     counted_hit_journal_digest,
     counted_release_journal_digest,
     counted_store_evicting_journal_digest
 );
 watched!(
     advisor,
-    |pool| {
+    || {
         let policies = kvpool_policies::ADVISED.to_vec();
         let advisor = Some(AdvisorConfig { policies, ..AdvisorConfig::default() });
-        pool.watch(&WatchConfig { advisor, ..WatchConfig::default() })
+        pool(BLOCKS)?.watched(&WatchConfig { advisor, ..WatchConfig::default() })
     },
     counted_hit_advisor,
     counted_release_advisor,
@@ -262,54 +264,20 @@ macro_rules! fed {
 fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
 fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
 
-/// Hits, releases and evicting stores of a pool with a policy.
-macro_rules! evicting {
-    ($run:ident, $policy:expr, $blocks:expr, $hit:ident, $release:ident, $store:ident) => {
-        #[inline(never)]
-        fn $hit(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
-            pool.match_and_acquire(chain, usize::MAX).unwrap()
-        }
-
-        #[inline(never)]
-        fn $release(pool: &mut BlockPool, table: &[BlockId]) {
-            pool.release_table(table).unwrap();
-        }
-
-        #[inline(never)]
-        fn $store(pool: &mut BlockPool, chain: &HashChain, table: &mut Vec<BlockId>) {
-            store(pool, chain, table).unwrap();
-        }
-
-        fn $run() {
-            let config = PoolConfig { num_blocks: $blocks, eviction: $policy, ..PoolConfig::default() };
-            let mut pool = BlockPool::new(config).unwrap();
-            let chains = fill(&mut pool).unwrap();
-            for nth in 0..REQUESTS {
-                let table = $hit(&mut pool, &chains[nth * 37 % chains.len()]);
-                $release(&mut pool, &table);
-            }
-            let mut table = Vec::new();
-            for nth in 0..REQUESTS as u64 {
-                let new = chain(1 << 33 | nth, REQUEST_BLOCKS).unwrap();
-                $store(&mut pool, &new, &mut table);
-                pool.release_table(&table).unwrap();
-            }
-        }
-    };
+fn with_policy(eviction: EvictionPolicy) -> Result<BlockPool, PoolError> {
+    BlockPool::new(PoolConfig { num_blocks: BLOCKS, eviction, ..PoolConfig::default() })
 }
 
-evicting!(
+watched!(
     hazard,
-    kvpool_policies::HAZARD,
-    BLOCKS,
+    || with_policy(kvpool_policies::HAZARD),
     counted_hit_hazard,
     counted_release_hazard,
     counted_store_evicting_hazard
 );
-evicting!(
+watched!(
     fifo,
-    kvpool_policies::FIFO,
-    BLOCKS,
+    || with_policy(kvpool_policies::FIFO),
     counted_hit_fifo,
     counted_release_fifo,
     counted_store_evicting_fifo

@@ -36,10 +36,8 @@ class EventPublisher:
     ) -> EventPublisher: ...
     def add_sink(self, form: str = "vllm", *, replay_batches: int = 10_000, replay_bytes: int = 67_108_864) -> int:
         """Adds a sink, which is told everything with the next flush. Returns its number."""
-    def collect(self) -> None:
-        """Takes in what the source told since the last call."""
     def flush(self, now: float, heartbeat: float) -> list[tuple[int, int, bytes]]:
-        """Collects, and returns batches of what has changed since the last flush: sink, number, bytes of each."""
+        """Returns batches of what the source told since the last flush: sink, number, bytes of each."""
     def pass_on(self, batch: bytes) -> None:
         """Sends a batch that somebody else has made to every sink with the next flush."""
     def lost(self, sink: int) -> None:

@@ -26,6 +26,11 @@ pub fn bisect<'a>(
     journal: impl Into<JournalSource<'a>>,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
+    over(journal.into(), progress)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(journal: JournalSource<'_>, progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => bisect_in::<PoolSubject>(&reader, progress),
@@ -102,6 +107,11 @@ pub fn compare<'a>(
     first: impl Into<JournalSource<'a>>,
     second: impl Into<JournalSource<'a>>,
 ) -> Result<Option<Divergence>, ReplayError> {
+    between(first.into(), second.into())
+}
+
+/// The same, compiled here and not for each kind of source.
+fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option<Divergence>, ReplayError> {
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {
         let settings = format!("{:?} and {:?}", first.header(), second.header());

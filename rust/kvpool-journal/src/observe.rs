@@ -49,6 +49,18 @@ pub fn observe<'a>(
     seen: &mut dyn FnMut(u64, Observed<'_>),
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
+    over(journal.into(), observers, options, every, seen, progress)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(
+    journal: JournalSource<'_>,
+    observers: &Observers,
+    options: Options,
+    every: u64,
+    seen: &mut dyn FnMut(u64, Observed<'_>),
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => watched::<PoolSubject>(&reader, observers, options, every, seen, progress),

@@ -75,6 +75,15 @@ pub fn replay<'a>(
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
+    over(journal.into(), options, progress)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(
+    journal: JournalSource<'_>,
+    options: Options,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => Ok(drive::<PoolSubject>(&reader, options, progress, None)?.0),

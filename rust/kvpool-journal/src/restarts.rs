@@ -208,6 +208,15 @@ pub fn replay_restarting<'a>(
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<RestartReport, ReplayError> {
+    over(journal.into(), options, progress)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(
+    journal: JournalSource<'_>,
+    options: Options,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<RestartReport, ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => run::<PoolSubject>(&reader, options, progress),

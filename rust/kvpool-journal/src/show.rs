@@ -71,6 +71,15 @@ pub fn show<'a>(
     from: Option<u64>,
     count: usize,
 ) -> Result<(Summary, Vec<Line>), ReplayError> {
+    over(journal.into(), from, count)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(
+    journal: JournalSource<'_>,
+    from: Option<u64>,
+    count: usize,
+) -> Result<(Summary, Vec<Line>), ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Subject::Pool => read::<PoolOperation>(&reader, from, count),

@@ -48,6 +48,15 @@ pub fn shrink<'a>(
     goal: Goal,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Shrunk>, ReplayError> {
+    over(journal.into(), goal, progress)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(
+    journal: JournalSource<'_>,
+    goal: Goal,
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<Option<Shrunk>, ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => shrink_in::<PoolSubject>(&reader, goal, progress),

@@ -188,17 +188,7 @@ impl PyEventPublisher {
         Ok(self.run(py, |publisher| publisher.add(SinkConfig { form, replay_batches, replay_bytes })))
     }
 
-    /// Takes in what the source told since the last call.
-    fn collect(&self, py: Python<'_>) -> PyResult<()> {
-        let taken = self.take(py)?;
-        if taken.iter().any(|taken| !taken.batch.is_empty()) {
-            self.run(py, |publisher| Taken::all_into(&taken, publisher));
-        }
-        *self.spent() = taken;
-        Ok(())
-    }
-
-    /// Collects, and returns batches of what has changed since the last flush: sink, number, bytes of each.
+    /// Returns batches of what the source told since the last flush: sink, number, bytes of each.
     fn flush<'py>(
         &self,
         py: Python<'py>,

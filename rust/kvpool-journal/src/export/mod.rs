@@ -67,6 +67,17 @@ pub fn export<'a>(
     out: &mut dyn Write,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<u64, ReplayError> {
+    over(journal.into(), language, limit, out, progress)
+}
+
+/// The same, compiled here and not for each kind of source.
+fn over(
+    journal: JournalSource<'_>,
+    language: Language,
+    limit: u64,
+    out: &mut dyn Write,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<u64, ReplayError> {
     let reader = JournalReader::new(journal)?;
     let operations = reader.operations().saturating_sub(reader.first_operation());
     if operations > limit {
