@@ -5,7 +5,7 @@
 //! | feature | of | values |
 //! |---|---|---|
 //! | uses | the block | 1; 2; 3 to 7; more |
-//! | gap | the block: the mean of the times between its uses, on a logarithmic scale | six of two octaves each, from 1.4 s on; none for one use |
+//! | gap | the block: the mean of the times between its uses, on a logarithmic scale | six of two octaves each, from 1.5 s on; none for one use |
 //! | share | the request that released it: how much of it was known before | nothing (one block counts as nothing); less than 9/10; more |
 //! | output | that request: tokens of its answer | below 32, or unknown; 200; 600; more |
 //! | finish | that request: how it ended | unknown, or at a limit; end of turn; tool calls |
