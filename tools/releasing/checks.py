@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Bytes of a wheel, of the source distribution. Near 4 MB only with bindings that are built for size, and slower by a
 #: fifth inside vLLM.
-LARGEST: Final = 5_200_000
+LARGEST: Final = 4_800_000
 #: Folders of people: no path below them belongs into anything that is shipped.
 _HOMES: Final = re.compile(rb"/(?:home|root|Users)/[\w.][^\0\s\"']{0,80}")
 _EXTENSIONS: Final = {"cp311-abi3": r"kvpool/_core\.abi3\.so", "cp314-cp314t": r"kvpool/_core\.cpython-314t[^/]*\.so"}
