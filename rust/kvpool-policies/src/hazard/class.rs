@@ -134,6 +134,8 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
 const SAID: u16 = 1 << 15;
 /// Nothing was said.
 pub(super) const UNSAID: u16 = SAID;
+/// Neither a class nor anything said.
+pub(super) const NOBODYS: u16 = u16::MAX;
 
 /// A signal, to be kept with a block in use.
 pub(super) fn say(signal: Signal) -> u16 {

@@ -49,6 +49,12 @@ struct Class {
 const UNSEEN: Class = Class { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS], worth: [0; BINS] };
 
 impl Class {
+    /// Nothing was counted, or it is forgotten.
+    fn is_unseen(&self) -> bool {
+        let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
+        counts.fold(0, |all, count| all | count) == 0
+    }
+
     /// Blocks that lived into each bin.
     fn exposure(&self) -> Bins<u64> {
         let (mut exposure, mut behind) = ([0; BINS], 0);
@@ -118,7 +124,7 @@ impl Table {
     /// Works out all worths from what was counted.
     pub(super) fn learn(&mut self) {
         let (mut events, mut exposed) = ([START.0; BINS], [START.1; BINS]);
-        for class in &self.classes {
+        for class in self.classes.iter().filter(|class| !class.is_unseen()) {
             let exposure = class.exposure();
             for bin in 0..BINS {
                 events[bin] += u64::from(class.events[bin]);
@@ -132,15 +138,14 @@ impl Table {
         });
         let unseen = worths(&all);
         for class in &mut self.classes {
-            let exposure = class.exposure();
-            class.worth = if exposure[0] == 0 {
-                unseen
-            } else {
-                let prior = PRIOR * u64::from(ONE);
-                worths(&std::array::from_fn(|bin| {
-                    hazard((u64::from(class.events[bin]) << HAZARD) + prior * all[bin], exposure[bin] + prior)
-                }))
-            };
+            if class.is_unseen() {
+                class.worth = unseen;
+                continue;
+            }
+            let (exposure, prior) = (class.exposure(), PRIOR * u64::from(ONE));
+            class.worth = worths(&std::array::from_fn(|bin| {
+                hazard((u64::from(class.events[bin]) << HAZARD) + prior * all[bin], exposure[bin] + prior)
+            }));
         }
     }
 
