@@ -9,8 +9,7 @@
 //!
 //! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`kvpool::Closed`] sees
 //! to it. Without one, in stream form, parents that went first would break what is behind them: there, of one release,
-//! a block that would be worth less than one behind it waits in the class of that one, compared at half the (logarithmic) age at
-//! which blocks are evicted at present.
+//! a block that would be worth less than one behind it at the age at which blocks are evicted at present waits in the class of that one.
 //!
 //! *Time* is the caller's clock, if it is told; else admitted blocks (`clock`). Signals at a release, its finish reason and the length
 //! of the answer, refine the classes; where they are wrong or noise, classes learn that they do not matter.
@@ -200,9 +199,9 @@ impl Hazard {
         ghost
     }
 
-    /// The bin at which classes of one release are compared: half the age of victims, on a logarithmic scale.
+    /// The bin at which classes of one release are compared: the age of victims.
     fn compared_at(&self) -> usize {
-        let octaves = self.victims >> 8 >> 4; // eighths of an octave, halved
+        let octaves = self.victims >> 8 >> 3; // of eighths
         age::bin(1 << octaves.min(31))
     }
 

@@ -349,8 +349,8 @@ impl Model {
         known.class = (share * 12 + known.said) * 19 + history(known.uses, known.gap);
         known.said = 0;
         let own = known.class;
-        // Half the age of victims.
-        let at = bin(1 << ((self.victims >> 8) / 16).min(31));
+        // The age of victims.
+        let at = bin(1 << ((self.victims >> 8) / 8).min(31));
         let class = match behind {
             Some(behind) if self.worth(behind, at) > self.worth(own, at) => behind,
             _ => own,
