@@ -33,6 +33,14 @@ const HISTORIES: usize = 1 + USES.len() * GAPS;
 /// All classes.
 pub(super) const CLASSES: usize = HISTORIES * SHARES * OUTPUTS * FINISHES;
 
+/// Classes that differ only in what was said of a request are a family.
+pub(super) const FAMILIES: usize = HISTORIES * SHARES;
+
+/// The family of a class.
+pub(super) const fn family(class: usize) -> usize {
+    class / (HISTORIES * OUTPUTS * FINISHES) * HISTORIES + class % HISTORIES
+}
+
 /// Where the gaps' classes begin, and how far apart they are, in eighths of an octave of ticks.
 const FIRST_GAP: u8 = 36;
 const GAP_STEP: u8 = 16;
@@ -134,6 +142,8 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
 const SAID: u16 = 1 << 15;
 /// Nothing was said.
 pub(super) const UNSAID: u16 = SAID;
+/// Neither a class nor anything said.
+pub(super) const NOBODYS: u16 = u16::MAX;
 
 /// A signal, to be kept with a block in use.
 pub(super) fn say(signal: Signal) -> u16 {

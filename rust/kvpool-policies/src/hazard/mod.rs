@@ -57,7 +57,7 @@ const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
 /// What is known of a block.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     /// Its last release, or its last use while it is held.
     stamp: u32,
@@ -69,6 +69,19 @@ struct State {
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
 const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
+
+/// What one block was, and became. Most of a request are alike: what was worked out for one holds for the next.
+#[derive(Clone, Copy, Debug)]
+struct Alike {
+    before: State,
+    after: State,
+    /// Of a hit: that of its age.
+    bin: usize,
+}
+
+/// No block is like that.
+const NONE_ALIKE: Alike =
+    Alike { before: State { class: class::NOBODYS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
 /// By when content of the same class came back.
 #[derive(Clone, Debug)]
@@ -94,8 +107,13 @@ pub struct Hazard {
     gone: (BlockId, u16, u32),
     /// The depth of the last block of which a ghost was looked for, and what it was.
     found: Option<(u32, Ghost)>,
+    /// The last block that was hit, and the last of the release that goes on.
+    hit: Alike,
+    returned: Alike,
     released: u64,
     learned: u64,
+    /// So many releases, and worths are learned anew.
+    learns: u64,
     decayed: u64,
 }
 
@@ -119,8 +137,11 @@ impl Hazard {
             victims: 0,
             gone: NOBODY,
             found: None,
+            hit: NONE_ALIKE,
+            returned: NONE_ALIKE,
             released: 0,
             learned: 0,
+            learns: 0,
             decayed: 0,
         };
         policy.grow(num_blocks)?;
@@ -142,14 +163,16 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Takes `block` off its list, and notes if another is the oldest there, or the newest.
+    /// Takes `block` off its list, if it is on one. Most are not.
     #[inline]
     fn unlist(&mut self, block: BlockId) -> bool {
-        let Some(list) = self.lists.list_of(block) else { return false };
-        if self.lists.front(list) == Some(block) || self.lists.back(list) == Some(block) {
-            self.tails.change(list as u16);
-        }
-        self.lists.remove(block).is_some()
+        self.lists.list_of(block).is_some() && self.take_off(block)
+    }
+
+    /// Another block may be the oldest of its class, or the newest.
+    fn take_off(&mut self, block: BlockId) -> bool {
+        let list = self.lists.remove(block);
+        list.inspect(|&list| self.tails.change(list as u16)).is_some()
     }
 
     #[inline]
@@ -203,19 +226,23 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// After a release: learns or forgets, if it is time.
+    /// When worths are learned anew.
+    fn set_learns(&mut self) {
+        self.learns = self.learned + (self.capacity() as u64 / LEARN_PER_CAPACITY).max(LEARN);
+    }
+
+    /// It is time to learn, and perhaps to forget.
+    #[cold]
     fn tick(&mut self) {
-        self.released += 1;
-        let capacity = self.capacity() as u64;
-        if self.released - self.learned >= (capacity / LEARN_PER_CAPACITY).max(LEARN) {
-            self.learned = self.released;
-            let (least, most) = HALF_LIFE_LIMITS;
-            if self.released - self.decayed >= capacity.saturating_mul(HALF_LIFE).clamp(least, most) {
-                self.decayed = self.released;
-                self.table.decay();
-            }
-            self.learn();
+        self.learned = self.released;
+        self.set_learns();
+        let (least, most) = HALF_LIFE_LIMITS;
+        let half_life = (self.capacity() as u64).saturating_mul(HALF_LIFE).clamp(least, most);
+        if self.released - self.decayed >= half_life {
+            self.decayed = self.released;
+            self.table.decay();
         }
+        self.learn();
     }
 }
 
@@ -263,13 +290,17 @@ impl Policy for Hazard {
 
     fn hit(&mut self, block: BlockId) {
         // What is in use is hit by those who use it together: that is no coming back.
-        if self.unlist(block)
+        if self.take_off(block)
             && let Some(state) = self.states.get_mut(block.index())
         {
-            let age = self.clock.age(state.stamp);
-            self.table.event(class::learned(state.class), age::bin(age), 1);
-            *state =
-                State { stamp: self.clock.now(), class: class::UNSAID, history: state.history.again(age) };
+            let stamp = self.clock.now();
+            if self.hit.before != *state || self.hit.after.stamp != stamp {
+                let age = self.clock.age(state.stamp);
+                let after = State { stamp, class: class::UNSAID, history: state.history.again(age) };
+                self.hit = Alike { before: *state, after, bin: age::bin(age) };
+            }
+            self.table.event(class::learned(state.class), self.hit.bin, 1);
+            *state = self.hit.after;
         }
     }
 
@@ -282,6 +313,7 @@ impl Policy for Hazard {
             known = release.blocks.iter().filter(|candidate| used(candidate.block)).count() as u32;
         }
         self.share = class::share(length, known);
+        self.returned = NONE_ALIKE;
         self.behind = None;
         if self.closed == release.blocks.is_empty() {
             self.closed = !self.closed;
@@ -291,16 +323,25 @@ impl Policy for Hazard {
 
     fn release(&mut self, block: BlockId) {
         self.unlist(block);
-        let bin = self.compared_at();
         let Some(state) = self.states.get_mut(block.index()).filter(|_| !block.is_null()) else { return };
-        state.stamp = self.clock.now();
-        state.class = class::of(self.share, class::said(state.class), state.history);
-        let own = state.class;
-        let worth = |class: u16| self.table.worth(class, bin);
-        let class = self.behind.filter(|&behind| worth(behind) > worth(own)).unwrap_or(own);
-        self.behind = (!self.closed).then_some(class);
+        let stamp = self.clock.now();
+        if self.returned.before != *state || self.returned.after.stamp != stamp {
+            let class = class::of(self.share, class::said(state.class), state.history);
+            self.returned = Alike { before: *state, after: State { stamp, class, ..*state }, bin: 0 };
+        }
+        *state = self.returned.after;
+        let mut class = state.class;
+        if !self.closed {
+            let bin = self.compared_at();
+            let worth = |class: u16| self.table.worth(class, bin);
+            class = self.behind.filter(|&behind| worth(behind) > worth(class)).unwrap_or(class);
+            self.behind = Some(class);
+        }
         self.list(class, block, false);
-        self.tick();
+        self.released += 1;
+        if self.released >= self.learns {
+            self.tick();
+        }
     }
 
     fn pop(&mut self) -> Option<BlockId> {
@@ -315,9 +356,8 @@ impl Policy for Hazard {
             table: &self.table,
             both: self.closed,
         };
-        self.tails.rank(|class| ends.least(class).map_or(tails::EMPTY, |(rank, _)| rank));
-        let (_, victim) = ends.least(self.tails.lowest()?)?;
-        self.unlist(victim);
+        let victim = self.tails.next(|class| ends.least(class))?;
+        self.take_off(victim);
         let age = self.clock.age(self.states.get(victim.index())?.stamp);
         self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
         Some(victim)
@@ -375,6 +415,8 @@ impl Policy for Hazard {
         self.memory.clear();
         (self.ranked, self.victims, self.released, self.learned, self.decayed) = (0, 0, 0, 0, 0);
         (self.share, self.closed, self.behind, self.gone, self.found) = (0, false, None, NOBODY, None);
+        (self.hit, self.returned) = (NONE_ALIKE, NONE_ALIKE);
+        self.set_learns();
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
@@ -384,6 +426,7 @@ impl Policy for Hazard {
         self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
         self.states.resize(num_blocks, State { stamp: self.clock.now(), ..UNKNOWN });
         self.memory.grow(num_blocks.saturating_sub(1));
+        self.set_learns();
         Ok(())
     }
 

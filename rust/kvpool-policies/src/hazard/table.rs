@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   exposure of a bin  = events in it and behind it + waiting and lost behind it + half of those in it
-//!   hazard of a bin    = (events + PRIOR x hazard of all classes) / (exposure + PRIOR)
+//!   hazard of a family = (events + PRIOR x hazard of all classes) / (exposure + PRIOR)
+//!   hazard of a class  = (events + PRIOR x hazard of its family) / (exposure + PRIOR)
 //!   worth at an age    = the largest, over horizons, of P(comes back by then) / E(time held until then or until it comes back)
 //! ```
 //!
@@ -17,16 +18,17 @@
 //! Costs: an event one addition. [`Table::learn`] O(classes seen x bins^2): 0.8 us per class. 16 bytes per class and bin.
 
 use super::age::{BINS, width};
-use super::class::CLASSES;
+use super::class::{CLASSES, FAMILIES, family};
 use kvpool::PoolError;
 use kvpool::evictor::parts::try_reserve;
 
 /// What one block counts.
 const ONE: u32 = 16;
-/// Blocks that the hazard of all classes counts for in each.
+/// Blocks that the hazard of all classes counts for in each family, and that of a family in each of its classes.
 const PRIOR: u64 = 100;
 /// Of the hazard of all classes before anything is learned: events and exposure.
-const START: (u64, u64) = (2, 200);
+const START: Counted = Counted { events: [2; BINS], exposed: [200; BINS] };
+const NOTHING: Bins<u64> = [0; BINS];
 /// Fractional bits of a hazard, and of a probability.
 const HAZARD: u32 = 24;
 const CERTAIN: u32 = 30;
@@ -49,6 +51,12 @@ struct Class {
 const UNSEEN: Class = Class { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS], worth: [0; BINS] };
 
 impl Class {
+    /// Nothing was counted, or it is forgotten.
+    fn is_unseen(&self) -> bool {
+        let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
+        counts.fold(0, |all, count| all | count) == 0
+    }
+
     /// Blocks that lived into each bin.
     fn exposure(&self) -> Bins<u64> {
         let (mut exposure, mut behind) = ([0; BINS], 0);
@@ -117,29 +125,29 @@ impl Table {
 
     /// Works out all worths from what was counted.
     pub(super) fn learn(&mut self) {
-        let (mut events, mut exposed) = ([START.0; BINS], [START.1; BINS]);
-        for class in &self.classes {
-            let exposure = class.exposure();
-            for bin in 0..BINS {
-                events[bin] += u64::from(class.events[bin]);
-                exposed[bin] += exposure[bin];
-            }
+        let (mut all, mut families) = (START, [Counted::default(); FAMILIES]);
+        for (class, counts) in self.classes.iter().enumerate().filter(|(_, class)| !class.is_unseen()) {
+            let counted = Counted { events: counts.events.map(u64::from), exposed: counts.exposure() };
+            all.add(&counted);
+            families[family(class)].add(&counted);
         }
-        let all = std::array::from_fn(|bin| {
-            // Sums over all classes have 42 bits; as many as fit beside the fraction decide.
-            let less = (64 - exposed[bin].leading_zeros()).saturating_sub(64 - HAZARD);
-            hazard((events[bin] >> less) << HAZARD, exposed[bin] >> less)
-        });
+        let all = all.hazards(&NOTHING, 0);
         let unseen = worths(&all);
-        for class in &mut self.classes {
-            let exposure = class.exposure();
-            class.worth = if exposure[0] == 0 {
-                unseen
+        let of_families = families.map(|counted| {
+            if counted.is_nothing() {
+                return (all, unseen);
+            }
+            let hazards = counted.hazards(&all, PRIOR);
+            (hazards, worths(&hazards))
+        });
+        for (number, class) in self.classes.iter_mut().enumerate() {
+            let (family, (of_family, worth)) = (&families[family(number)], &of_families[family(number)]);
+            let counted = Counted { events: class.events.map(u64::from), exposed: class.exposure() };
+            // Where nobody said anything else, the class is its family.
+            class.worth = if class.is_unseen() || counted == *family {
+                *worth
             } else {
-                let prior = PRIOR * u64::from(ONE);
-                worths(&std::array::from_fn(|bin| {
-                    hazard((u64::from(class.events[bin]) << HAZARD) + prior * all[bin], exposure[bin] + prior)
-                }))
+                worths(&counted.hazards(of_family, PRIOR))
             };
         }
     }
@@ -148,6 +156,37 @@ impl Table {
     pub(super) fn clear(&mut self) {
         self.classes.fill(UNSEEN);
         self.learn();
+    }
+}
+
+/// Sums of counts, by bin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    events: Bins<u64>,
+    exposed: Bins<u64>,
+}
+
+impl Counted {
+    fn is_nothing(&self) -> bool {
+        self.exposed[0] == 0
+    }
+
+    fn add(&mut self, other: &Self) {
+        for bin in 0..BINS {
+            self.events[bin] += other.events[bin];
+            self.exposed[bin] += other.exposed[bin];
+        }
+    }
+
+    /// The hazards, if so many blocks more are counted that have these.
+    fn hazards(&self, prior: &Bins<u64>, blocks: u64) -> Bins<u64> {
+        let blocks = blocks * u64::from(ONE);
+        std::array::from_fn(|bin| {
+            // Sums have 42 bits; as many as fit beside the fraction decide.
+            let (events, exposed) = (self.events[bin], self.exposed[bin] + blocks);
+            let less = (64 - exposed.leading_zeros()).saturating_sub(63 - HAZARD);
+            hazard(((events >> less) << HAZARD) + (blocks >> less) * prior[bin], exposed >> less)
+        })
     }
 }
 

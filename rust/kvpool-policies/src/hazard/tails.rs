@@ -1,82 +1,119 @@
 //! `Tails`: which class has the next victim.
 //!
-//! Owns: for each class a rank, that of its oldest block, and the lowest of each group of 32 classes. A lowest rank is found by
-//! looking at the groups, and changed by looking at one group.
+//! Owns: for each class a rank, that of the block that it would give up, and the lowest of each group of 32 classes. As long as nothing
+//! but the class of the last victim has changed, its next block is compared with the lowest rank of all others, and with nothing else.
 //!
-//! Costs: [`Tails::set`] 32 comparisons at most, [`Tails::lowest`] 22; 8 bytes per class.
+//! Costs: [`Tails::next`] of the class of the last victim one comparison; else 32 per group with a class that has changed, 64 and one
+//! per group in all. 8 bytes per class.
 
 use super::class::CLASSES;
 
 /// Classes of a group.
 const GROUP: usize = 32;
 const GROUPS: usize = CLASSES.div_ceil(GROUP);
+const _: () = assert!(GROUPS <= 32, "a bit for each");
 
 /// Of a class without blocks.
-pub(super) const EMPTY: u64 = u64::MAX;
+const EMPTY: u64 = u64::MAX;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tails {
     ranks: Box<[[u64; GROUP]; GROUPS]>,
     lowest: [u64; GROUPS],
-    /// Bit by class: its oldest block, or whether it has one, has changed.
+    /// Bit by class: it has a rank.
+    ranked: [u32; GROUPS],
+    /// Bit by class: its blocks have changed, and its rank may have.
     changed: [u32; GROUPS],
+    /// Bit by group: one of its classes has changed.
+    groups: u32,
+    /// The class of the last victim.
+    first: usize,
+    /// The lowest rank of all other classes, but for those that have changed.
+    second: u64,
+}
+
+/// The lowest rank, where it is, and the lowest of the others; of equals the first.
+fn two_lowest(ranks: &[u64]) -> (u64, usize, u64) {
+    ranks.iter().enumerate().fold((EMPTY, 0, EMPTY), |(lowest, at, second), (place, &rank)| {
+        if rank < lowest { (rank, place, lowest) } else { (lowest, at, second.min(rank)) }
+    })
 }
 
 impl Tails {
     pub(super) fn new() -> Self {
-        Self { ranks: Box::new([[EMPTY; GROUP]; GROUPS]), lowest: [EMPTY; GROUPS], changed: [0; GROUPS] }
+        Self {
+            ranks: Box::new([[EMPTY; GROUP]; GROUPS]),
+            lowest: [EMPTY; GROUPS],
+            ranked: [0; GROUPS],
+            changed: [0; GROUPS],
+            groups: 0,
+            first: 0,
+            second: 0,
+        }
     }
 
-    /// The oldest block of a class is another one.
+    /// The blocks of a class have changed.
     #[inline]
     pub(super) const fn change(&mut self, class: u16) {
-        self.changed[class as usize / GROUP] |= 1 << (class as usize % GROUP);
+        let (group, class) = (class as usize / GROUP, class as usize % GROUP);
+        self.changed[group] |= 1 << class;
+        self.groups |= 1 << group;
     }
 
     /// Every class that has a rank has to be ranked anew.
     pub(super) fn change_all(&mut self) {
-        for (changed, ranks) in self.changed.iter_mut().zip(self.ranks.iter()) {
-            for (class, &rank) in ranks.iter().enumerate() {
-                *changed |= u32::from(rank != EMPTY) << class;
-            }
+        for group in 0..GROUPS {
+            self.changed[group] |= self.ranked[group];
+            self.groups |= u32::from(self.changed[group] != 0) << group;
         }
     }
 
-    /// Ranks the classes that have changed.
-    pub(super) fn rank(&mut self, rank_of: impl Fn(u16) -> u64) {
-        for group in 0..GROUPS {
+    /// The victim of the lowest rank, of equals that of the first class. `least` says of a class what it would give up, and its rank.
+    #[inline]
+    pub(super) fn next<B>(&mut self, least: impl Fn(u16) -> Option<(u64, B)>) -> Option<B> {
+        let (group, class) = (self.first / GROUP, self.first % GROUP);
+        if self.groups == 1 << group
+            && self.changed[group] == 1 << class
+            && let Some((rank, victim)) = least(self.first as u16)
+            && rank < self.second
+        {
+            return Some(victim);
+        }
+        self.rank(&least);
+        least(self.first as u16).map(|(_, victim)| victim)
+    }
+
+    /// Ranks the classes that have changed, and finds the first.
+    fn rank<B>(&mut self, least: impl Fn(u16) -> Option<(u64, B)>) {
+        while self.groups != 0 {
+            let group = self.groups.trailing_zeros() as usize;
+            self.groups &= self.groups - 1;
             let mut changed = std::mem::take(&mut self.changed[group]);
-            if changed == 0 {
-                continue;
-            }
             while changed != 0 {
                 let class = changed.trailing_zeros() as usize;
                 changed &= changed - 1;
-                self.ranks[group][class] = rank_of((group * GROUP + class) as u16);
+                let rank = least((group * GROUP + class) as u16).map_or(EMPTY, |(rank, _)| rank);
+                self.ranks[group][class] = rank;
+                self.ranked[group] = self.ranked[group] & !(1 << class) | u32::from(rank != EMPTY) << class;
             }
             self.lowest[group] = self.ranks[group].iter().copied().fold(EMPTY, u64::min);
         }
-    }
-
-    /// The class of the lowest rank; of equals the first.
-    pub(super) fn lowest(&self) -> Option<u16> {
-        let lowest = self.lowest.iter().copied().fold(EMPTY, u64::min);
-        let group = self.lowest.iter().position(|&rank| rank == lowest && rank != EMPTY)?;
-        let class = self.ranks[group].iter().position(|&rank| rank == lowest)?;
-        Some((group * GROUP + class) as u16)
+        let (_, group, other) = two_lowest(&self.lowest);
+        let (_, class, second) = two_lowest(&self.ranks[group]);
+        (self.first, self.second) = (group * GROUP + class, second.min(other));
     }
 
     /// Whether a class has a rank, or gets one before the next victim.
     pub(super) fn knows(&self, class: u16) -> bool {
         let (group, class) = (usize::from(class) / GROUP, usize::from(class) % GROUP);
-        self.ranks[group][class] != EMPTY || self.changed[group] >> class & 1 == 1
+        (self.ranked[group] | self.changed[group]) >> class & 1 == 1
     }
 
     /// No class has a block.
     pub(super) fn clear(&mut self) {
         *self.ranks = [[EMPTY; GROUP]; GROUPS];
-        self.lowest = [EMPTY; GROUPS];
-        self.changed = [0; GROUPS];
+        (self.lowest, self.ranked, self.changed) = ([EMPTY; GROUPS], [0; GROUPS], [0; GROUPS]);
+        (self.groups, self.first, self.second) = (0, 0, 0);
     }
 }
 
@@ -84,28 +121,39 @@ impl Tails {
 mod tests {
     use super::*;
 
+    /// Against a search of all classes: one changes at a time, that of the victim for the most part, or all of them.
     #[test]
     fn the_lowest_is_found_in_whatever_group() {
         let mut tails = Tails::new();
-        assert_eq!(tails.lowest(), None);
         let mut ranks = [EMPTY; CLASSES];
         let mut random = 1_u64;
-        for _ in 0..2000 {
+        let mut last = 0;
+        let mut runs = 0;
+        for turn in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let class = (random >> 33) as usize % CLASSES;
-            ranks[class] = if random & 7 == 0 { EMPTY } else { random >> 50 };
+            let class = if random >> 60 < 12 { last } else { (random >> 33) as usize % CLASSES };
+            ranks[class] = if random >> 20 & 7 == 0 { EMPTY } else { random >> 50 };
             tails.change(class as u16);
-            tails.rank(|class| ranks[usize::from(class)]);
-            let least =
-                ranks.iter().enumerate().filter(|&(_, &rank)| rank != EMPTY).min_by_key(|&(_, &rank)| rank);
-            assert_eq!(tails.lowest().map(usize::from), least.map(|(class, _)| class));
+            if random >> 28 & 31 == 0 {
+                ranks.iter_mut().filter(|rank| **rank != EMPTY).for_each(|rank| *rank += 1);
+                tails.change_all();
+            }
+            if turn == 10_000 {
+                ranks = [EMPTY; CLASSES];
+                tails.clear();
+            }
+            let least = |class: u16| {
+                let rank = ranks[usize::from(class)];
+                (rank != EMPTY).then_some((rank, class))
+            };
+            let lowest =
+                (0..CLASSES).filter(|&class| ranks[class] != EMPTY).min_by_key(|&class| ranks[class]);
+            let next = tails.next(least).map(usize::from);
+            assert_eq!(next, lowest, "{turn}");
+            assert!((0..CLASSES).all(|class| ranks[class] == EMPTY || tails.knows(class as u16)));
+            runs += u32::from(next.is_some_and(|next| next == last));
+            last = next.unwrap_or(last);
         }
-        ranks.iter_mut().filter(|rank| **rank != EMPTY).for_each(|rank| *rank += 1);
-        tails.change_all();
-        tails.rank(|class| ranks[usize::from(class)]);
-        let least = ranks.iter().min();
-        assert_eq!(tails.lowest().map(|class| ranks[usize::from(class)]).as_ref(), least);
-        tails.clear();
-        assert_eq!(tails.lowest(), None);
+        assert!(runs > 1000, "{runs} victims are of the class of the one before");
     }
 }

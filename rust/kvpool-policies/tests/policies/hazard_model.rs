@@ -113,6 +113,19 @@ fn counted(seen: &Seen, class: u16) -> ([u64; 28], [u64; 28]) {
     (events, lived)
 }
 
+/// The same of all classes that are this one but for what was said: of 684 classes of 19 histories, 12 of each share of a prompt.
+fn counted_family(seen: &Seen, class: u16) -> ([u64; 28], [u64; 28]) {
+    let mut family = ([0; 28], [0; 28]);
+    for said in 0..12 {
+        let (events, lived) = counted(seen, class / 228 * 228 + said * 19 + class % 19);
+        for bin in 0..28 {
+            family.0[bin] += events[bin];
+            family.1[bin] += lived[bin];
+        }
+    }
+    family
+}
+
 /// The same of all classes together, and a little to begin with.
 fn counted_all(seen: &Seen) -> ([u64; 28], [u64; 28]) {
     let keys = [&seen.events, &seen.lost, &seen.waiting].into_iter().flat_map(HashMap::keys);
@@ -172,12 +185,18 @@ impl Model {
     /// Hits per 2^32 ticks, of a block of a class in each bin: the best over all times to hold it for.
     fn worths(&self, class: u16) -> [u64; 28] {
         let (all_events, all_lived) = self.all.unwrap_or_else(|| counted_all(&self.learned));
-        let (events, lived) = counted(&self.learned, class);
+        let own = counted(&self.learned, class);
+        let family = counted_family(&self.learned, class);
         let (mut comes, mut held, mut lives) = ([0; 28], [0; 28], 1_u64 << 30);
         for bin in 0..28 {
             let all = ratio(all_events[bin] << 24, all_lived[bin]);
-            let hazard =
-                if lived[0] == 0 { all } else { ratio((events[bin] << 24) + 1600 * all, lived[bin] + 1600) };
+            let of = |(events, lived): &([u64; 28], [u64; 28]), prior: u64| {
+                ratio((events[bin] << 24) + 1600 * prior, lived[bin] + 1600)
+            };
+            let mut hazard = if family.1[0] == 0 { all } else { of(&family, all) };
+            if own.1[0] > 0 && own != family {
+                hazard = of(&own, hazard);
+            }
             comes[bin] = (lives * hazard) >> 24;
             held[bin] = ((lives - comes[bin] / 2) * width(bin)) >> 18;
             lives -= comes[bin];

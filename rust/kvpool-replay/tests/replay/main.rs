@@ -10,6 +10,7 @@ mod groups;
 mod limits;
 mod policy_traces;
 mod reader;
+mod signals;
 mod sizing;
 mod sizing_traces;
 mod stream;

@@ -212,7 +212,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
-        self.remove(block); // contents end before new ones begin
+        if self.node(block).flags != 0 {
+            self.remove(block); // contents end before new ones begin
+        }
         let Some(node) = self.node_mut(block) else { return };
         (node.key, node.depth, node.flags) = (content.key, content.depth, Node::KNOWN);
         if let Some(parent) = parent {
