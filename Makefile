@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot eviction-study top-screenshot docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	size-screenshot eviction-study top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
 	workflows-check clean
 
 help: ## Show this list
@@ -147,7 +147,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
-nightly: engine-check docs-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
+nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check test-mutants coverage journal-check \
 	supply-chain crates-check release-host test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
@@ -305,6 +305,14 @@ size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.m
 
 top-screenshot: $(VENV)/.built ## The picture of docs/metrics.md of kvpool top
 	$(BIN)/python tools/top_picture.py docs/images/top.svg
+
+# Prometheus is that of the search path, or Debian's package, unpacked into target/prometheus: 19 MB, once. With CI set, one that cannot
+# be had is a failure.
+dashboard-picture: $(VENV)/.test ## The picture of docs/metrics.md of the Grafana dashboard, by a real Prometheus (a minute)
+	$(BIN)/python tools/dashboard_picture.py docs/images/dashboard.png
+
+dashboard-check: $(VENV)/.test ## Dashboard, alert rules and page under a real Prometheus and promtool; a picture in target/dashboard.png
+	$(BIN)/python tools/dashboard_picture.py target/dashboard.png
 
 docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
 	$(BIN)/python tools/docs_site.py build
