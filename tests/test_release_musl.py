@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tools.cargo_tools import CheckFailedError
-from tools.releasing import debian, musl, running, targets
+from tools.releasing import cpython, debian, musl, running, targets
 from tools.releasing.targets import TARGETS, MissingError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_a_python_is_built_once_whole_or_not_at_all(tools: Path, monkeypatch: py
             if broken:
                 raise CheckFailedError("make of Python over musl")
 
-    monkeypatch.setattr(musl, "run", run)
+    monkeypatch.setattr(cpython, "run", run)
     with pytest.raises(CheckFailedError):
         musl.python("aarch64", tools)
     assert not (tools / "python-musl-aarch64").exists()

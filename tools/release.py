@@ -128,11 +128,13 @@ class Release:
     def run(self, path: Path, target: Target) -> list[str]:
         """Whatever this machine can run it in."""
         if target.is_native:
-            return running.run_native(path, target, self.pythons)
+            return running.run_native(path, target, self.pythons, self.work / "debian")
         if target.is_musl:
             return [running.run_musl(path, target, self.work / "debian")]
         if not target.is_abi3:
-            raise MissingError(f"no {target.python} for {target.machine} is here")
+            raise MissingError(
+                f"no {target.python} for {target.machine} is here, and none is built for another processor"
+            )
         return [running.run_emulated(path, target, self.work / "debian")]
 
 

@@ -14,14 +14,11 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tools.cargo_tools import call, require
+from tools.releasing import cpython
 from tools.releasing.debian import fetch, fetch_source
 from tools.releasing.targets import MissingError, has_zig
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: The oldest Python that a wheel is for.
 VERSION: Final = "3.11"
@@ -85,8 +82,8 @@ def build(machine: str, folder: Path, root: Path) -> None:
         tools = {key: str(path) for key, path in compilers(here, machine).items()}
         # It is built where its sources are, and linked in.
         inner = shutil.copytree(zlib, here / "zlib")
-        run(inner / "configure", "--static", cwd=inner, environment={**tools, "CFLAGS": "-O1 -fPIC"})
-        run("make", "libz.a", cwd=inner, environment=tools)
+        cpython.run(inner / "configure", "--static", cwd=inner, environment={**tools, "CFLAGS": "-O1 -fPIC"})
+        cpython.run("make", "libz.a", cwd=inner, environment=tools)
         answers = here / "config.site"
         answers.write_text("".join(f"{key}={value}\n" for key, value in _ANSWERS.items()), encoding="utf-8")
         environment = {
@@ -101,8 +98,6 @@ def build(machine: str, folder: Path, root: Path) -> None:
         }
         triple = f"{machine}-linux-musl"
         options = [f"--host={triple}", f"--build={os.uname().machine}-pc-linux-gnu", f"--with-build-python={host}"]
-        options += ["--prefix=/usr", "--without-ensurepip", "--disable-test-modules", "--disable-ipv6"]
-        fresh = here / "root"
         # Modules of others are found by this name, which CPython has only from 3.13 on; distributions add it.
         configure = here / "configure"
         named = re.sub(
@@ -110,11 +105,7 @@ def build(machine: str, folder: Path, root: Path) -> None:
         )
         configure.write_text(named)
         configure.chmod(0o755)
-        run(configure, f"--srcdir={source}", *options, cwd=here, environment=environment)
-        run("make", f"-j{os.cpu_count() or 1}", cwd=here, environment=environment)
-        run("make", "install", f"DESTDIR={fresh}", cwd=here, environment=environment)
-        shutil.rmtree(root, ignore_errors=True)
-        fresh.rename(root)
+        cpython.install(configure, [f"--srcdir={source}", *options, "--disable-ipv6"], here, environment, root)
 
 
 def build_python() -> Path:
@@ -137,10 +128,3 @@ def compilers(folder: Path, machine: str) -> dict[str, Path]:
         made[name].write_text(_SCRIPT.format(line=line), encoding="utf-8")
         made[name].chmod(0o755)
     return made
-
-
-def run(*command: str | Path, cwd: Path, environment: Mapping[str, str]) -> None:
-    """A step of the build; what it says is told if it fails, the end of it."""
-    done = call(*command, cwd=cwd, **environment)
-    done.stdout = "\n".join(re.sub(r"\s+", " ", line)[:300] for line in done.stdout.splitlines()[-20:])
-    require(done, f"{Path(command[0]).name} of Python over musl")

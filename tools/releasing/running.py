@@ -1,6 +1,7 @@
 """Installs what is to be shipped into empty environments, and runs it there: ``smoke.py`` says what is run.
 
-- A wheel for this machine: each Python here that it is for, without Rust, without a variable of this environment.
+- A wheel for this machine: each Python here that it is for, without Rust, without a variable of this environment. One
+  for free-threaded Python, where there is none: a Python that ``free_threaded.py`` builds.
 - One for another processor: Debian's Python for it, under qemu-user, both fetched as packages and unpacked into a
   folder; nothing is installed on this machine.
 - One for musl: a container of python:alpine, where there is a container engine; else a Python that ``musl.py`` builds.
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tools.cargo_tools import ROOT, CheckFailedError, call, cargo_home, require
-from tools.releasing import musl
+from tools.releasing import free_threaded, musl
 from tools.releasing.debian import fetch
 from tools.releasing.targets import MissingError
 
@@ -104,9 +105,11 @@ def pythons(target: Target, more: list[str]) -> list[str]:
     return list(found.values())
 
 
-def run_native(wheel: Path, target: Target, more: list[str]) -> list[str]:
-    """Each Python that is here."""
+def run_native(wheel: Path, target: Target, more: list[str], folder: Path) -> list[str]:
+    """Each Python that is here; where none is free-threaded, one that is built for it."""
     found = pythons(target, more)
+    if not found and not target.is_abi3:
+        found = [str(free_threaded.python(folder))]
     if not found:
         raise MissingError(f"no {target.python} is here to run it")
     return [run_installed(wheel, python) for python in found]

@@ -4,7 +4,8 @@
     python smoke.py README.md --cli      # with what kvpool[cli] installs
 
 README's first snippet, the plug-in's entry point, a pool under load with its sums checked, and the command line: on the
-shipped trace where what it needs is installed, else its one line that says how. Prints one JSON object.
+shipped trace where what it needs is installed, else its one line that says how. A free-threaded Python has to be
+without the GIL afterwards. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import platform
 import re
 import sys
+import sysconfig
 import time
 from importlib import metadata
 from pathlib import Path
@@ -95,6 +97,7 @@ def main() -> None:
         code, out, err = command("--version")
         require(code == 1 and "pip install 'kvpool[cli]'" in err and err.count("\n") == 1, (code, out, err))
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    require(not (gil and sysconfig.get_config_var("Py_GIL_DISABLED")), "an import has switched the GIL on")
     told = {
         "python": platform.python_version(),
         "machine": platform.machine(),
