@@ -15,6 +15,7 @@ import collections
 import concurrent.futures
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -140,7 +141,7 @@ def main() -> None:
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     results = run(target / "release" / "examples" / "eviction_study", options)
     sizes = options.sizes.split(",")
-    for name in sorted({trace for trace, _, _ in results if not trace[-1].isdigit() or trace.endswith(", all")}):
+    for name in sorted({trace for trace, _, _ in results if not re.search(r" \d+$", trace)}):
         for form in options.forms.split(","):
             print(f"\n{name}, {form} form, block hits in per cent\n\n| | {' % | '.join(sizes)} % |")
             print("|---|" + "---|" * len(sizes))
