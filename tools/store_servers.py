@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -41,8 +41,13 @@ from tests.store_servers import binary, connects, free_port, running  # noqa: E4
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+_Answer = TypeVar("_Answer")
+
 OBJECTS: Final = 48
 SLOTS: Final = 16
+#: Calls that are timed while a server is stopped, and after how many a transfer of one object begins.
+CALLS: Final = 2000
+EVERY: Final = 16
 #: Seconds after which a transfer is given up, and how long a round of checks may take.
 DEADLINE: Final = 1.0
 AGES: Final = 120.0
@@ -151,12 +156,13 @@ class Engine:
 
     def __init__(self, server: Server, object_bytes: int) -> None:
         self.bytes = object_bytes
-        self.arena = Arena(SLOTS, object_bytes)
+        # Behind the slots of loads, those of single transfers.
+        self.arena = Arena(SLOTS + CALLS // EVERY, object_bytes)
         namespace = Namespace(
             model="check", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1), heads=(0, 1),
             hash_algorithm="sha256", hash_seed=b"", extra={},
         )  # fmt: skip
-        capacity = 2 * OBJECTS * (object_bytes + 4096)
+        capacity = (OBJECTS + CALLS // EVERY) * (object_bytes + 4096)
         self.store = Store(
             server.backend(self.arena, capacity), self.arena, namespace, admission="always", deadline=DEADLINE,
             breaker_failures=1000, believed_for=0.0, staged=False,
@@ -164,6 +170,8 @@ class Engine:
 
         #: How jobs have ended that nobody has asked for yet.
         self.ended: dict[int, list[str]] = {}
+        #: Single loads: job, slot, and the object that it asked for.
+        self.loads: list[tuple[int, int, int]] = []
 
     def note(self, ended: Sequence[tuple[int, Sequence[str]]]) -> None:
         self.ended.update((job, list(outcomes)) for job, outcomes in ended)
@@ -226,21 +234,45 @@ class Engine:
             found |= self.load(left)
         return found
 
-    def calls(self, times: int) -> list[float]:
-        """Microseconds of calls that a scheduler makes, one by one."""
+    def calls(self) -> dict[str, list[float]]:
+        """Microseconds of calls that a scheduler makes, one by one, by name."""
         keys = [key(number) for number in range(100)]
-        spent: list[float] = []
-        for nth in range(times):
-            call = (
-                lambda: self.store.contains(keys),
-                lambda: self.store.probe(keys),
-                lambda: self.note(self.store.poll()),
-                lambda: self.store.touch(keys),
-            )[nth % 4]
+        lookups: dict[str, Callable[[], object]] = {
+            "contains": lambda: self.store.contains(keys),
+            "probe": lambda: self.store.probe(keys),
+            "poll": lambda: self.note(self.store.poll()),
+            "touch": lambda: self.store.touch(keys),
+        }
+        spent: dict[str, list[float]] = {name: [] for name in (*lookups, "put", "get")}
+
+        def timed(name: str, call: Callable[[], _Answer]) -> _Answer:
             began = time.perf_counter()
-            call()
-            spent.append(1e6 * (time.perf_counter() - began))
-        return sorted(spent)
+            answer = call()
+            spent[name].append(1e6 * (time.perf_counter() - began))
+            return answer
+
+        loads: list[tuple[int, int, int]] = []
+        for nth in range(CALLS):
+            if nth % EVERY != 0:
+                name = list(lookups)[nth % len(lookups)]
+                timed(name, lookups[name])
+                continue
+            number, slot = nth // EVERY, SLOTS + nth // EVERY
+            if number % 2 == 0:
+                timed("put", lambda number=number, slot=slot: self.store.put([key(OBJECTS + number)], [slot]))  # type: ignore[misc]
+            else:
+                wanted = number % OBJECTS
+                job = timed("get", lambda wanted=wanted, slot=slot: self.store.get([key(wanted)], [slot]))  # type: ignore[misc]
+                loads.append((job, slot, wanted))
+        self.loads += loads
+        return spent
+
+    def compare(self) -> None:
+        """The bytes of the single loads that have ended well."""
+        for job, slot, number in self.loads:
+            if self.finish(job) == ["ok"] and self.arena.read(slot) != self.payload(number):
+                raise ServersError(f"wrong bytes of object {number}")
+        self.loads.clear()
 
 
 def key(number: int) -> bytes:
@@ -264,15 +296,16 @@ def check(server: Server, object_bytes: int) -> list[str]:
     random.Random(1).shuffle(everything)
     expect(set(other.eventually(everything).values()) == {"ok"}, "another store does not read what is there")
 
-    spent: list[float] = []
+    by_call: dict[str, list[float]] = {}
 
     def stop() -> None:
         server.signal(signal.SIGSTOP)
-        spent.extend(other.calls(2000))
+        by_call.update(other.calls())
 
     stopped = other.load(everything[:SLOTS], stop)
     server.signal(signal.SIGCONT)
     expect(set(stopped.values()) <= {"ok", "timed_out", "failed", "unavailable"}, f"stopped: {stopped}")
+    other.compare()
     again = other.load(everything)
     expect(set(again.values()) <= {"ok", "failed", "timed_out"}, f"going on: {again}")
     expect(set(other.eventually(everything).values()) == {"ok"}, "going on, not all is read")
@@ -290,7 +323,7 @@ def check(server: Server, object_bytes: int) -> list[str]:
     expect(written == SLOTS, f"nothing is stored after a restart: {other.store.stats().last_error}")
     loaded = other.eventually(everything[:SLOTS])
     expect(set(loaded.values()) == {"ok"}, f"after a restart: {loaded}")
-    spent.sort()
+    spent = sorted(us for of in by_call.values() for us in of)
     for engine in (one, other):
         engine.store.close(1.0)
     server.kill()
@@ -299,10 +332,15 @@ def check(server: Server, object_bytes: int) -> list[str]:
         server.name,
         ", ".join(f"{count} {word}" for word, count in counted.items()),
         f"{list(killed.values()).count('ok')} of {SLOTS} ok",
-        f"{spent[len(spent) // 2]:.1f}",
-        f"{spent[len(spent) * 99 // 100]:.1f}",
+        f"{percentile(spent, 50):.1f}",
+        f"{percentile(spent, 99):.1f}",
         f"{spent[-1]:.0f}",
+        *(f"{percentile(sorted(of), 50):.1f}, {percentile(sorted(of), 99):.1f}" for of in by_call.values()),
     ]
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[(len(ordered) - 1) * percent // 100]
 
 
 def servers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Callable[[], Server]]]:
@@ -331,10 +369,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.append(str(options.packages))
         paths = [str(options.packages), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     table = Table(
-        "server", "stopped", "killed", "p50 us", "p99 us", "max us", title="calls while the server is stopped"
-    )
+        "server", "stopped", "killed", "p50 us", "p99 us", "max us",
+        "contains 100", "probe 100", "poll", "touch 100", "put 1", "get 1",
+        title="calls while the server is stopped: all, and p50 and p99 of each",
+    )  # fmt: skip
     code = 0
     with tempfile.TemporaryDirectory(prefix="kvpool-") as folder:
         for name, make in servers(options, Path(folder)):

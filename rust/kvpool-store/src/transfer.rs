@@ -141,18 +141,23 @@ impl Transfer {
             Way::Read { into, lent } => {
                 let ObjectName { namespace, key } = self.name;
                 let payload = &mut into[..self.len as usize];
+                // Nobody else has the slot until this has ended: what is wrong in it is gone before.
+                let mut slot = lent.take().and_then(|lent| lent.take());
                 let end = match moved {
                     Ok(()) => check(&self.page, |header| {
                         header.expect(namespace, key, self.len)?;
-                        header.verify(payload)
+                        match &mut slot {
+                            Some(slot) => header.copy_verified(payload, slot),
+                            None => header.verify(payload),
+                        }
                     }),
                     Err(error) => error.into(),
                 };
                 if !matches!(end, End::Success) {
                     payload.fill(0);
-                }
-                if let Some(mut slot) = lent.take().and_then(|lent| lent.take()) {
-                    slot[..payload.len()].copy_from_slice(payload);
+                    if let Some(slot) = &mut slot {
+                        slot[..payload.len()].fill(0);
+                    }
                 }
                 end
             }
@@ -227,7 +232,7 @@ impl From<StoreError> for Refused {
     }
 }
 
-fn check(page: &Page, expect: impl Fn(&Header) -> Result<(), Mismatch>) -> End {
+fn check(page: &Page, expect: impl FnOnce(&Header) -> Result<(), Mismatch>) -> End {
     match Header::decode(&page.0).map_err(Mismatch::from).and_then(|header| expect(&header)) {
         Ok(()) => End::Success,
         Err(Mismatch::Header(HeaderError::Absent)) => End::Absent,
