@@ -290,7 +290,7 @@ mod tests {
         let key = ObjectKey { hash: BlockHash::from_bytes([7; 32]), group: 0 };
         let tokens = TokenRange { first: 0, count: 16 };
         for len in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 4097] {
-            let mut payload: Vec<u8> = (0..len).map(|at| (at * at >> 3) as u8).collect();
+            let mut payload: Vec<u8> = (0..len).map(|at| ((at * at) >> 3) as u8).collect();
             let header = Header::of(NamespaceDigest::from_bytes([1; 32]), key, tokens, &payload).unwrap();
             let mut to = vec![0xAA; len + 10];
             assert_eq!(header.copy_verified(&payload, &mut to), Ok(()));
