@@ -45,13 +45,13 @@ def tiny(folder: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(("text", "count"), [("one", 0), ("two two", 2)])
 def test_text_that_is_not_there_exactly_once_is_refused(tmp_path: Path, text: str, count: int) -> None:
-    defect = Defect("d", "what", (Replacement("x.rs", "two", "three"),), ("t",), "pool")
+    defect = Defect("d", "what", (Replacement("kvpool/x.rs", "two", "three"),), ("t",), "pool")
     with pytest.raises(MutantError, match=rf"d: rust/kvpool/src/x\.rs has 'two' {count} times"):
         test_mutants.planted(defect, tiny(tmp_path, text))
 
 
 def test_replacements_of_one_file_add_up(tmp_path: Path) -> None:
-    defect = Defect("d", "what", (Replacement("x.rs", "a", "b"), Replacement("x.rs", "c", "d")), ("t",), "pool")
+    defect = Defect("d", "what", (Replacement("kvpool/x.rs", "a", "b"), Replacement("kvpool/x.rs", "c", "d")), ("t",), "pool")
     files = test_mutants.planted(defect, tiny(tmp_path, "a c"))
     assert list(files.values()) == ["b d"]
 
@@ -63,7 +63,7 @@ def test_a_copy_is_made_equal_again_and_keeps_the_times_of_equal_files(tmp_path:
     (source / "rust/target").mkdir()
     (source / "rust/target/x").write_text("built")
     copy = test_mutants.Copy(source, tree)
-    defect = Defect("d", "what", (Replacement("x.rs", "good", "bad"),), ("t",), "pool")
+    defect = Defect("d", "what", (Replacement("kvpool/x.rs", "good", "bad"),), ("t",), "pool")
     copy.plant(defect)
     manifest, file = tree / "Cargo.toml", tree / "rust/kvpool/src/x.rs"
     assert file.read_text() == "fn bad() {}"

@@ -5,7 +5,7 @@
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of rust/kvpool/src and rust/kvpool-hash/src that has code, over the tests of both, of kvpool-policies,
+Counts every line of kvpool-core, kvpool and kvpool-hash that has code, over the tests of the three, of kvpool-policies,
 where the core's orders meet their models, and of kvpool-journal, where its journals are replayed (examples in docs
 cannot be counted on stable Rust); tests within src are not counted as lines. rustc counts. What reads the counts:
 LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if it is
@@ -33,8 +33,8 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RUST: Final = ROOT / "rust"
-#: The core, and what tells it blocks apart.
-SOURCES: Final = (RUST / "kvpool" / "src", RUST / "kvpool-hash" / "src")
+#: The core, what requests are over it, and what tells it blocks apart.
+SOURCES: Final = tuple(RUST / name / "src" for name in ("kvpool-core", "kvpool", "kvpool-hash"))
 CARGO: Final = os.environ.get("CARGO", "cargo")
 RUSTC: Final = os.environ.get("RUSTC", "rustc")
 PROFPARSER: Final = "0.15.0"
@@ -227,7 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         readers = find_readers(options.work, console)
         console.print("building the tests with counters")
-        packages = ["kvpool", "kvpool-hash", "kvpool-policies", "kvpool-journal"]
+        packages = ["kvpool-core", "kvpool", "kvpool-hash", "kvpool-policies", "kvpool-journal"]
         tests = build(options.work, packages + (["kvpool-fuzz"] if options.fuzz else []))
         shutil.rmtree(options.work / "profiles", ignore_errors=True)
         failed = []

@@ -57,8 +57,9 @@ class MutantError(Exception):
 
 @dataclass(frozen=True)
 class Replacement:
-    """Text of a file under rust/kvpool/src that is there exactly once, and what takes its place."""
+    """Text of a file, of the core or of what is over it, that is there exactly once, and what takes its place."""
 
+    #: Below rust, a crate's src left out of its path: kvpool-core/pool/mod.rs.
     file: str
     old: str
     new: str
@@ -83,18 +84,18 @@ DEFECTS: Final = (
         "a block without references is released again: accepted, and queued twice",
         (
             Replacement(
-                "allocator.rs",
+                "kvpool-core/allocator.rs",
                 "records.of_mut(block).filter(|record| record.references > record.fences)",
                 "records.of_mut(block).filter(|_| !block.is_null())",
             ),
             Replacement(
-                "allocator.rs",
+                "kvpool-core/allocator.rs",
                 "            record.references -= 1;\n            if record.references == record.fences {",
                 "            record.references = record.references.saturating_sub(1);\n"
                 "            if record.references == record.fences {",
             ),
             Replacement(
-                "allocator.rs",
+                "kvpool-core/allocator.rs",
                 "if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }",
                 "let _queued_already = self.free.push_front(records, block);\n        Ok(())",
             ),
@@ -107,7 +108,7 @@ DEFECTS: Final = (
         "a hit takes a cached-free block, and the evictor keeps it",
         (
             Replacement(
-                "evictor/lru.rs",
+                "kvpool-core/evictor/lru.rs",
                 "return None;\n            }\n            record.flags &= !IN_ORDER;\n            hold(record);\n"
                 "            Some(std::mem::replace(&mut record.link, Link::LOOSE))",
                 "return None;\n            }\n            hold(record);\n            Some(record.link)",
@@ -121,7 +122,7 @@ DEFECTS: Final = (
         "an evicted block is handed out again, and its old hash stays in the index",
         (
             Replacement(
-                "pool/lifetime.rs",
+                "kvpool-core/pool/lifetime.rs",
                 "                    self.unregister_run(&out[first..], &mut gone);\n",
                 "                    let _ = &mut gone;\n",
             ),
@@ -134,7 +135,7 @@ DEFECTS: Final = (
         "a request that ends before it is computed keeps a reference to its last block",
         (
             Replacement(
-                "sequence/tables.rs",
+                "kvpool/sequence/tables.rs",
                 "        self.keep_tails(tiers)?;\n",
                 "        if self.computed_tokens < self.cursor.num_tokens() {\n"
                 "            self.main.blocks.pop();\n"
@@ -149,7 +150,7 @@ DEFECTS: Final = (
         "LRU evicts the start of a chain before what hangs on it",
         (
             Replacement(
-                "evictor/lru.rs",
+                "kvpool-core/evictor/lru.rs",
                 "if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {\n"
                 "        candidates.sort_by_key(|candidate| Reverse(candidate.depth));\n"
                 "    }",
@@ -164,7 +165,7 @@ DEFECTS: Final = (
         "the other policies evict a block on which cached ones hang",
         (
             Replacement(
-                "evictor/closed.rs",
+                "kvpool-core/evictor/closed.rs",
                 "if node.is(Node::IDLE) && node.children == 0 {",
                 "if node.is(Node::IDLE) {",
             ),
@@ -177,7 +178,7 @@ DEFECTS: Final = (
         "a batch forks two children of one name: the first keeps its blocks, and nobody finds it",
         (
             Replacement(
-                "manager/tables.rs",
+                "kvpool/manager/tables.rs",
                 "if !named.insert(child) {",
                 "if !named.insert(child) && children.len() == 1 {",
             ),
@@ -190,7 +191,7 @@ DEFECTS: Final = (
         "of several groups, a window gives up a token that the next one reads",
         (
             Replacement(
-                "sequence/grouped.rs",
+                "kvpool/sequence/grouped.rs",
                 "let dead = grouped.spec(table).dead(Tokens(*computed)).0;",
                 "let dead = grouped.spec(table).dead(Tokens(*computed + 1)).0;",
             ),
@@ -203,7 +204,7 @@ DEFECTS: Final = (
         "a lookup looks into one group of windows, chunks and states alone",
         (
             Replacement(
-                "groups/hit.rs",
+                "kvpool-core/groups/hit.rs",
                 "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();",
                 "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).take(1).collect();",
             ),
@@ -216,7 +217,7 @@ DEFECTS: Final = (
         "a truncation takes blocks out of the tables of all groups, and releases those of the first",
         (
             Replacement(
-                "sequence/table.rs",
+                "kvpool/sequence/table.rs",
                 "tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;",
                 "if self.group == 0 {\n"
                 "            tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;\n"
@@ -231,7 +232,7 @@ DEFECTS: Final = (
         "blocks that a window gave up stay in its table, and are released with it once more",
         (
             Replacement(
-                "sequence/table.rs",
+                "kvpool/sequence/table.rs",
                 "self.blocks[gone.clone()].fill(NULL_BLOCK);\n        self.trimmed = dead;",
                 "let _unchanged = NULL_BLOCK;",
             ),
@@ -307,7 +308,8 @@ def planted(defect: Defect, source: Path) -> dict[Path, str]:
     """The files of a defect, with it."""
     files: dict[Path, str] = {}
     for replacement in defect.replacements:
-        file = Path("rust/kvpool/src") / replacement.file
+        crate, _, below = replacement.file.partition("/")
+        file = Path("rust", crate, "src", below)
         text = files[file] if file in files else (source / file).read_text()
         count = text.count(replacement.old)
         if count != 1:

@@ -26,8 +26,8 @@
 //! Costs: 24 bytes and a bit per block; a change is a bit that is set, 64 neighbours at once; a digest O(blocks changed since the
 //! last one), and a look at a word per 4,096 blocks.
 
-use kvpool::evictor::parts::{ensure, try_reserve};
 use kvpool::observe::{BlockView, Blocks, ContentView};
+use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
 /// Mixes 64 bits: `SplitMix64`'s first output for this seed. Part of the specification: never changes.

@@ -1,14 +1,14 @@
 //! FIFO: evicts the oldest content.
 //!
-//! A hit changes nothing: a block keeps its place in the queue while it is in use. Behind [`kvpool::Closed`] a block
+//! A hit changes nothing: a block keeps its place in the queue while it is in use. Behind [`kvpool_core::Closed`] a block
 //! waits until its cached descendants are gone, which makes FIFO on prefix trees behave almost as LRU does: a parent is
 //! protected as long as new turns hang on it.
 //!
 //! Cost: O(1), 9 bytes per block. When not to use it: as a cache policy, hardly ever; it is the yardstick of the others, and
 //! what loops and one-shot floods do to it is easy to see.
 
-use kvpool::evictor::parts::BlockLists;
-use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool_core::parts::BlockLists;
+use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// First in, first out.
 #[derive(Clone, Debug)]

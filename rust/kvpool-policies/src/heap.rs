@@ -11,8 +11,8 @@
 //!
 //! Costs: push, remove, pop O(log n); 28 bytes per block, taken at once.
 
-use kvpool::evictor::parts::{ensure, try_reserve};
-use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
+use kvpool_core::parts::{ensure, try_reserve};
+use kvpool_core::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
 /// What blocks are ordered by: a key, and of equal keys the second number. The lowest goes first.
 pub(crate) type Rank = (u64, u64);

@@ -1,7 +1,7 @@
 //! Eviction policies of kvpool beyond those of its core, and all of them by name.
 //!
 //! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it. The core knows none of
-//! them: each is a [`kvpool::Policy`], which [`kvpool::Closed`] makes a prefix-closed evictor of, with retention if a pool has it;
+//! them: each is a [`kvpool_core::Policy`], which [`kvpool_core::Closed`] makes a prefix-closed evictor of, with retention if a pool has it;
 //! [`LastAccessEvictor`] alone is an evictor of its own.
 //!
 //! | name | evicts first | cost per block |
@@ -20,10 +20,10 @@
 //! and the core's [`lru`, `s3-fifo` and `adaptive`](EvictionPolicy).
 //!
 //! ```
-//! use kvpool::{BlockPool, PoolConfig};
+//! use kvpool_core::{BlockPool, PoolConfig};
 //! let pool = BlockPool::new(PoolConfig { eviction: kvpool_policies::SIEVE, ..PoolConfig::default() })?;
 //! assert_eq!(kvpool_policies::by_name("sieve")?, kvpool_policies::SIEVE);
-//! # Ok::<(), kvpool::PoolError>(())
+//! # Ok::<(), kvpool_core::PoolError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ mod ranked;
 mod sieve;
 mod two_q;
 
-use kvpool::{EvictionPolicy, PoolError, eviction_policy};
+use kvpool_core::{EvictionPolicy, PoolError, eviction_policy};
 
 pub use arc::AdaptiveReplacement;
 pub use fifo::Fifo;

@@ -21,8 +21,8 @@
 //! When not to use it: where sessions end and their blocks stay popular for nothing, as agents' do: their counts outlive them.
 
 use crate::heap::BlockHeap;
-use kvpool::evictor::parts::{Ghosts, try_reserve};
-use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool_core::parts::{Ghosts, try_reserve};
+use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Fractional bits of times, keys and logarithms.
 const BITS: u32 = 32;

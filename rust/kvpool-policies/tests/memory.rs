@@ -5,12 +5,12 @@
 #[path = "../../kvpool/tests/common/counting.rs"]
 mod counting;
 
-use kvpool::evictor::{
+use kvpool_core::evictor::{
     Content, Policy, Release,
     policies::{Adaptive, Recency, S3Fifo},
 };
-use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
-use kvpool::{BlockId, Closed, PoolError};
+use kvpool_core::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool_core::{BlockId, Closed, PoolError};
 use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {

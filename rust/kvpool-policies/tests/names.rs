@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use kvpool::PoolError;
-use kvpool::retention::RetentionConfig;
+use kvpool_core::PoolError;
+use kvpool_core::retention::RetentionConfig;
 use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, by_name};
 
 #[test]

@@ -17,7 +17,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use kvpool::evictor::parts::BlockLists;
+use kvpool::parts::BlockLists;
 use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, Closed, Content, Evictor, InvariantViolation, Policy, PoolError};
 use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use kvpool::PoolError;
-use kvpool::evictor::parts::Ghosts;
+use kvpool::parts::Ghosts;
 
 use crate::object::ObjectKey;
 

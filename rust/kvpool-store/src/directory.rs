@@ -105,7 +105,7 @@ impl Directory {
             None => EvictionPolicy::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
         };
         let mut entries = Vec::new();
-        kvpool::evictor::parts::try_reserve(&mut entries, places as usize)?;
+        kvpool::parts::try_reserve(&mut entries, places as usize)?;
         entries.resize_with(places as usize, Entry::default);
         let by_key = HashMap::with_capacity(places as usize);
         let gone = tell_gone.then(Vec::new);

@@ -1,25 +1,22 @@
-//! The core of kvpool: the KV-cache block manager for LLM inference engines.
+//! kvpool, the KV-cache block manager for LLM inference engines: requests, block tables and tiers over a pool of blocks.
 //!
 //! An engine's scheduler asks it which physical blocks hold a sequence's keys and values, which of them are already
 //! computed, and what to evict. The engine owns the memory; this crate owns who holds what.
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
-//!     BlockPool         all-or-nothing operations: the only place where the parts meet
-//!       BlockAllocator    reference counts, over a FreeBlockList
-//!       PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
-//!       Evictor           the order of cached-free blocks
-//!       fences            references that running steps still hold
-//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor: of the crate kvpool-hash, needs none of the above
+//!     Sequences         block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, trim
+//!     Tiers             one pool per tier; planned copies, two-phase swaps
+//!       BlockPool       of the crate kvpool-core, the core: allocation, prefix cache, eviction, fences
 //! ```
+//!
+//! All that the core has is here, too, under the same names.
 //!
 //! | operation | cost |
 //! |---|---|
 //! | allocate, acquire, release, register, match, evict | O(1) per block, whatever the size of the pool |
 //! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
-//! | construct | one allocation per array |
-//! | memory | 73 bytes per block, 16 more with fingerprints, all of it taken at construction |
 //!
 //! Everything is deterministic: the same calls give the same results on any host. Nothing panics on data: errors are typed,
 //! and a failed call has changed nothing. The crate is single-threaded by design (`&mut self`): callers lock.
@@ -31,53 +28,30 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod allocator;
-mod block;
-mod block_lists;
-mod error;
-pub mod evictor;
-mod fence;
-mod free_list;
-pub mod groups;
-mod list;
 mod manager;
 pub mod observe;
-mod pool;
-mod prefix_index;
-mod record;
-pub mod retention;
 mod sequence;
-mod shorten;
-mod stats;
 mod tiers;
 
-pub use allocator::BlockAllocator;
-pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
-pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
-pub use evictor::{
-    Candidate, Closed, Content, EvictionPolicy, Evictor, Finish, Kept, LruEvictor, Outlook, Policy, Release,
-    Signal,
-};
-pub use fence::{Ticket, Until};
-pub use free_list::FreeBlockList;
-pub use kvpool_hash as hash;
-pub use kvpool_hash::{
+#[cfg(feature = "fault-injection")]
+pub use kvpool_core::Fault;
+pub use kvpool_core::hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
     HashError, HasherConfig, MultimodalItem, Verify,
+};
+#[doc(hidden)]
+pub use kvpool_core::parts;
+pub use kvpool_core::{
+    BlockAllocator, BlockId, BlockPool, BlockState, Candidate, Closed, ConfigDetail, Content,
+    DuplicatePolicy, EvictionPolicy, Evictor, Finish, FreeBlockList, Inserted, InvariantViolation, Kept,
+    LruEvictor, MAX_BLOCKS, Match, NULL_BLOCK, Name, Outlook, Policy, PoolConfig, PoolError, PoolImage,
+    PoolStats, PrefixIndex, Probe, Refusal, Registered, Release, Restored, SavedBlock, Signal, Ticket, Until,
+    eviction_policy, evictor, groups, hash, retention, shorten,
 };
 pub use manager::{
     Admission, AdmissionFit, AdmitOptions, CacheManager, Computed, Covered, GroupFit, Loaded, ManagerConfig,
     ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestId, RequestInfo, RequestRef,
     RequestState, RetentionRange, Rows, StepOutcome, StepPlan,
 };
-#[cfg(feature = "fault-injection")]
-pub use pool::Fault;
-pub use pool::{
-    BlockPool, DuplicatePolicy, Match, PoolConfig, PoolImage, Probe, Registered, Restored, SavedBlock,
-};
-pub use prefix_index::{Inserted, PrefixIndex};
-pub use record::Name;
 pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
-pub use shorten::shorten;
-pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};

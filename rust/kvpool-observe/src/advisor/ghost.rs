@@ -14,8 +14,8 @@
 
 use super::keys::KeyTable;
 use kvpool::BlockId;
-use kvpool::evictor::parts::ensure;
-use kvpool::evictor::parts::try_reserve;
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
 use kvpool::{Candidate, Content, EvictionPolicy, Evictor};
 use kvpool::{InvariantViolation, PoolError};
 

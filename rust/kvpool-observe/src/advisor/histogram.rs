@@ -7,7 +7,7 @@
 //! Costs: adding O(1), a sum O(buckets); 8 bytes per bucket, all taken at once.
 
 use kvpool::PoolError;
-use kvpool::evictor::parts::try_reserve;
+use kvpool::parts::try_reserve;
 
 /// Weights by distance, from 1.
 ///

@@ -68,9 +68,9 @@ pub use fenwick::Fenwick; // for the sizing of kvpool-replay
 use ghost::{GhostCache, Sampled};
 pub use histogram::DistanceHistogram;
 use kvpool::BlockHash;
-use kvpool::evictor::parts::ensure;
-use kvpool::evictor::parts::try_reserve;
 use kvpool::observe::Lookup;
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
 use kvpool::retention::TenantId;
 use kvpool::{InvariantViolation, PoolError};
 pub use stack::{Bound, SampledStack, Touch};

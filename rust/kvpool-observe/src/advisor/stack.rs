@@ -26,7 +26,7 @@ use std::collections::BinaryHeap;
 use super::fenwick::Fenwick;
 use super::keys::KeyTable;
 use kvpool::PoolError;
-use kvpool::evictor::parts::try_reserve;
+use kvpool::parts::try_reserve;
 
 /// 2^64: the scale of hashes.
 const FULL: f64 = 18_446_744_073_709_551_616.0;

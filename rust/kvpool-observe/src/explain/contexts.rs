@@ -10,7 +10,7 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use kvpool::evictor::parts::{Slots, try_reserve};
+use kvpool::parts::{Slots, try_reserve};
 use kvpool::{ExtraKeys, PoolError};
 
 use super::reason::MissReason;

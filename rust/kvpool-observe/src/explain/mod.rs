@@ -29,8 +29,8 @@ mod text;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use kvpool::evictor::parts::ensure;
 use kvpool::observe::{Admitted, RequestView};
+use kvpool::parts::ensure;
 use kvpool::retention::EvictionCause;
 use kvpool::{
     BlockId, BlockPool, CacheManager, HashCursor, InvariantViolation, PoolError, RequestId, RequestRef,

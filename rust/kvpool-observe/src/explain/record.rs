@@ -23,7 +23,7 @@
 
 use std::fmt;
 
-use kvpool::evictor::parts::{BlockLists, Slots, ensure, try_reserve};
+use kvpool::parts::{BlockLists, Slots, ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
 use crate::changes::Cause;

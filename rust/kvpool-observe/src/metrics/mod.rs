@@ -29,8 +29,8 @@
 mod histogram;
 mod tenants;
 
-use kvpool::evictor::parts::{ensure, try_reserve};
 use kvpool::observe::{Blocks, Computed, Lookup, RemovalCause, Removed};
+use kvpool::parts::{ensure, try_reserve};
 use kvpool::retention::EvictionCause;
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 

@@ -16,7 +16,7 @@
 use std::fmt;
 
 use super::age::eighths;
-use kvpool::{Finish, Signal};
+use kvpool_core::{Finish, Signal};
 
 /// No gap yet.
 pub(super) const NO_GAP: u8 = u8::MAX;

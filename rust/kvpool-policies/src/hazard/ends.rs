@@ -4,7 +4,7 @@
 //! content comes back after a long time, the hazard rises, and the newest is worth least: it would have to be held the longest.
 //! In a loop larger than the cache, oldest first never hits; newest first keeps a part of it.
 //!
-//! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`kvpool::Closed`]
+//! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`kvpool_core::Closed`]
 //! does: it puts the block aside, and what hangs on it, until the end of the chain is found and goes.
 //!
 //! Costs: two lookups of worths, O(1).
@@ -13,8 +13,8 @@ use super::State;
 use super::age;
 use super::clock::Clock;
 use super::table::Table;
-use kvpool::BlockId;
-use kvpool::evictor::parts::BlockLists;
+use kvpool_core::BlockId;
+use kvpool_core::parts::BlockLists;
 
 /// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
 const NEWER: u32 = 4;

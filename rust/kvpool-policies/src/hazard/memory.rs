@@ -9,8 +9,8 @@
 
 use super::age::SECOND;
 use crate::hazard::class::CLASSES;
-use kvpool::PoolError;
-use kvpool::evictor::parts::try_reserve;
+use kvpool_core::PoolError;
+use kvpool_core::parts::try_reserve;
 
 /// Of so many neighbours one is remembered: those at depths that it divides.
 pub(super) const EVERY: u32 = 4;

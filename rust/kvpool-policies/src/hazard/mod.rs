@@ -7,7 +7,7 @@
 //! expected hits per second from now on. The victim is what is worth least of the oldest and the newest block of each class (`ends`,
 //! `tails`): what comes back after a long time is worth more the nearer that is, and of a loop that does not fit the newest goes.
 //!
-//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`kvpool::Closed`] sees
+//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`kvpool_core::Closed`] sees
 //! to it. Without one, in stream form, parents that went first would break what is behind them: there, of one release,
 //! a block that would be worth less than one behind it at the age at which blocks are evicted at present waits in the class of that one.
 //!
@@ -40,8 +40,10 @@ mod tails;
 use class::{CLASSES, History};
 use clock::Clock;
 use ends::Ends;
-use kvpool::evictor::parts::{BlockLists, ensure, try_reserve};
-use kvpool::{BlockId, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal};
+use kvpool_core::parts::{BlockLists, ensure, try_reserve};
+use kvpool_core::{
+    BlockId, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
+};
 use memory::{EVERY, Ghost, Memory};
 use table::Table;
 use tails::Tails;

@@ -19,8 +19,8 @@
 
 use super::age::{BINS, width};
 use super::class::{CLASSES, FAMILIES, family};
-use kvpool::PoolError;
-use kvpool::evictor::parts::try_reserve;
+use kvpool_core::PoolError;
+use kvpool_core::parts::try_reserve;
 
 /// What one block counts.
 const ONE: u32 = 16;

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kvpool::evictor::{
+use kvpool_core::evictor::{
     Content, Policy, Release,
     policies::{
         Adaptive, Recency,
         adaptive::{Choice, Mode},
     },
 };
-use kvpool::{BlockId, InvariantViolation, PoolError};
+use kvpool_core::{BlockId, InvariantViolation, PoolError};
 use proptest::prelude::*;
 
 use crate::{id, random};

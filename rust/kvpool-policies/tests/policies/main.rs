@@ -12,11 +12,11 @@ mod models;
 mod parts;
 mod random;
 
-use kvpool::evictor::{
+use kvpool_core::evictor::{
     Content, Policy,
     policies::{Adaptive, Recency, S3Fifo},
 };
-use kvpool::{BlockId, PoolError};
+use kvpool_core::{BlockId, PoolError};
 use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 
 fn id(block: u32) -> BlockId {

@@ -1,6 +1,6 @@
 //! Ghosts, against vectors.
 
-use kvpool::evictor::parts::{BlockLists, Ghosts};
+use kvpool_core::parts::{BlockLists, Ghosts};
 use proptest::prelude::*;
 
 /// Queues of (key, value), oldest first.

@@ -1,7 +1,7 @@
 //! Every policy against its model: any history of blocks that are admitted, hit, released, given up, parked, brought back,
 //! evicted and forgotten, in a pool that may grow.
 
-use kvpool::evictor::{
+use kvpool_core::evictor::{
     Content, Policy, Release,
     policies::{Recency, S3Fifo},
 };

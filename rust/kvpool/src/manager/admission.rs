@@ -7,15 +7,12 @@ use super::observe::Admitted;
 use super::request::{External, Leaving, Request, RequestId, RequestRef, RequestState};
 use super::step::StepPlan;
 use super::tables::DEVICE;
-use crate::block::BlockId;
-use crate::error::PoolError;
-use crate::evictor::Signal;
-use crate::fence::Until;
-use crate::groups::{GroupKind, Groups, Tokens};
-use crate::hash::HashCursor;
-use crate::retention::HintReport;
 use crate::sequence::{Grouped, Part, Sequence, Staged, StagedTable, reusable_blocks};
 use crate::tiers::Fit;
+use kvpool_core::groups::{GroupKind, Groups, Tokens};
+use kvpool_core::hash::HashCursor;
+use kvpool_core::retention::HintReport;
+use kvpool_core::{BlockId, PoolError, Signal, Until};
 
 /// What a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]

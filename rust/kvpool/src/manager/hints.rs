@@ -15,13 +15,11 @@
 use std::ops::Range;
 
 use super::request::Request;
-use crate::block::BlockId;
-use crate::error::PoolError;
-use crate::groups::{Blocks, GroupKind, Groups};
-use crate::hash::HashCursor;
-use crate::pool::BlockPool;
-use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
 use crate::sequence::Part;
+use kvpool_core::groups::{Blocks, GroupKind, Groups};
+use kvpool_core::hash::HashCursor;
+use kvpool_core::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
+use kvpool_core::{BlockId, BlockPool, PoolError};
 
 /// What is said of a range of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,8 +80,7 @@ impl Span {
                 let left = (until - now).min(f64::MAX);
                 Some(Retention { ttl: Some(Ttl::Absolute(left)), ..self.retention })
             }
-            Then::Normal => None,
-            Then::Demote => Some(Retention::END_OF_LIFE),
+            then => (then == Then::Demote).then_some(Retention::END_OF_LIFE),
         }
     }
 }

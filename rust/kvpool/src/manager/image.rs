@@ -3,7 +3,7 @@
 //! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where only swapped requests are.
 
 use super::{CacheManager, ManagerError};
-use crate::pool::{PoolImage, Restored, SavedBlock};
+use kvpool_core::{PoolImage, Restored, SavedBlock};
 
 impl CacheManager {
     /// What the device has cached, blocks of running requests included as far as they are registered: see [`crate::BlockPool::image`].

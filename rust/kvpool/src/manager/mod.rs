@@ -57,15 +57,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::block::BlockId;
-use crate::error::PoolError;
-use crate::evictor::Evictor;
-use crate::fence::Ticket;
-use crate::groups::Groups;
-use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use crate::pool::{BlockPool, PoolConfig, Probe};
 use crate::sequence::{Part, Staged, TableChange, reusable_blocks};
 use crate::tiers::{TierError, Tiers};
+use kvpool_core::groups::Groups;
+use kvpool_core::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
+use kvpool_core::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
 
 pub use admission::{Admission, AdmissionFit, GroupFit};
 pub use config::{ManagerConfig, ManagerStats};
@@ -129,7 +125,7 @@ impl CacheManager {
     /// As [`Self::new`].
     #[cfg(feature = "replay")]
     pub fn with_hasher(config: ManagerConfig, hasher: Arc<BlockHasher>) -> Result<Self> {
-        let algorithm = crate::hash::HashAlgorithm::Sha256;
+        let algorithm = kvpool_core::hash::HashAlgorithm::Sha256;
         let own = ManagerConfig { key: None, seed: None, algorithm, ..config };
         Ok(Self { hasher, ..Self::new(own)? })
     }

@@ -19,13 +19,10 @@ use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use super::tables::DEVICE;
-use crate::block::BlockId;
-use crate::error::PoolError;
-use crate::fence::Until;
-use crate::hash::{BlockHasher, HashCursor};
-use crate::pool::BlockPool;
 use crate::sequence::{GivenUp, Part, Staged, TableChange};
 use crate::tiers::out_of_blocks;
+use kvpool_core::hash::{BlockHasher, HashCursor};
+use kvpool_core::{BlockId, BlockPool, PoolError, Until};
 
 /// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what it found.
 #[doc(hidden)]

@@ -4,7 +4,7 @@
 //! written. When tokens are committed, each group registers what it keeps, and gives up what no token to come reads.
 //!
 //! A recurrent state is one block, which every step overwrites. What stays of it are copies, *checkpoints*: one is made, and registered,
-//! where a commit ends at a boundary that the group keeps ([`crate::groups::Keep`]), if no step that may have gone further was under
+//! where a commit ends at a boundary that the group keeps ([`kvpool_core::groups::Keep`]), if no step that may have gone further was under
 //! way, for then the block holds another state. A request that hits a checkpoint, and a fork, get a copy of it to write to. All of
 //! these copies are planned; the engine executes them with the others.
 //!
@@ -15,13 +15,11 @@ use std::sync::Arc;
 use super::staged::Staged;
 use super::table::{Layout, Table, TableChange};
 use super::tables::Sequence;
-use crate::block::BlockId;
-use crate::error::PoolError;
-use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
-use crate::hash::{BlockHash, HashCursor};
-use crate::pool::BlockPool;
-use crate::record::{MAX_POSITIONS, Name};
 use crate::tiers::{TierError, Tiers};
+use kvpool_core::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
+use kvpool_core::hash::{BlockHash, HashCursor};
+use kvpool_core::parts::MAX_POSITIONS;
+use kvpool_core::{BlockId, BlockPool, Name, PoolError};
 
 /// Groups, and the tables of all but the first.
 #[derive(Clone, Debug)]

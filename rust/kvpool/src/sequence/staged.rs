@@ -4,12 +4,11 @@
 //! what can fail is checked before anything is taken.
 
 use super::table::Layout;
-use crate::block::BlockId;
-use crate::error::{PoolError, Refusal};
-use crate::groups::{GroupHit, Groups, Tokens};
-use crate::hash::HashCursor;
-use crate::pool::{BlockPool, PrefixMatch};
 use crate::tiers::{TierError, Tiers};
+use kvpool_core::groups::{GroupHit, Groups, Tokens};
+use kvpool_core::hash::HashCursor;
+use kvpool_core::parts::PrefixMatch;
+use kvpool_core::{BlockId, BlockPool, PoolError, Refusal};
 
 /// How much of a prompt is admitted now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -108,7 +107,7 @@ impl Staged {
     ) -> Result<Self, PoolError> {
         let (specs, tokens) = (groups.specs(), prompt.num_tokens());
         let hit = pool.find_groups(groups, prompt.chain(), Tokens(tokens.saturating_sub(1)))?;
-        let GroupHit { tokens: Tokens(cached_tokens), tables, full_tokens } = hit;
+        let GroupHit { tokens: Tokens(cached_tokens), tables, full_tokens, .. } = hit;
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
         let left = left(&matched);
         let (ready_tokens, covered_tokens) = ready_and_covered(tokens, cached_tokens, part);
@@ -178,8 +177,9 @@ impl Staged {
         let Self { new_blocks, fitting_tokens, left, .. } = *self;
         (new_blocks > left).then(|| {
             let can_ever_fit = self.matched().count().saturating_add(new_blocks) <= pool.num_usable();
-            let refusal = Refusal::new(new_blocks, left, pool.num_fenced(), can_ever_fit);
-            Refusal { fitting_tokens, ..refusal }
+            let mut refusal = Refusal::new(new_blocks, left, pool.num_fenced(), can_ever_fit);
+            refusal.fitting_tokens = fitting_tokens;
+            refusal
         })
     }
 

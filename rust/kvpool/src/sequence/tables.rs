@@ -10,13 +10,10 @@ use hashbrown::HashMap;
 use super::grouped::Grouped;
 use super::staged::Staged;
 use super::table::{GivenUp, Layout, NOT_GUARDED, Table, TableChange};
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::fence::Until;
-use crate::hash::HashCursor;
-use crate::pool::BlockPool;
-use crate::record::{MAX_POSITIONS, Name};
 use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
+use kvpool_core::hash::HashCursor;
+use kvpool_core::parts::{MAX_POSITIONS, ensure};
+use kvpool_core::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
 
 /// Tokens and where their KV is.
 #[derive(Clone, Debug)]

@@ -33,12 +33,9 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, Refusal, ensure};
-use crate::evictor::Evictor;
-use crate::fence::Ticket;
-use crate::pool::observe::PoolObserver;
-use crate::pool::{BlockPool, PoolConfig};
+use kvpool_core::observe::PoolObserver;
+use kvpool_core::parts::ensure;
+use kvpool_core::{BlockId, BlockPool, Evictor, InvariantViolation, PoolConfig, PoolError, Refusal, Ticket};
 
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;

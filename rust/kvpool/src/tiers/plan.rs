@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::block::BlockId;
+use kvpool_core::BlockId;
 
 /// A block of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

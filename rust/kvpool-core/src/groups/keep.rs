@@ -35,7 +35,8 @@ impl Groups {
     }
 
     /// What a group keeps of a request; `None` if it caches nothing. O(groups).
-    pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
+    #[doc(hidden)]
+    pub fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
         let interval = match spec.keep {
             Keep::All => Some(self.alignment),
@@ -50,7 +51,8 @@ impl Groups {
 }
 
 /// Where hits of a request are expected to end, as far as a group is concerned.
-pub(crate) struct Kept<'a> {
+#[doc(hidden)]
+pub struct Kept<'a> {
     spec: &'a GroupSpec,
     /// At the end of the prompt, and at a junction; a hit of no tokens needs nothing.
     fixed: [Tokens; 3],
@@ -60,7 +62,8 @@ pub(crate) struct Kept<'a> {
 
 impl Kept<'_> {
     /// Whether the block at a position stays cached when it is full.
-    pub(crate) fn keeps(&self, at: Blocks) -> bool {
+    #[doc(hidden)]
+    pub fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;
         if spec.kind.is_full() || spec.keep == Keep::All {
             return true;

@@ -371,7 +371,8 @@ impl BlockPool {
     }
 
     /// Whether blocks remember the hash of what is before them, for the evictor or for an observer.
-    pub(crate) const fn keeps_parents(&self) -> bool {
+    #[doc(hidden)]
+    pub const fn keeps_parents(&self) -> bool {
         self.index.keeps_parents()
     }
 
@@ -379,7 +380,8 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.
-    pub(crate) fn keep_parents(&mut self) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn keep_parents(&mut self) -> Result<(), PoolError> {
         self.index.keep_parents(&self.records)
     }
 }

@@ -21,7 +21,7 @@ const UNUSED: usize = 0;
 /// A bounded memory of keys in queues.
 ///
 /// ```
-/// use kvpool::evictor::parts::Ghosts;
+/// use kvpool::parts::Ghosts;
 /// let mut ghosts = Ghosts::new(2, 3)?;
 /// for key in [10, 11, 12] {
 ///     ghosts.push(0, key, ());

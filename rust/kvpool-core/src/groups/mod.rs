@@ -19,7 +19,7 @@
 //! is our own: one pass instead of a fixed point.
 
 mod hit;
-mod keep;
+pub(crate) mod keep;
 mod spec;
 mod units;
 

@@ -61,7 +61,7 @@ impl ListNumber for u16 {
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
 /// ```
-/// use kvpool::{BlockId, evictor::parts::BlockLists};
+/// use kvpool::{BlockId, parts::BlockLists};
 /// let (a, b) = (BlockId::new(1), BlockId::new(2));
 /// let mut lists: BlockLists = BlockLists::new(2, 8)?;
 /// lists.push_back(0, a);

@@ -20,7 +20,8 @@ impl BlockPool {
     ///
     /// # Errors
     /// As [`Self::acquire`].
-    pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {
         if !self.is_pinned(block) {
             self.add_references(&[block], false)?;
             self.fences.pin(&mut self.records, block);
@@ -29,7 +30,8 @@ impl BlockPool {
     }
 
     /// Ends all pins. O(pinned blocks).
-    pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn unpin(&mut self) -> Result<(), PoolError> {
         let ended = self.fences.end_pins();
         self.end_fences(ended, true).map(|_| ())
     }
@@ -40,7 +42,8 @@ impl BlockPool {
     }
 
     /// Whether a planned copy reads or writes `block`.
-    pub(crate) fn is_pinned(&self, block: BlockId) -> bool {
+    #[doc(hidden)]
+    pub fn is_pinned(&self, block: BlockId) -> bool {
         self.records.at(block.get()).pins > 0
     }
 
@@ -50,7 +53,8 @@ impl BlockPool {
     }
 
     /// Whether pins alone hold `block`, and its turn has come: what it depends on may be gone.
-    pub(crate) fn is_overtaken(&self, block: BlockId) -> bool {
+    #[doc(hidden)]
+    pub fn is_overtaken(&self, block: BlockId) -> bool {
         let record = self.records.at(block.get());
         record.pins > 0
             && record.is_released()

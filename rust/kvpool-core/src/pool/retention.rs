@@ -99,7 +99,8 @@ impl BlockPool {
     }
 
     /// The same, of blocks of the pool that somebody holds; among them may be the null block.
-    pub(crate) fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
+    #[doc(hidden)]
+    pub fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
         self.order.signal(blocks, signal);
     }
 

@@ -7,7 +7,7 @@
 //! [`EvictionPolicy`] is one of them by name. The core has few, the crate `kvpool-policies` the others, and any crate can.
 
 pub mod closed;
-mod ghosts;
+pub(crate) mod ghosts;
 pub mod lru;
 mod names;
 pub mod policies;
@@ -24,16 +24,6 @@ pub use closed::Closed;
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Finish, Kept, Outlook, Policy, Release, Signal};
-
-/// What orders are made of, for the sister crates that have policies and observers: it may change in any release.
-#[doc(hidden)]
-pub mod parts {
-    pub use super::ghosts::Ghosts;
-    pub use super::slots::Slots;
-    pub use crate::block_lists::{BlockLists, ListNumber};
-    pub use crate::error::ensure;
-    pub use crate::list::try_reserve;
-}
 
 /// A block that its last holder has released: cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

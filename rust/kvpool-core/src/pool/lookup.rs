@@ -33,18 +33,21 @@ pub struct Registered {
 
 /// A match that nothing has acquired yet. Only valid until the pool changes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PrefixMatch {
-    pub(crate) blocks: Vec<BlockId>,
+pub struct PrefixMatch {
+    /// The computed copies that were found, in order.
+    pub blocks: Vec<BlockId>,
     /// Blocks asked for.
-    pub(crate) asked: usize,
-    pub(crate) collided: bool,
+    pub asked: usize,
+    /// Whether a hash collision stopped it.
+    pub collided: bool,
     /// Whose lookup it is, for the observer; the caller fills it in.
-    pub(crate) tenant: Option<TenantId>,
+    pub tenant: Option<TenantId>,
 }
 
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
-    pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
         if chain.epoch() != self.epoch {
             return Err(PoolError::StaleEpoch { chain: chain.epoch(), pool: self.epoch });
         }
@@ -52,7 +55,8 @@ impl BlockPool {
     }
 
     /// The longest computed prefix of `chain`, at most `max_blocks` long. Changes nothing.
-    pub(crate) fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
+    #[doc(hidden)]
+    pub fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
         self.find_from(chain, 0, max_blocks)
     }
 
@@ -91,16 +95,14 @@ impl BlockPool {
     }
 
     /// Of blocks those without references: acquiring them leaves as many fewer to allocate.
-    pub(crate) fn num_idle(&self, blocks: &[BlockId]) -> usize {
+    #[doc(hidden)]
+    pub fn num_idle(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
 
     /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail, short of a broken invariant.
-    pub(crate) fn acquire_found(
-        &mut self,
-        found: &PrefixMatch,
-        hashes: &[BlockHash],
-    ) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn acquire_found(&mut self, found: &PrefixMatch, hashes: &[BlockHash]) -> Result<(), PoolError> {
         self.acquire_blocks(&found.blocks)?;
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;

@@ -436,7 +436,8 @@ impl BlockPool {
     }
 
     /// Whether what is released until then is held back.
-    pub(crate) fn holds_back(&self, until: Until) -> bool {
+    #[doc(hidden)]
+    pub fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
             Until::Step(step) => !self.fences.is_completed(step),
@@ -445,7 +446,8 @@ impl BlockPool {
     }
 
     /// Refuses a ticket that is not open.
-    pub(crate) fn check_until(&self, until: Until) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn check_until(&self, until: Until) -> Result<(), PoolError> {
         self.check_poison()?;
         match until {
             Until::Ticket(ticket) if !self.fences.is_open(ticket) => {
@@ -555,7 +557,8 @@ impl BlockPool {
     }
 
     /// Refuses while blocks are held.
-    pub(crate) fn check_idle(&self) -> Result<(), PoolError> {
+    #[doc(hidden)]
+    pub fn check_idle(&self) -> Result<(), PoolError> {
         let fenced = self.num_fenced();
         match self.allocator.num_held() {
             0 => Ok(()),

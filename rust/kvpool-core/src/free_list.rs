@@ -208,7 +208,7 @@ pub(crate) fn torn() -> PoolError {
 
 /// Checks that `block` is a real block of a pool of `num_blocks`.
 #[inline]
-pub(crate) fn check_id(block: BlockId, num_blocks: usize, operation: &'static str) -> Result<(), PoolError> {
+pub fn check_id(block: BlockId, num_blocks: usize, operation: &'static str) -> Result<(), PoolError> {
     if block.is_null() {
         return Err(PoolError::NullBlock { operation });
     }

@@ -140,7 +140,7 @@ impl Retention {
 }
 
 /// What a time to live is refused with before any time has passed.
-pub(crate) fn no_clock() -> PoolError {
+pub fn no_clock() -> PoolError {
     PoolError::config("ttl", "a time to live", "a clock: call advance_time(now) first")
 }
 
@@ -234,7 +234,8 @@ impl HintReport {
         }
     }
 
-    pub(crate) fn add(&mut self, more: Self) {
+    #[doc(hidden)]
+    pub fn add(&mut self, more: Self) {
         self.accepted += more.accepted;
         self.clipped += more.clipped;
         self.ignored += more.ignored;
