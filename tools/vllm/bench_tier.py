@@ -4,8 +4,9 @@
 
 In GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of eight chunks, four at a time,
 from the same memory; all go round the page cache where the file system can. Chunks are read in another order than they
-were written. kvpool checks every byte, the others none; fio moves as many bytes with as many threads in blocks of a
-chunk. Rounds of all, each of which begins with another one; the median of each.
+were written, each three times. kvpool checks every byte, the others none; fio moves as many bytes with as many threads in blocks of a
+chunk, into huge pages as the others have them: a disk takes a chunk in small pages in many more parts. Rounds of all,
+each in another order; the median of each.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ JOBS: Final = 4
 THREADS: Final = 8
 SIZES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 CONTEXT: Final = ReqContext("bench")
+#: How often each chunk is read: what is left of writing, in the disk and in the kernel, is a small part of it then.
+READS: Final = 3
 
 
 def spec_of(chunk_bytes: int) -> Any:
@@ -76,6 +79,12 @@ def vllm_tier(view: memoryview, chunk_bytes: int, folder: str, total: int) -> An
     return FileSystemTierManager(
         spec_of(chunk_bytes), view, "fs", folder, n_read_threads=THREADS // 2, n_write_threads=THREADS // 2
     )
+
+
+def reading(chunks: list[Any]) -> list[Any]:
+    """The order in which chunks are read."""
+    passes = [random.Random(nth).sample(chunks, len(chunks)) for nth in range(READS)]
+    return [chunk for one in passes for chunk in one]
 
 
 def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
@@ -115,12 +124,11 @@ def tier_round(
         tier = make(memoryview(view), chunk_bytes, folder, total)
         try:
             write = move(tier, keys, load=False)
-            random.Random(2).shuffle(keys)
             rest()
-            read = move(tier, keys, load=True)
+            read = move(tier, reading(keys), load=True)
         finally:
             tier.shutdown()
-    return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
+    return total * chunk_bytes / write / 1e9, READS * total * chunk_bytes / read / 1e9
 
 
 def nixl_api() -> Any:
@@ -145,7 +153,7 @@ def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callabl
 
         def move(way: str, order: list[int]) -> float:
             begun = time.perf_counter()
-            jobs = [order[at : at + JOB] for at in range(0, total, JOB)][::-1]
+            jobs = [order[at : at + JOB] for at in range(0, len(order), JOB)][::-1]
             running: dict[int, Any] = {}
             while jobs or running:
                 for lane in set(range(JOBS)) - set(running):
@@ -167,13 +175,12 @@ def nixl_round(api: Any, root: Path, chunk_bytes: int, total: int, rest: Callabl
 
         order = list(range(total))
         write = move("WRITE", order)
-        random.Random(2).shuffle(order)
         rest()
-        read = move("READ", order)
+        read = move("READ", reading(order))
         agent.deregister_memory(memory)
         agent.deregister_memory(whole)
         os.close(file)
-    return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
+    return total * chunk_bytes / write / 1e9, READS * total * chunk_bytes / read / 1e9
 
 
 def lmcache_files() -> Any:
@@ -201,7 +208,7 @@ def lmcache_round(
 
         def move(submit: Any, order: list[int]) -> float:
             begun = time.perf_counter()
-            jobs = [order[at : at + JOB] for at in range(0, total, JOB)][::-1]
+            jobs = [order[at : at + JOB] for at in range(0, len(order), JOB)][::-1]
             running: dict[int, int] = {}
             free = list(range(JOBS))
             while jobs or running:
@@ -219,11 +226,10 @@ def lmcache_round(
 
         order = list(range(total))
         write = move(client.submit_batch_set, order)
-        random.Random(2).shuffle(order)
         rest()
-        read = move(client.submit_batch_get, order)
+        read = move(client.submit_batch_get, reading(order))
         client.close()
-    return total * chunk_bytes / write / 1e9, total * chunk_bytes / read / 1e9
+    return total * chunk_bytes / write / 1e9, READS * total * chunk_bytes / read / 1e9
 
 
 def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
@@ -238,14 +244,19 @@ def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
                 f"--rw={way}",
                 f"--bs={chunk_bytes}",
                 "--direct=1",
+                "--iomem_align=2M",
             ]
             command += [f"--size={total * chunk_bytes}", "--ioengine=psync", f"--numjobs={THREADS}", "--thread"]
-            command += ["--group_reporting", "--output-format=json", f"--io_size={total * chunk_bytes // THREADS}"]
+            share = total * chunk_bytes // THREADS
+            command += ["--group_reporting", "--output-format=json"]
             if way == "randread":
+                command += [f"--io_size={READS * share}"]
                 rest()
             else:
-                command += ["--offset_increment=" + str(total * chunk_bytes // THREADS)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+                command += [f"--io_size={share}", f"--offset_increment={share}"]
+            # What fio's memory comes from asks for huge pages, as numpy and the other ways do.
+            huge = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=huge)
             job = json.loads(done.stdout)["jobs"][0]
             rates.append(job["write" if way == "write" else "read"]["bw_bytes"] / 1e9)
     return rates[0], rates[1]
@@ -255,7 +266,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path, help="on the disk that is measured")
     parser.add_argument("--gib", type=float, default=1.0, help="bytes of each size and round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--chunks", type=int, nargs="+", default=SIZES, help="their bytes")
     parser.add_argument(
         "--rest", type=float, default=0.0, help="seconds before each measurement: a rented disk has a budget"
     )
@@ -283,12 +295,12 @@ def main() -> None:
     else:
         print("fio is not measured: apt-get install fio")
     print(f"{'chunk':>8}  " + "  ".join(f"{name + ' write':>14}  {name + ' read':>14}" for name in ways))
-    for size in SIZES:
+    for size in options.chunks:
         total = max(JOB * JOBS, int(options.gib * 2**30) // size // (JOB * JOBS) * JOB * JOBS)
         rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for nth in range(options.rounds):
-            names = list(ways)
-            for name in names[nth % len(names) :] + names[: nth % len(names)]:
+            # None always comes behind the same one, whose files are being deleted.
+            for name in random.Random(nth).sample(list(ways), len(ways)):
                 rest()
                 rates[name].append(ways[name](size, total))
         medians = [statistics.median(one[way] for one in of) for of in rates.values() for way in (0, 1)]
