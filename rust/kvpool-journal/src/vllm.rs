@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 use kvpool::retention::TenantId;
 use kvpool::{BlockId, InvariantViolation};
-use kvpool_record::{Check, JournalHeader, Outcome, VllmOperation};
+use kvpool_record::{Check, JournalConfig, JournalHeader, Outcome, VllmOperation};
 use kvpool_vllm::{Pool, Start, VllmError};
 
 use crate::error::ReplayError;
@@ -53,7 +53,7 @@ impl Subject for VllmSubject {
     type Operation = VllmOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
-        let pool = Pool::create(config(header)?, &(), false)?;
+        let pool = Pool::create(config(header)?, &(), JournalConfig::default())?;
         Ok(Self { pool: pool.into(), renamed: HashMap::new() })
     }
 

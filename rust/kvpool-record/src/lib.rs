@@ -18,7 +18,7 @@
 //! - A *ring* that has dropped its oldest frames can be read, and no longer be replayed: what led to its first operation is gone.
 //!
 //! Costs: a few bytes per operation (a steady decode step of any batch: 8 bytes, and 8 per block that it fills), 8 bytes per
-//! new block of a prompt, 4 per block id that a caller of a pool names; the digest costs 24 bytes of memory per block.
+//! new block of a prompt, 4 per block id that a caller of a pool names; digests cost large pools 24 bytes of memory per block.
 #![forbid(unsafe_code)]
 
 mod chain;
@@ -32,6 +32,7 @@ mod packed;
 mod settings;
 mod sink;
 mod source;
+mod steady;
 mod vllm;
 mod writer;
 
@@ -47,6 +48,7 @@ pub use operation::{
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
 pub use source::{JournalFile, JournalSource};
+pub use steady::SteadyAppend;
 pub use vllm::VllmOperation;
 pub use writer::{Flush, QUEUE_BYTES};
 
@@ -61,6 +63,7 @@ use kvpool::hash::{ChainLink, HashChain};
 use serde::Serialize;
 
 use sink::Sink;
+use steady::Encoded;
 use writer::Background;
 
 /// The bytes that a journal begins with; the last two digits are the version of the format.
@@ -127,6 +130,8 @@ pub struct Journal {
     known: HashMap<ContentKey, usize>,
     /// The slots of the batch that was recorded last.
     rows: Vec<usize>,
+    /// The last append that fills nothing.
+    steady: Encoded,
 }
 
 impl fmt::Debug for Journal {
@@ -208,6 +213,7 @@ impl Journal {
             ends: VecDeque::new(),
             known: HashMap::new(),
             rows: Vec::new(),
+            steady: Encoded::default(),
         })
     }
 
@@ -266,11 +272,51 @@ impl Journal {
 
     /// Writes one operation. Returns whether a digest of the state is due.
     pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
+        self.record_as(operation, check, None)
+    }
+
+    /// [`Self::record`] of an operation of which `steady`, if it is given, says everything: then [`Self::repeat`] copies it.
+    pub fn record_as(
+        &mut self,
+        operation: &impl Serialize,
+        check: u32,
+        steady: Option<SteadyAppend>,
+    ) -> bool {
         if self.sink.error().is_some() {
             return false;
         }
         self.open();
+        let before = self.payload.len();
         frame::push(&mut self.payload, &Entry::Operation(operation, check));
+        if let Some(append) = steady {
+            self.steady.note(append, &self.payload[before..], check);
+        }
+        self.count()
+    }
+
+    /// Records an append that is as the last one of its kind, but for its check. `None` if there is none like it: nothing is recorded.
+    #[inline]
+    pub fn repeat(&mut self, append: SteadyAppend, check: u32) -> Option<bool> {
+        if self.sink.error().is_some() {
+            return Some(false);
+        }
+        if !self.steady.is(append) {
+            return None;
+        }
+        self.open();
+        self.payload.extend_from_slice(self.steady.bytes());
+        frame::push(&mut self.payload, &check);
+        Some(self.count())
+    }
+
+    /// Whether a batch is the one that was recorded last.
+    #[must_use]
+    pub fn is_batch(&self, slots: &[usize]) -> bool {
+        self.rows == slots
+    }
+
+    /// One operation more. Whether a digest is due.
+    fn count(&mut self) -> bool {
         self.operations += 1;
         self.since_digest = self.since_digest.saturating_add(1);
         self.close();

@@ -13,7 +13,7 @@ use crate::error::StoreError;
 
 /// Bytes that all workers of a store together have on their way before one that has some takes more: they keep a disk busy, and each
 /// may take memory of the workers.
-pub(crate) const AT_ONCE: u64 = 32 << 20;
+pub(crate) const AT_ONCE: u64 = 64 << 20;
 /// Bytes of a huge page: less is not taken at once.
 const STEP: u32 = 2 << 20;
 /// Payloads that a worker has on its way in general, at most.

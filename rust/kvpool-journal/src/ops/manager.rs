@@ -9,7 +9,9 @@ use kvpool::{
     RequestRef, RetentionRange, SwapId, TableChange, Ticket, TransferPlan, Until,
 };
 use kvpool_observe::{EventBatch, ManagerWatch};
-use kvpool_record::{Ids, Journal, Keys, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows};
+use kvpool_record::{
+    Ids, Journal, Keys, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows, SteadyAppend,
+};
 
 use super::operations;
 pub use super::step::CommitStep;
@@ -188,12 +190,18 @@ impl Filled {
 
     /// Notes the blocks that the last `tokens` tokens filled.
     pub(super) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
-        let (before, size) = (cursor.num_tokens().saturating_sub(tokens), cursor.chain().block_size());
-        // Most tokens fill none: not worth a division.
-        if before < cursor.chain().len() * size {
-            self.add(cursor, before / size);
+        if fills(cursor, tokens) {
+            let before = cursor.num_tokens().saturating_sub(tokens);
+            self.add(cursor, before / cursor.chain().block_size());
         }
     }
+}
+
+/// Whether the last `tokens` tokens filled a block. Most fill none: not worth a division.
+#[inline]
+fn fills(cursor: &HashCursor, tokens: usize) -> bool {
+    let chain = cursor.chain();
+    cursor.num_tokens().saturating_sub(tokens) < chain.len() * chain.block_size()
 }
 
 /// Those of a whole chain.
@@ -287,6 +295,19 @@ impl Operation<CacheManager> for Append<'_> {
         manager.append_ragged(&self.rows)
     }
 
+    #[inline]
+    fn steady(
+        before: &Self,
+        manager: &CacheManager,
+        journal: &Journal,
+        answer: &Self::Answer,
+    ) -> Option<SteadyAppend> {
+        let append = SteadyAppend::of(&before.rows).filter(|_| answer.is_ok())?;
+        let slots = manager.batch_slots();
+        let fills_none = |&slot: &usize| manager.cursor_at(slot).is_some_and(|cursor| !fills(cursor, 1));
+        (journal.is_batch(slots) && slots.iter().all(fills_none)).then_some(append)
+    }
+
     fn record(
         Self { rows: kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes } }: Self,
         manager: &CacheManager,
@@ -298,8 +319,8 @@ impl Operation<CacheManager> for Append<'_> {
             for (row, &slot) in manager.batch_slots().iter().enumerate() {
                 let ends = offsets.get(row..row + 2);
                 let tokens = ends.map_or(1, |ends| ends[1] - ends[0]);
-                if let Some(request) = manager.request_at(slot) {
-                    filled.add_last(request.cursor, tokens);
+                if let Some(cursor) = manager.cursor_at(slot) {
+                    filled.add_last(cursor, tokens);
                 }
             }
         }

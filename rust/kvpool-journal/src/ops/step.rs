@@ -67,10 +67,10 @@ impl Operation<CacheManager> for CommitStep<'_> {
     ) -> Option<ManagerOperation> {
         for one in planned.iter_mut().filter(|_| answer.is_ok()) {
             if let Planned::Append { request: Name::Slot(slot), tokens, filled, fingerprints, .. } = one
-                && let Some(request) = manager.request_at(*slot as usize)
+                && let Some(cursor) = manager.cursor_at(*slot as usize)
             {
                 let mut new = Filled::default();
-                new.add_last(request.cursor, *tokens);
+                new.add_last(cursor, *tokens);
                 (*filled, *fingerprints) = (new.keys, new.fingerprints);
             }
         }

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockPool, ManagerConfig, PoolConfig};
+use kvpool::{
+    BlockPool, CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, PoolConfig, RequestRef, Rows, Until,
+};
 use kvpool_journal::{
     Difference, Entry, Journal, JournalConfig, JournalError, JournalReader, Journaled, ManagerOperation,
     Options, PoolOperation, ReplayError, Tail, compare, ops, replay,
@@ -15,6 +17,76 @@ fn recorded(config: ManagerConfig, calls: &[super::world::Call]) -> Vec<u8> {
     let mut manager = recorded_manager(config, EVENTS, ring(4));
     run_manager(&mut manager, calls);
     manager.take_journal().unwrap().image().unwrap()
+}
+
+/// The bytes of an append that is as the last one are copied: whatever differs between two of them is in their records.
+#[test]
+fn records_of_appends_say_what_was_asked() {
+    let config = ManagerConfig { num_blocks: 64, block_size: 4, ..ManagerConfig::default() };
+    let mut manager = recorded_manager(config, EVENTS, ring(7));
+    let admit = |manager: &mut Journaled<CacheManager>, id: &str| {
+        let cursor = manager.prepare(&[1, 2, 3], ExtraKeys::default()).unwrap();
+        manager.apply(ops::manager::Admit::new(id, cursor)).unwrap();
+    };
+    admit(&mut manager, "a");
+    admit(&mut manager, "b");
+    let both: [RequestRef<'_>; 2] = ["a".into(), "b".into()];
+    let (mut asked, mut random) = (Vec::new(), 1_u64);
+    for step in 0..1000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Now and then something else than in the step before.
+        let kind = if random >> 62 == 0 { random >> 32 } else { 0 };
+        let rows: &[usize] = [&[0, 1][..], &[0], &[1], &[1, 0]][(kind % 4) as usize];
+        let requests: Vec<_> = rows.iter().map(|&row| both[row]).collect();
+        let computed = if kind & 4 == 0 { Computed::AllButLast } else { Computed::Nothing };
+        let covered = if kind & 8 == 0 { Covered::All } else { Covered::Lookahead((kind >> 8) as usize % 3) };
+        let most_changes = (kind & 16 != 0).then_some(9);
+        if kind & 32 != 0 {
+            let request = both[rows[0]];
+            manager.apply(ops::manager::Release { request, until: Until::Now }).unwrap();
+            admit(&mut manager, if rows[0] == 0 { "a" } else { "b" });
+        }
+        let tokens: Vec<_> = (0..rows.len() as u32).map(|row| step + row).collect();
+        let offsets: Vec<_> = if kind & 64 == 0 { Vec::new() } else { (0..=rows.len()).collect() };
+        let rows_asked =
+            Rows { requests: &requests, tokens: &tokens, offsets: &offsets, computed, covered, most_changes };
+        let answer = manager.apply(ops::manager::Append { rows: rows_asked });
+        if answer.is_err() {
+            // Full: both begin again, in the order in which they have their slots.
+            for (id, request) in [("a", both[0]), ("b", both[1])] {
+                manager.apply(ops::manager::Release { request, until: Until::Now }).unwrap();
+                admit(&mut manager, id);
+            }
+        }
+        asked.push((rows.to_vec(), tokens.len(), offsets, computed.into(), covered.into(), most_changes));
+    }
+    let slots = [0, 1].map(|row: usize| manager.slot_of(both[row]).unwrap());
+    assert_eq!(slots, [0, 1]);
+
+    let image = manager.take_journal().unwrap().image().unwrap();
+    let reader = JournalReader::new(&image).unwrap();
+    let (mut batch, mut found, mut again) = (Vec::new(), Vec::new(), 0);
+    for record in reader.records() {
+        let (
+            _,
+            Entry::Operation(
+                ManagerOperation::Append { rows, tokens, offsets, computed, covered, most_changes, .. },
+                _,
+            ),
+        ) = record.unwrap()
+        else {
+            continue;
+        };
+        match rows {
+            kvpool_journal::Rows::Slots(slots) => batch = slots.iter().map(|&slot| slot as usize).collect(),
+            kvpool_journal::Rows::Same => again += 1,
+            kvpool_journal::Rows::Ids(ids) => panic!("{ids:?}"),
+        }
+        found.push((batch.clone(), tokens, offsets, computed, covered, most_changes));
+    }
+    assert_eq!(found, asked);
+    assert!(again > 400, "{again}");
+    assert_eq!(replay(&image, Options::default(), &mut |_| true).unwrap().difference, None);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use kvpool_journal::{
     Entry, Journal, JournalConfig, JournalReader, Journaled, ManagerOperation, PoolOperation, Recordable,
     Tail, ops as op,
 };
-use kvpool_observe::{ManagerScrubber, Scrubber};
+use kvpool_observe::{ManagerScrubber, Scrubber, WatchConfig};
 
 /// A file that can be read while the journal is open.
 #[derive(Clone, Default)]
@@ -43,7 +43,9 @@ impl Write for Shared {
 
 fn pool(sink: &Shared) -> Journaled<BlockPool> {
     let config = PoolConfig { num_blocks: 16, ..PoolConfig::default() };
-    let mut pool = Journaled::<BlockPool>::with_journal(config, sink.journal()).unwrap();
+    // The digest of the caller's, for the scrubber: a journal of so small a pool keeps none.
+    let watch = WatchConfig { digest: true, ..WatchConfig::default() };
+    let mut pool = Journaled::<BlockPool>::with_watch(config, &watch, sink.journal()).unwrap();
     let blocks = pool.apply(op::pool::Allocate { blocks: 3 }).unwrap();
     pool.apply(op::pool::Release { blocks: &blocks[..1] }).unwrap();
     // So few operations are nowhere but in memory.

@@ -10,8 +10,8 @@ use kvpool::{
     BlockHasher, BlockPool, CacheManager, Computed, EvictionPolicy, HashCursor, Loaded, ManagerConfig,
     ManagerError, PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
 };
+use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
-use kvpool_journal::{Journaled, Recordable};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -926,7 +926,7 @@ impl PyCacheManager {
 
     /// One number for the state of the manager, or None without digest=True.
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
-        self.enter(py, LONG, |manager| manager.unrecorded(Recordable::digest))
+        self.enter(py, LONG, |manager| manager.unrecorded(ManagerWatch::state_digest))
     }
 
     /// Returns the same digest, counted anew from every block.

@@ -145,6 +145,13 @@ impl CacheManager {
         })
     }
 
+    /// The tokens of the request in a slot, if there is one. O(1).
+    #[inline]
+    #[must_use]
+    pub fn cursor_at(&self, slot: usize) -> Option<&HashCursor> {
+        Some(&self.requests.get(slot)?.as_ref()?.sequence.cursor)
+    }
+
     /// Slots so far, of requests that there are and that there were.
     #[must_use]
     pub const fn num_slots(&self) -> usize {

@@ -1,0 +1,68 @@
+//! Appends that are as the one before, byte by byte: most steps of a decode.
+//!
+//! Owns: which append that is, and its bytes. A record that says no more than [`SteadyAppend`] need not be made and encoded again: a step
+//! of four requests is recorded in a third of the time.
+//!
+//! Invariant: the bytes are those of a record of the batch before, with nothing filled, whose arguments are the ones kept here.
+
+use kvpool::{Computed, Covered, Rows};
+
+use crate::frame;
+
+/// An append of a token to each row of the batch before, which fills no block: all that its record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SteadyAppend {
+    tokens: usize,
+    all_but_last_computed: bool,
+    lookahead: Option<usize>,
+    most_changes: Option<usize>,
+}
+
+impl SteadyAppend {
+    /// What is appended, if that is a token to each row, and what is computed and covered is said of all of them at once.
+    #[must_use]
+    pub const fn of(rows: &Rows<'_>) -> Option<Self> {
+        let all_but_last_computed = match rows.computed {
+            Computed::Nothing => false,
+            Computed::AllButLast => true,
+            Computed::Counts(_) => return None,
+        };
+        let lookahead = match rows.covered {
+            Covered::All => None,
+            Covered::Lookahead(slots) => Some(slots),
+            Covered::Each(_) => return None,
+        };
+        if !rows.offsets.is_empty() {
+            return None;
+        }
+        let (tokens, most_changes) = (rows.tokens.len(), rows.most_changes);
+        Some(Self { tokens, all_but_last_computed, lookahead, most_changes })
+    }
+}
+
+/// The last one, encoded but for its check.
+#[derive(Debug, Default)]
+pub(crate) struct Encoded {
+    append: Option<SteadyAppend>,
+    bytes: Vec<u8>,
+}
+
+impl Encoded {
+    /// Keeps an append whose record, with its check at the end, is `record`.
+    pub(crate) fn note(&mut self, append: SteadyAppend, record: &[u8], check: u32) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(frame::before_check(record, check));
+        self.append = Some(append);
+    }
+
+    /// Whether it is that one.
+    #[inline]
+    pub(crate) fn is(&self, append: SteadyAppend) -> bool {
+        self.append == Some(append)
+    }
+
+    /// Its record before its check.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
