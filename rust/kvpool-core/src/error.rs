@@ -22,7 +22,7 @@ pub struct Refusal {
     pub fenced: usize,
     /// Whether the call would fit an otherwise empty pool. If not, waiting is of no use.
     pub can_ever_fit: bool,
-    /// Of an admission: tokens that could be admitted now ([`crate::Part::allocate_tokens`]); else 0.
+    /// Of an admission: tokens that could be admitted now (`allocate_tokens` of `kvpool::Part`); else 0.
     pub fitting_tokens: usize,
 }
 

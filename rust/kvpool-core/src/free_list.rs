@@ -207,6 +207,9 @@ pub(crate) fn torn() -> PoolError {
 }
 
 /// Checks that `block` is a real block of a pool of `num_blocks`.
+///
+/// # Errors
+/// [`PoolError::NullBlock`], [`PoolError::UnknownBlock`].
 #[inline]
 pub fn check_id(block: BlockId, num_blocks: usize, operation: &'static str) -> Result<(), PoolError> {
     if block.is_null() {

@@ -140,6 +140,7 @@ impl Retention {
 }
 
 /// What a time to live is refused with before any time has passed.
+#[must_use]
 pub fn no_clock() -> PoolError {
     PoolError::config("ttl", "a time to live", "a clock: call advance_time(now) first")
 }

@@ -70,6 +70,7 @@ pub trait Operation<S: Recordable>: Sized {
     fn run(self, subject: &mut S) -> Self::Answer;
 
     /// Of an append that has run: all that its record says, if it is a steady one. Then its record need not be made.
+    #[must_use]
     fn steady(_: &Self::Before, _: &S, _: &Journal, _: &Self::Answer) -> Option<SteadyAppend> {
         None
     }

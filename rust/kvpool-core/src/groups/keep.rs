@@ -36,6 +36,7 @@ impl Groups {
 
     /// What a group keeps of a request; `None` if it caches nothing. O(groups).
     #[doc(hidden)]
+    #[must_use]
     pub fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
         let interval = match spec.keep {
@@ -63,6 +64,7 @@ pub struct Kept<'a> {
 impl Kept<'_> {
     /// Whether the block at a position stays cached when it is full.
     #[doc(hidden)]
+    #[must_use]
     pub fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;
         if spec.kind.is_full() || spec.keep == Keep::All {

@@ -546,7 +546,7 @@ impl BlockPool {
     }
 
     /// Forgets all cached content of this pool. Returns how many blocks were registered. O(usable blocks). A pool of several
-    /// tiers is reset with the others ([`crate::Tiers::reset`]): what one of them keeps may be swapped in again.
+    /// tiers is reset with the others (`reset` of `kvpool::Tiers`): what one of them keeps may be swapped in again.
     ///
     /// # Errors
     /// [`PoolError::InUse`] while blocks are held; then nothing has changed. [`Self::bump_epoch`] always succeeds.
