@@ -51,7 +51,9 @@ def test_text_that_is_not_there_exactly_once_is_refused(tmp_path: Path, text: st
 
 
 def test_replacements_of_one_file_add_up(tmp_path: Path) -> None:
-    defect = Defect("d", "what", (Replacement("kvpool/x.rs", "a", "b"), Replacement("kvpool/x.rs", "c", "d")), ("t",), "pool")
+    defect = Defect(
+        "d", "what", (Replacement("kvpool/x.rs", "a", "b"), Replacement("kvpool/x.rs", "c", "d")), ("t",), "pool"
+    )
     files = test_mutants.planted(defect, tiny(tmp_path, "a c"))
     assert list(files.values()) == ["b d"]
 
