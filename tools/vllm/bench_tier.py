@@ -4,9 +4,9 @@
 
 In GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of eight chunks, four at a time,
 from the same memory; all go round the page cache where the file system can. Chunks are read in another order than they
-were written, each three times. kvpool checks every byte, the others none; fio moves as many bytes with as many threads in blocks of a
-chunk, into huge pages as the others have them: a disk takes a chunk in small pages in many more parts. Rounds of all,
-each in another order; the median of each.
+were written, each three times. kvpool checks every byte, the others none. fio moves as many bytes with as many threads
+in blocks of a chunk, into huge pages as the others have them: of small pages a chunk is many more parts for a disk.
+Rounds of all, each in another order; the median of each.
 """
 
 from __future__ import annotations
