@@ -263,8 +263,8 @@ impl<S> Journaled<S> {
     }
 }
 
-/// Blocks per operation between two digests, up to which each digest counts all of them: some 15 ns per operation for each. Beyond it is
-/// noted which blocks change, which costs every operation some 0.1 us.
+/// Blocks per operation between two digests, up to which each digest counts all of them: an operation pays for no more than so many.
+/// Beyond it is noted which blocks change, which costs every operation some 0.1 us.
 const COUNTED_ANEW: usize = 4;
 
 /// Whether it is noted which blocks have changed since a digest.

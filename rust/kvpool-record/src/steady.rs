@@ -1,7 +1,6 @@
 //! Appends that are as the one before, byte by byte: most steps of a decode.
 //!
-//! Owns: which append that is, and its bytes. A record that says no more than [`SteadyAppend`] need not be made and encoded again: a step
-//! of four requests is recorded in a third of the time.
+//! Owns: which append that is, and its bytes. A record that says no more than [`SteadyAppend`] need not be made and encoded again.
 //!
 //! Invariant: the bytes are those of a record of the batch before, with nothing filled, whose arguments are the ones kept here.
 
