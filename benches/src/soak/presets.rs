@@ -73,7 +73,7 @@ pub const PRESETS: &[Preset] = &[
         watermark: 0.02,
         ..PLAIN
     },
-    Preset { eviction: EvictionPolicy::S3_FIFO, retention: true, events: 64, host_share: 10, ..PLAIN },
+    Preset { eviction: kvpool_policies::S3_FIFO, retention: true, events: 64, host_share: 10, ..PLAIN },
     Preset {
         eviction: kvpool_policies::ARC,
         verify: Verify::Fingerprint,
@@ -91,7 +91,7 @@ pub const PRESETS: &[Preset] = &[
         ..PLAIN
     },
     Preset {
-        eviction: EvictionPolicy::ADAPTIVE,
+        eviction: kvpool_policies::ADAPTIVE,
         verify: Verify::Fingerprint,
         duplicates: DuplicatePolicy::DropOnRelease,
         retention: true,

@@ -72,8 +72,6 @@ pub use stats::PoolStats;
 pub mod parts {
     pub use crate::block_lists::{BlockLists, ListNumber};
     pub use crate::error::ensure;
-    pub use crate::evictor::ghosts::Ghosts;
-    pub use crate::evictor::slots::Slots;
     pub use crate::free_list::check_id;
     pub use crate::groups::keep::Kept;
     pub use crate::list::try_reserve;

@@ -1,7 +1,7 @@
-//! Eviction policies of kvpool beyond those of its core, and all of them by name.
+//! Eviction policies of kvpool beyond LRU, and all of them by name.
 //!
 //! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it. The core knows none of
-//! them: each is a [`kvpool_core::Policy`], which [`kvpool_core::Closed`] makes a prefix-closed evictor of, with retention if a pool has it;
+//! them, and has LRU alone: each is a [`kvpool_core::Policy`], which [`kvpool_core::Closed`] makes a prefix-closed evictor of, with retention if a pool has it;
 //! [`LastAccessEvictor`] alone is an evictor of its own.
 //!
 //! | name | evicts first | cost per block |
@@ -15,9 +15,9 @@
 //! | `2q` | of what came lately; what comes back soon after is kept by recency | O(1) |
 //! | `lrfu` | the smallest count of uses, each halved with time; remembered after eviction | O(log n) |
 //! | `gdsf` | the cheapest to compute again for how often it is used | O(log n) |
+//! | `s3-fifo` | of what came lately and was never used again; else the oldest not used lately | O(1) |
+//! | `adaptive` | by recency and frequency, weighed as a sample of the traffic says at the time | O(1) |
 //! | `hazard` | what is least likely to come back soon, by what content of its class did | O(1), and O(classes) per moment |
-//!
-//! and the core's [`lru`, `s3-fifo` and `adaptive`](EvictionPolicy).
 //!
 //! ```
 //! use kvpool_core::{BlockPool, PoolConfig};
@@ -27,20 +27,25 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod adaptive;
 mod arc;
 mod fifo;
 mod gdsf;
+mod ghosts;
 mod hazard;
 mod heap;
 mod last_access;
 mod lfu;
 mod lrfu;
 mod ranked;
+mod s3_fifo;
 mod sieve;
+mod slots;
 mod two_q;
 
 use kvpool_core::{EvictionPolicy, PoolError, eviction_policy};
 
+pub use adaptive::Adaptive;
 pub use arc::AdaptiveReplacement;
 pub use fifo::Fifo;
 pub use gdsf::Gdsf;
@@ -48,6 +53,7 @@ pub use hazard::Hazard;
 pub use last_access::LastAccessEvictor;
 pub use lfu::{Lfu, LfuDa};
 pub use lrfu::Lrfu;
+pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use two_q::TwoQ;
 
@@ -69,6 +75,8 @@ pub const LFU: EvictionPolicy = eviction_policy!("lfu", Lfu::new);
 pub const LFU_DA: EvictionPolicy = eviction_policy!("lfu-da", LfuDa::new);
 /// See [`Sieve`].
 pub const SIEVE: EvictionPolicy = eviction_policy!("sieve", Sieve::new);
+/// Three FIFO queues: see [`S3Fifo`].
+pub const S3_FIFO: EvictionPolicy = eviction_policy!("s3-fifo", S3Fifo::new);
 /// Adaptive replacement: see [`AdaptiveReplacement`].
 pub const ARC: EvictionPolicy = eviction_policy!("arc", AdaptiveReplacement::new);
 /// Two queues: see [`TwoQ`].
@@ -77,10 +85,19 @@ pub const TWO_Q: EvictionPolicy = eviction_policy!("2q", TwoQ::new);
 pub const LRFU: EvictionPolicy = eviction_policy!("lrfu", Lrfu::new);
 /// Greedy dual, size and frequency: see [`Gdsf`].
 pub const GDSF: EvictionPolicy = eviction_policy!("gdsf", Gdsf::new);
+/// Chooses between recency and frequency for itself: see [`adaptive`].
+pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new);
 /// By when content comes back: see [`Hazard`].
 pub const HAZARD: EvictionPolicy = eviction_policy!("hazard", Hazard::new);
 
-/// Every policy, the core's too. New ones go to the end: fuzzers' inputs know them by number.
+/// What the sister crates are made of, and engines need not: it may change in any release.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::ghosts::Ghosts;
+    pub use crate::slots::Slots;
+}
+
+/// Every policy, LRU too. New ones go to the end: fuzzers' inputs know them by number.
 pub const ALL: &[EvictionPolicy] = &[
     EvictionPolicy::LRU,
     LAST_ACCESS,
@@ -88,18 +105,17 @@ pub const ALL: &[EvictionPolicy] = &[
     LFU,
     LFU_DA,
     SIEVE,
-    EvictionPolicy::S3_FIFO,
+    S3_FIFO,
     ARC,
     TWO_Q,
     LRFU,
     GDSF,
-    EvictionPolicy::ADAPTIVE,
+    ADAPTIVE,
     HAZARD,
 ];
 
 /// Those that the advisor of kvpool's bindings compares unless it is told otherwise.
-pub const ADVISED: &[EvictionPolicy] =
-    &[EvictionPolicy::LRU, EvictionPolicy::S3_FIFO, ARC, LFU_DA, EvictionPolicy::ADAPTIVE];
+pub const ADVISED: &[EvictionPolicy] = &[EvictionPolicy::LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE];
 
 /// The policy of a name.
 ///

@@ -20,8 +20,9 @@
 //!
 //! When not to use it: where sessions end and their blocks stay popular for nothing, as agents' do: their counts outlive them.
 
+use crate::ghosts::Ghosts;
 use crate::heap::BlockHeap;
-use kvpool_core::parts::{Ghosts, try_reserve};
+use kvpool_core::parts::try_reserve;
 use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Fractional bits of times, keys and logarithms.

@@ -5,13 +5,12 @@
 #[path = "../../kvpool/tests/common/counting.rs"]
 mod counting;
 
-use kvpool_core::evictor::{
-    Content, Policy, Release,
-    policies::{Adaptive, Recency, S3Fifo},
-};
+use kvpool_core::evictor::{Content, Policy, Recency, Release};
 use kvpool_core::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool_core::{BlockId, Closed, PoolError};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
+use kvpool_policies::{
+    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ,
+};
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {
     Ok(Box::new(policy?))

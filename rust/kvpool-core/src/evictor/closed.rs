@@ -89,7 +89,7 @@ impl Node {
 /// A policy as a prefix-closed evictor, with retention if it is asked for.
 ///
 /// ```
-/// use kvpool::evictor::policies::Recency;
+/// use kvpool::evictor::Recency;
 /// use kvpool::{BlockId, Candidate, Closed, Content, Evictor};
 /// let id = BlockId::new;
 /// let mut evictor = Closed::new(Recency::new(8)?, 8, None)?;

@@ -11,7 +11,7 @@
 //! the child until the parent is computed once more. The other policies keep such a chain closed, too.
 //!
 //! Cost: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has no memory of its own: its
-//! links are those of the blocks' records. When to use it: [`super::policies::Recency`].
+//! links are those of the blocks' records. When to use it: [`super::Recency`].
 
 use std::cmp::Reverse;
 

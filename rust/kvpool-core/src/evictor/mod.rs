@@ -4,16 +4,14 @@
 //!
 //! Most policies are a [`Policy`], an order with its history; [`Closed`] makes a prefix-closed evictor of any of them, with
 //! [`crate::retention`] if it is asked for. [`lru`] is an evictor of its own, closed by itself and the cheapest. An
-//! [`EvictionPolicy`] is one of them by name. The core has few, the crate `kvpool-policies` the others, and any crate can.
+//! [`EvictionPolicy`] is one of them by name. The core has LRU, the crate `kvpool-policies` the others, and any crate can.
 
 pub mod closed;
-pub(crate) mod ghosts;
 pub mod lru;
 mod names;
-pub mod policies;
 pub mod policy;
 mod ranks;
-pub(crate) mod slots;
+mod recency;
 
 use std::fmt;
 
@@ -24,6 +22,7 @@ pub use closed::Closed;
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Finish, Kept, Outlook, Policy, Release, Signal};
+pub use recency::Recency;
 
 /// A block that its last holder has released: cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

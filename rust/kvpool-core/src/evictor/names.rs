@@ -1,19 +1,12 @@
 //! `EvictionPolicy`: a policy that can be had by name.
 //!
-//! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has three, `kvpool-policies` the others and
-//! the list of all.
-//!
-//! | name | evicts first | cost per block |
-//! |---|---|---|
-//! | `lru` | least recently released; of one release the deepest of a chain | O(1) |
-//! | `s3-fifo` | of what came lately and was never used again; else the oldest not used lately | O(1) |
-//! | `adaptive` | by recency and frequency, weighed as a sample of the traffic says at the time | O(1) |
+//! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has `lru`, which evicts what was
+//! released least recently and of one release the deepest of a chain; `kvpool-policies` has the others and the list of all.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::policies::{Adaptive, Recency, S3Fifo};
-use super::{Closed, Evictor, LruEvictor, Policy};
+use super::{Closed, Evictor, LruEvictor, Policy, Recency};
 use crate::error::PoolError;
 use crate::retention::RetentionConfig;
 
@@ -23,7 +16,7 @@ type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor
 /// A policy by name. Two of the same name are the same policy: they compare, hash and print as their names do.
 ///
 /// ```
-/// use kvpool::{EvictionPolicy, PoolConfig, eviction_policy, evictor::policies::Recency};
+/// use kvpool::{EvictionPolicy, PoolConfig, eviction_policy, evictor::Recency};
 /// // Any order with a constructor is one, behind `Closed` and with retention if a pool has it.
 /// const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
 /// let config = PoolConfig { eviction: MINE, ..PoolConfig::default() };
@@ -61,10 +54,6 @@ impl EvictionPolicy {
         },
         ..eviction_policy!("lru", Recency::new)
     };
-    /// Three FIFO queues: see [`S3Fifo`].
-    pub const S3_FIFO: Self = eviction_policy!("s3-fifo", S3Fifo::new);
-    /// Chooses between recency and frequency for itself: see [`super::policies::adaptive`].
-    pub const ADAPTIVE: Self = eviction_policy!("adaptive", Adaptive::new);
 
     /// A policy of a name, with what makes its order alone, if it is one, and its evictor. Both take all their memory when they
     /// are made, and fail if there is none. [`crate::eviction_policy!`] is shorter.

@@ -340,7 +340,7 @@ fn scripted_pool() -> Vec<u8> {
 }
 
 fn scripted_vllm() -> Vec<u8> {
-    let mut pool = super::vllm::recorded(14, true, EvictionPolicy::S3_FIFO);
+    let mut pool = super::vllm::recorded(14, true, kvpool_policies::S3_FIFO);
     super::vllm::run(&mut pool, &script(174, 1));
     pool.take_journal().unwrap().image().unwrap()
 }

@@ -1,6 +1,6 @@
 //! Policies by name, in a journal's header.
 
-use kvpool::evictor::policies::Recency;
+use kvpool::evictor::Recency;
 use kvpool::{BlockPool, EvictionPolicy, PoolConfig, eviction_policy};
 use kvpool_journal::{Journal, JournalConfig, JournalError, JournalReader, Journaled};
 use kvpool_observe::{AdvisorConfig, WatchConfig};

@@ -31,7 +31,7 @@ impl Default for AdvisorConfig {
         Self {
             max_sampled_blocks: 16_384,
             sample_every: 1,
-            policies: vec![EvictionPolicy::LRU, EvictionPolicy::S3_FIFO, EvictionPolicy::ADAPTIVE],
+            policies: vec![EvictionPolicy::LRU, kvpool_policies::S3_FIFO, kvpool_policies::ADAPTIVE],
             max_tenants: 8,
             window: None,
             seed: 0,

@@ -8,8 +8,8 @@
 //! Costs: all operations O(1); 18 bytes per key, taken by [`KeyTable::grow`] alone.
 
 use kvpool::PoolError;
-use kvpool::parts::Slots;
 use kvpool::parts::try_reserve;
+use kvpool_policies::parts::Slots;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyTable {

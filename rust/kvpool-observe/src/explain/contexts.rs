@@ -10,8 +10,9 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use kvpool::parts::{Slots, try_reserve};
+use kvpool::parts::try_reserve;
 use kvpool::{ExtraKeys, PoolError};
+use kvpool_policies::parts::Slots;
 
 use super::reason::MissReason;
 

@@ -12,12 +12,11 @@ mod models;
 mod parts;
 mod random;
 
-use kvpool_core::evictor::{
-    Content, Policy,
-    policies::{Adaptive, Recency, S3Fifo},
-};
+use kvpool_core::evictor::{Content, Policy, Recency};
 use kvpool_core::{BlockId, PoolError};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
+use kvpool_policies::{
+    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ,
+};
 
 fn id(block: u32) -> BlockId {
     BlockId::new(block)

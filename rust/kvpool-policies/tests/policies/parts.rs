@@ -1,6 +1,7 @@
 //! Ghosts, against vectors.
 
-use kvpool_core::parts::{BlockLists, Ghosts};
+use kvpool_core::parts::BlockLists;
+use kvpool_policies::parts::Ghosts;
 use proptest::prelude::*;
 
 /// Queues of (key, value), oldest first.

@@ -14,12 +14,9 @@ use std::{path::PathBuf, time::Instant};
 
 use kvpool::{
     PoolError,
-    evictor::{
-        Policy,
-        policies::{Recency, S3Fifo},
-    },
+    evictor::{Policy, Recency},
 };
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ};
 use kvpool_replay::{
     error::TraceError,
     reader::ReadOptions,

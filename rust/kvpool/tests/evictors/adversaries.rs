@@ -165,7 +165,7 @@ fn stagnates(policy: EvictionPolicy) -> bool {
 /// Policies that keep what was used again through a flood of what is used once.
 fn resists_scans(policy: EvictionPolicy) -> bool {
     use kvpool_policies::{ARC, GDSF, LFU, LFU_DA, SIEVE, TWO_Q};
-    [LFU, LFU_DA, SIEVE, EvictionPolicy::S3_FIFO, ARC, TWO_Q, GDSF].contains(&policy)
+    [LFU, LFU_DA, SIEVE, kvpool_policies::S3_FIFO, ARC, TWO_Q, GDSF].contains(&policy)
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_loop_that_shrinks_is_kept() {
         let [_, first, later] = phases else { panic!() };
         // `adaptive` was the best of the large loop, by sending new blocks away first: it takes a while to see that it is over.
         let (least, least_later) =
-            if policy == EvictionPolicy::ADAPTIVE { (25.0, 90.0) } else { (50.0, 99.0) };
+            if policy == kvpool_policies::ADAPTIVE { (25.0, 90.0) } else { (50.0, 99.0) };
         assert!(first.hits > least && later.hits > least_later, "{policy:?}: {first:?}, {later:?}");
     });
 }

@@ -24,7 +24,7 @@ mod world;
 
 use std::sync::{Arc, OnceLock};
 
-use kvpool::evictor::policies::Recency;
+use kvpool::evictor::Recency;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, ChainLink, Closed, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor,

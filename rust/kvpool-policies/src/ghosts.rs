@@ -9,11 +9,12 @@
 //! Costs: push, take, trim (per key) O(1); 23 bytes per ghost and those of `V`, taken at once. Nobody can choose keys that
 //! collide (`slots`).
 
-use super::slots::Slots;
-use crate::block::{BlockId, MAX_BLOCKS};
-use crate::block_lists::BlockLists;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::try_reserve;
+use crate::slots::Slots;
+use kvpool_core::parts::BlockLists;
+use kvpool_core::parts::ensure;
+use kvpool_core::parts::try_reserve;
+use kvpool_core::{BlockId, MAX_BLOCKS};
+use kvpool_core::{InvariantViolation, PoolError};
 
 /// The list of the numbers that no ghost has; queue `q` is list `q + 1`.
 const UNUSED: usize = 0;
@@ -21,7 +22,7 @@ const UNUSED: usize = 0;
 /// A bounded memory of keys in queues.
 ///
 /// ```
-/// use kvpool::parts::Ghosts;
+/// use kvpool_policies::parts::Ghosts;
 /// let mut ghosts = Ghosts::new(2, 3)?;
 /// for key in [10, 11, 12] {
 ///     ghosts.push(0, key, ());
@@ -33,7 +34,7 @@ const UNUSED: usize = 0;
 /// assert_eq!(ghosts.take(12), Some((0, ())));
 /// ghosts.trim(0, 0);
 /// assert_eq!((ghosts.find(13), ghosts.find(10)), (None, Some((1, ()))));
-/// # Ok::<(), kvpool::PoolError>(())
+/// # Ok::<(), kvpool_core::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ghosts<V = ()> {

@@ -18,7 +18,8 @@
 //! Costs: O(1): 36 pairs per chunk, of which there are 64 per capacity.
 
 use super::mode::Mode;
-use crate::error::{InvariantViolation, ensure};
+use kvpool_core::InvariantViolation;
+use kvpool_core::parts::ensure;
 
 /// Modes that there are.
 pub(super) const MODES: usize = Mode::ALL.len();
@@ -62,7 +63,7 @@ impl Sums {
 /// The choice among [`Mode::ALL`].
 ///
 /// ```
-/// use kvpool::evictor::policies::adaptive::Choice;
+/// use kvpool_policies::adaptive::Choice;
 /// let mut choice = Choice::default();
 /// assert_eq!(choice.mode(), 0);
 /// // Of 16 references mode 2 hits one more than LRU does, all the time.

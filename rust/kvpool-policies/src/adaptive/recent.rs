@@ -1,7 +1,7 @@
 //! `Recent`: the keys of the last so many evictions, and how often each had been used.
 //!
 //! Owns: a ring with a place per eviction, and a table that finds keys in it. A key that is taken leaves a gap: what is
-//! remembered is an age in evictions, not a number of keys as in [`crate::parts::Ghosts`], where keys live on in the room
+//! remembered is an age in evictions, not a number of keys as in [`crate::ghosts::Ghosts`], where keys live on in the room
 //! of those that were taken. Nothing is lost before its time: one lost ghost in the middle of a chain makes the next prefix end
 //! there.
 //!
@@ -9,9 +9,10 @@
 //!
 //! Costs: all operations O(1); 15 bytes per eviction remembered, taken by [`Recent::reserve`] alone.
 
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::evictor::slots::Slots;
-use crate::list::try_reserve;
+use crate::slots::Slots;
+use kvpool_core::parts::ensure;
+use kvpool_core::parts::try_reserve;
+use kvpool_core::{InvariantViolation, PoolError};
 
 /// The most evictions that are remembered.
 const MOST: usize = 1 << 31;

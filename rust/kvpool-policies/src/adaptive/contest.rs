@@ -13,8 +13,9 @@
 use super::choice::{Choice, MODES};
 use super::mode::Mode;
 use super::shadow::{Sampled, Shadow};
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::try_reserve;
+use kvpool_core::parts::ensure;
+use kvpool_core::parts::try_reserve;
+use kvpool_core::{InvariantViolation, PoolError};
 
 /// One of so many keys is sampled at most.
 const RATE: usize = 8;

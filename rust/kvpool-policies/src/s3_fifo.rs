@@ -15,12 +15,13 @@
 //! When not to use it: at 5 to 20 % of a chat workload LRU and ARC hit 4 points more, for small is too short for the time
 //! between two turns.
 
-use crate::block::BlockId;
-use crate::block_lists::BlockLists;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::evictor::ghosts::Ghosts;
-use crate::evictor::policy::{Content, Policy};
-use crate::list::try_reserve;
+use crate::ghosts::Ghosts;
+use kvpool_core::BlockId;
+use kvpool_core::parts::BlockLists;
+use kvpool_core::parts::ensure;
+use kvpool_core::parts::try_reserve;
+use kvpool_core::{Content, Policy};
+use kvpool_core::{InvariantViolation, PoolError};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;

@@ -15,10 +15,11 @@
 //! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
 
 use super::{Adaptive, Mode};
-use crate::block::{BlockId, NULL_BLOCK};
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::evictor::policy::{Content, Policy, Release};
-use crate::evictor::slots::Slots;
+use crate::slots::Slots;
+use kvpool_core::parts::ensure;
+use kvpool_core::{BlockId, NULL_BLOCK};
+use kvpool_core::{Content, Policy, Release};
+use kvpool_core::{InvariantViolation, PoolError};
 
 /// A released block whose key is in the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use crate::error::PoolError;
-use crate::list::try_reserve;
+use kvpool_core::PoolError;
+use kvpool_core::parts::try_reserve;
 
 /// An empty slot.
 const EMPTY: u32 = 0;
