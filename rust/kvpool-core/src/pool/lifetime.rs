@@ -279,7 +279,9 @@ impl BlockPool {
             }
             self.order.forget(block);
             if references == 0 {
-                self.free_parked(block)?;
+                // It is on no list: a list that has it is broken.
+                let freed = self.allocator.free(&mut self.records, block);
+                self.sound(freed)?;
             }
         }
         if relink {
@@ -335,14 +337,6 @@ impl BlockPool {
             }
         }
         false
-    }
-
-    /// Puts a parked block on the free list.
-    #[inline]
-    pub(super) fn free_parked(&mut self, block: BlockId) -> Result<(), PoolError> {
-        // It is on no list: a list that has it is broken.
-        let freed = self.allocator.free(&mut self.records, block);
-        self.sound(freed)
     }
 
     /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
@@ -538,7 +532,8 @@ impl BlockPool {
             self.unregister(block, RemovalCause::Dropped);
             dropped += 1;
             if idle {
-                self.free_parked(block)?;
+                let freed = self.allocator.free(&mut self.records, block);
+                self.sound(freed)?;
             }
         }
         self.tell_changed(blocks);
@@ -590,7 +585,8 @@ impl BlockPool {
             if !pinned && behind {
                 self.free_behind(block)?;
             } else if !pinned {
-                self.free_parked(block)?;
+                let freed = self.allocator.free(&mut self.records, block);
+                self.sound(freed)?;
             }
         }
         if self.order.len() > 0 {

@@ -53,7 +53,8 @@ impl BlockPool {
         self.sound(released)?;
         // What is freed last is handed out first.
         for &victim in victims.iter().rev() {
-            self.free_parked(victim)?;
+            let freed = self.allocator.free(&mut self.records, victim);
+            self.sound(freed)?;
         }
         self.tell_changed(&victims);
         Ok(victims)
