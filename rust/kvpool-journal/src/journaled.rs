@@ -21,7 +21,7 @@ use kvpool::{
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
 use kvpool_record::{
-    Check, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
+    Check, Filled, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
     SteadyAppend, VllmOperation,
 };
 use kvpool_vllm::{Pool, VllmError};
@@ -71,7 +71,7 @@ pub trait Operation<S: Recordable>: Sized {
 
     /// Of an append that has run: all that its record says, if it is a steady one. Then its record need not be made.
     #[must_use]
-    fn steady(_: &Self::Before, _: &S, _: &Journal, _: &Self::Answer) -> Option<SteadyAppend> {
+    fn steady(_: &Self::Before, _: &S, _: &Journal, _: &Self::Answer) -> Option<(SteadyAppend, Filled)> {
         None
     }
 
@@ -169,7 +169,8 @@ impl<S: Recordable> Journaled<S> {
         let before = operation.before(subject, journal);
         let answer = operation.run(subject);
         let (check, steady) = (Check::of(&answer), O::steady(&before, subject, journal, &answer));
-        let repeated = steady.and_then(|append| journal.repeat(append, check));
+        let steady = steady.as_ref().map(|(append, filled)| (*append, filled));
+        let repeated = steady.and_then(|(append, filled)| journal.repeat(append, filled, check));
         let digest_is_due = repeated.unwrap_or_else(|| {
             let record = O::record(before, subject, journal, &answer);
             record.is_some_and(|record| journal.record_as(&record, check, steady))

@@ -68,13 +68,6 @@ pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     }
 }
 
-/// What an encoded record has before its check, which is its end: a varint of seven bits per byte.
-pub(crate) fn before_check(record: &[u8], check: u32) -> &[u8] {
-    let bits = u32::BITS - check.leading_zeros();
-    let bytes = bits.div_ceil(7).max(1) as usize;
-    &record[..record.len().saturating_sub(bytes)]
-}
-
 /// Ends a frame: its length and checksum, and how many operations it has, are filled in.
 pub(crate) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
     frame[PREFIX - 4..PREFIX].copy_from_slice(&operations.to_le_bytes());

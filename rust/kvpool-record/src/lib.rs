@@ -48,7 +48,7 @@ pub use operation::{
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
 pub use source::{JournalFile, JournalSource};
-pub use steady::SteadyAppend;
+pub use steady::{Filled, SteadyAppend};
 pub use vllm::VllmOperation;
 pub use writer::{Flush, QUEUE_BYTES};
 
@@ -130,7 +130,7 @@ pub struct Journal {
     known: HashMap<ContentKey, usize>,
     /// The slots of the batch that was recorded last.
     rows: Vec<usize>,
-    /// The last append that fills nothing.
+    /// What the last steady append began with.
     steady: Encoded,
 }
 
@@ -280,7 +280,7 @@ impl Journal {
         &mut self,
         operation: &impl Serialize,
         check: u32,
-        steady: Option<SteadyAppend>,
+        steady: Option<(SteadyAppend, &Filled)>,
     ) -> bool {
         if self.sink.error().is_some() {
             return false;
@@ -288,15 +288,20 @@ impl Journal {
         self.open();
         let before = self.payload.len();
         frame::push(&mut self.payload, &Entry::Operation(operation, check));
-        if let Some(append) = steady {
-            self.steady.note(append, &self.payload[before..], check);
+        if let Some((append, filled)) = steady {
+            let end = self.payload.len();
+            self.push_end(filled, check);
+            let length = self.payload.len() - end;
+            self.payload.truncate(end);
+            self.steady.note(append, &self.payload[before..end.saturating_sub(length).max(before)]);
         }
         self.count()
     }
 
-    /// Records an append that is as the last one of its kind, but for its check. `None` if there is none like it: nothing is recorded.
+    /// Records an append that is as the last one of its kind, but for what it filled and its check. `None` if there is none like it:
+    /// nothing is recorded.
     #[inline]
-    pub fn repeat(&mut self, append: SteadyAppend, check: u32) -> Option<bool> {
+    pub fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
         if self.sink.error().is_some() {
             return Some(false);
         }
@@ -305,8 +310,14 @@ impl Journal {
         }
         self.open();
         self.payload.extend_from_slice(self.steady.bytes());
-        frame::push(&mut self.payload, &check);
+        self.push_end(filled, check);
         Some(self.count())
+    }
+
+    /// What the record of an append ends with.
+    #[inline]
+    fn push_end(&mut self, Filled { keys, fingerprints }: &Filled, check: u32) {
+        frame::push(&mut self.payload, &(keys, fingerprints, check));
     }
 
     /// Whether a batch is the one that was recorded last.

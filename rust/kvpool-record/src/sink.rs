@@ -33,7 +33,7 @@ impl Sink {
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
-                // It takes the memory of the last one that it drives out: a full ring asks for none, and touches no new page.
+                // The next one gets the memory of the last one that this drives out: a full ring asks for none, and touches no new page.
                 let mut place = Vec::new();
                 while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()
@@ -41,14 +41,16 @@ impl Sink {
                     *bytes -= oldest.len();
                     place = oldest;
                 }
-                if place.capacity() / 2 > frame.len() {
-                    place = Vec::new();
-                }
                 place.clear();
-                place.extend_from_slice(frame);
+                if frame.capacity() / 2 > frame.len() {
+                    // Most of its memory is not needed here.
+                    place = frame.clone();
+                    frame.clear();
+                } else {
+                    std::mem::swap(frame, &mut place);
+                }
                 *bytes += place.len();
                 frames.push_back(place);
-                frame.clear();
             }
             Self::Writer(writer) => writer.write(frame),
         }

@@ -1,14 +1,24 @@
-//! Appends that are as the one before, byte by byte: most steps of a decode.
+//! Appends that are as the one before but for what they fill: most steps of a decode.
 //!
-//! Owns: which append that is, and its bytes. A record that says no more than [`SteadyAppend`] need not be made and encoded again.
+//! Owns: which append that is, and the bytes that all of them begin with. A record that says no more than [`SteadyAppend`] and [`Filled`]
+//! need not be made and encoded again.
 //!
-//! Invariant: the bytes are those of a record of the batch before, with nothing filled, whose arguments are the ones kept here.
+//! Invariant: the bytes are those of a record of the batch before, up to what it filled, whose arguments are the ones kept here.
 
 use kvpool::{Computed, Covered, Rows};
 
-use crate::frame;
+use crate::Keys;
 
-/// An append of a token to each row of the batch before, which fills no block: all that its record says.
+/// The keys and fingerprints of blocks that an append filled, row by row: what its record ends with, but for its check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// The first eight bytes of their digests.
+    pub keys: Keys,
+    /// Those of their fingerprints, where hits are verified.
+    pub fingerprints: Keys,
+}
+
+/// An append of a token to each row of the batch before: all that its record says, but for what it fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyAppend {
     tokens: usize,
@@ -39,7 +49,7 @@ impl SteadyAppend {
     }
 }
 
-/// The last one, encoded but for its check.
+/// The last one, encoded up to what it filled.
 #[derive(Debug, Default)]
 pub(crate) struct Encoded {
     append: Option<SteadyAppend>,
@@ -47,10 +57,10 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// Keeps an append whose record, with its check at the end, is `record`.
-    pub(crate) fn note(&mut self, append: SteadyAppend, record: &[u8], check: u32) {
+    /// Keeps an append whose record begins with `beginning`.
+    pub(crate) fn note(&mut self, append: SteadyAppend, beginning: &[u8]) {
         self.bytes.clear();
-        self.bytes.extend_from_slice(frame::before_check(record, check));
+        self.bytes.extend_from_slice(beginning);
         self.append = Some(append);
     }
 
@@ -60,7 +70,7 @@ impl Encoded {
         self.append == Some(append)
     }
 
-    /// Its record before its check.
+    /// What its record begins with.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }

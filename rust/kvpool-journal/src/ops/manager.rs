@@ -10,7 +10,7 @@ use kvpool::{
 };
 use kvpool_observe::{EventBatch, ManagerWatch};
 use kvpool_record::{
-    Ids, Journal, Keys, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows, SteadyAppend,
+    Filled, Ids, Journal, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows, SteadyAppend,
 };
 
 use super::operations;
@@ -173,27 +173,19 @@ operations! { CacheManager, Answer, ManagerOperation;
         |manager| manager.resize(num_blocks), |_, _| ManagerOperation::Resize { num_blocks };
 }
 
-/// The keys and fingerprints of blocks that an operation filled.
-#[derive(Default)]
-pub(super) struct Filled {
-    pub(super) keys: Keys,
-    pub(super) fingerprints: Keys,
+/// Notes the blocks of a chain behind the first `before`.
+fn add(filled: &mut Filled, cursor: &HashCursor, before: usize) {
+    let chain = cursor.chain();
+    chain.hashes().iter().skip(before).for_each(|hash| filled.keys.push(hash.key()));
+    chain.fingerprints().iter().skip(before).for_each(|&whole| filled.fingerprints.push(whole as u64));
 }
 
-impl Filled {
-    /// Notes the blocks of a chain behind the first `before`.
-    fn add(&mut self, cursor: &HashCursor, before: usize) {
-        let chain = cursor.chain();
-        chain.hashes().iter().skip(before).for_each(|hash| self.keys.push(hash.key()));
-        chain.fingerprints().iter().skip(before).for_each(|&whole| self.fingerprints.push(whole as u64));
-    }
-
-    /// Notes the blocks that the last `tokens` tokens filled.
-    pub(super) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
-        if fills(cursor, tokens) {
-            let before = cursor.num_tokens().saturating_sub(tokens);
-            self.add(cursor, before / cursor.chain().block_size());
-        }
+/// Notes the blocks that the last `tokens` tokens filled.
+#[inline]
+pub(super) fn add_last(filled: &mut Filled, cursor: &HashCursor, tokens: usize) {
+    if fills(cursor, tokens) {
+        let before = cursor.num_tokens().saturating_sub(tokens);
+        add(filled, cursor, before / cursor.chain().block_size());
     }
 }
 
@@ -207,7 +199,7 @@ fn fills(cursor: &HashCursor, tokens: usize) -> bool {
 /// Those of a whole chain.
 pub(super) fn whole(cursor: &HashCursor) -> Rehashed {
     let mut filled = Filled::default();
-    filled.add(cursor, 0);
+    add(&mut filled, cursor, 0);
     (filled.keys, filled.fingerprints)
 }
 
@@ -301,11 +293,17 @@ impl Operation<CacheManager> for Append<'_> {
         manager: &CacheManager,
         journal: &Journal,
         answer: &Self::Answer,
-    ) -> Option<SteadyAppend> {
+    ) -> Option<(SteadyAppend, Filled)> {
         let append = SteadyAppend::of(&before.rows).filter(|_| answer.is_ok())?;
         let slots = manager.batch_slots();
-        let fills_none = |&slot: &usize| manager.cursor_at(slot).is_some_and(|cursor| !fills(cursor, 1));
-        (journal.is_batch(slots) && slots.iter().all(fills_none)).then_some(append)
+        if !journal.is_batch(slots) {
+            return None;
+        }
+        let mut filled = Filled::default();
+        for &slot in slots {
+            add_last(&mut filled, manager.cursor_at(slot)?, 1);
+        }
+        Some((append, filled))
     }
 
     fn record(
@@ -320,7 +318,7 @@ impl Operation<CacheManager> for Append<'_> {
                 let ends = offsets.get(row..row + 2);
                 let tokens = ends.map_or(1, |ends| ends[1] - ends[0]);
                 if let Some(cursor) = manager.cursor_at(slot) {
-                    filled.add_last(cursor, tokens);
+                    add_last(&mut filled, cursor, tokens);
                 }
             }
         }
@@ -375,7 +373,7 @@ impl Operation<CacheManager> for AppendTokens<'_> {
         if answer.is_ok()
             && let Ok(cursor) = manager.cursor(request)
         {
-            filled.add_last(cursor, tokens);
+            add_last(&mut filled, cursor, tokens);
         }
         let Filled { keys: filled, fingerprints } = filled;
         let request = name(manager, request);

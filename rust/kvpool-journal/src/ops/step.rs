@@ -1,9 +1,9 @@
 //! The operation that commits a planned step. What is planned is told before it runs; what its appends fill, behind it.
 
 use kvpool::{CacheManager, ManagerError, PlannedOperation, StepOutcome, StepPlan};
-use kvpool_record::{Journal, Keys, ManagerOperation, Name, OptionsRecord, Planned};
+use kvpool_record::{Filled, Journal, Keys, ManagerOperation, Name, OptionsRecord, Planned};
 
-use super::manager::{Filled, name, recorded, whole};
+use super::manager::{add_last, name, recorded, whole};
 use crate::Operation;
 
 /// [`CacheManager::commit_step`].
@@ -70,7 +70,7 @@ impl Operation<CacheManager> for CommitStep<'_> {
                 && let Some(cursor) = manager.cursor_at(*slot as usize)
             {
                 let mut new = Filled::default();
-                new.add_last(cursor, *tokens);
+                add_last(&mut new, cursor, *tokens);
                 (*filled, *fingerprints) = (new.keys, new.fingerprints);
             }
         }
