@@ -68,6 +68,26 @@ pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     }
 }
 
+/// Adds a number as [`push`] would: seven bits per byte, the lowest first.
+#[inline]
+pub(crate) fn push_number(frame: &mut Vec<u8>, mut number: usize) {
+    while number >= 0x80 {
+        frame.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    frame.push(number as u8);
+}
+
+/// Adds a byte string as [`push`] would.
+#[inline]
+pub(crate) fn push_bytes(frame: &mut Vec<u8>, bytes: &[u8]) {
+    push_number(frame, bytes.len());
+    // Most are empty: not worth a call of memcpy.
+    if !bytes.is_empty() {
+        frame.extend_from_slice(bytes);
+    }
+}
+
 /// Ends a frame: its length and checksum, and how many operations it has, are filled in.
 pub(crate) fn seal(frame: &mut [u8], operations: u32) -> &[u8] {
     frame[PREFIX - 4..PREFIX].copy_from_slice(&operations.to_le_bytes());
@@ -331,5 +351,30 @@ impl<O> Records<'_, O> {
     const fn stop(&mut self) {
         (self.at, self.number, self.end) = (usize::MAX, self.last, self.last);
         self.frames.at = self.frames.source.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{push, push_bytes, push_number};
+    use crate::Keys;
+
+    #[test]
+    fn numbers_and_byte_strings_are_those_of_postcard() {
+        let numbers =
+            (0..64).flat_map(|bit| [(1_usize << bit) - 1, 1 << bit, (1 << bit) + 1]).chain([usize::MAX]);
+        for number in numbers {
+            let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+            push_number(&mut mine, number);
+            push(&mut theirs, &number);
+            assert_eq!(mine, theirs, "{number}");
+        }
+        for blocks in [0, 1, 15, 16, 17, 3000] {
+            let keys = Keys::pack(&(0..blocks).map(|key| key * key).collect::<Vec<_>>());
+            let (mut mine, mut theirs) = (Vec::new(), Vec::new());
+            push_bytes(&mut mine, keys.as_bytes());
+            push(&mut theirs, &keys);
+            assert_eq!(mine, theirs, "{blocks}");
+        }
     }
 }

@@ -317,7 +317,10 @@ impl Journal {
     /// What the record of an append ends with.
     #[inline]
     fn push_end(&mut self, Filled { keys, fingerprints }: &Filled, check: u32) {
-        frame::push(&mut self.payload, &(keys, fingerprints, check));
+        self.payload.reserve(32); // of most of them all
+        frame::push_bytes(&mut self.payload, keys.as_bytes());
+        frame::push_bytes(&mut self.payload, fingerprints.as_bytes());
+        frame::push_number(&mut self.payload, check as usize);
     }
 
     /// Whether a batch is the one that was recorded last.

@@ -16,11 +16,13 @@ pub type Keys = Packed<8>;
 
 impl<const N: usize> Packed<N> {
     fn of(items: impl ExactSizeIterator<Item = [u8; N]>) -> Self {
-        let mut bytes = vec![0; items.len() * N];
-        for (place, item) in bytes.chunks_exact_mut(N).zip(items) {
-            place.copy_from_slice(&item);
-        }
-        Self(bytes)
+        Self(items.collect::<Vec<_>>().into_flattened())
+    }
+
+    /// All of them.
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// How many there are.
