@@ -24,7 +24,8 @@
 //!
 //! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
 //! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, 0.8 us per class seen.
-//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too.
+//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to as much again, for they
+//! remember four times as much for each block.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
 //! hits the same.
@@ -190,13 +191,13 @@ impl Hazard {
     /// Of a content that comes in: what is remembered of it, or of its neighbour in the chain.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
-            let near = |&(depth, _): &(u32, Ghost)| content.depth.abs_diff(depth) < EVERY;
-            return self.found.filter(near).map(|(_, ghost)| ghost);
+            let holds = |&(depth, ghost): &(u32, Ghost)| ghost.holds_for(depth, content);
+            return self.found.filter(holds).map(|(_, ghost)| ghost);
         }
         let ghost = self.memory.take(content.key);
         self.found = ghost.map(|ghost| (content.depth, ghost));
         if let Some(ghost) = ghost {
-            self.table.event(ghost.class, age::bin(self.clock.age(ghost.stamp)), EVERY);
+            self.table.event(ghost.class(), age::bin(self.clock.age(ghost.stamp)), EVERY);
         }
         ghost
     }
@@ -221,7 +222,7 @@ impl Hazard {
         let step = (self.memory.len() / SAMPLE).max(1);
         for ghost in (turn % step..self.memory.len()).step_by(step).filter_map(|place| self.memory.at(place))
         {
-            self.table.wait(ghost.class, age::bin(self.clock.age(ghost.stamp)), step as u32 * EVERY);
+            self.table.wait(ghost.class(), age::bin(self.clock.age(ghost.stamp)), step as u32 * EVERY);
         }
         self.table.learn();
         self.tails.change_all();
@@ -281,9 +282,9 @@ impl Policy for Hazard {
         if self.clock.admit(self.capacity()) {
             self.restart();
         }
-        let history = self
-            .remembered(content)
-            .map_or(History::NEW, |ghost| History::of_class(ghost.class).again(self.clock.age(ghost.stamp)));
+        let history = self.remembered(content).map_or(History::NEW, |ghost| {
+            History::of_class(ghost.class()).again(self.clock.age(ghost.stamp))
+        });
         if let Some(state) = self.states.get_mut(block.index()) {
             *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
         }
@@ -381,10 +382,8 @@ impl Policy for Hazard {
         if let Some(&State { class, stamp, .. }) = self.states.get(block.index()) {
             let class = class::learned(class);
             self.gone = (block, class, self.clock.age(stamp));
-            if content.depth.is_multiple_of(EVERY)
-                && let Some(lost) = self.memory.push(content.key, class, stamp, self.clock.now())
-            {
-                self.table.lose(lost.class, age::bin(self.clock.age(lost.stamp)), EVERY);
+            if let Some(lost) = self.memory.push(content, class, stamp, self.clock.now()) {
+                self.table.lose(lost.class(), age::bin(self.clock.age(lost.stamp)), EVERY);
             }
         }
         self.forget(block);

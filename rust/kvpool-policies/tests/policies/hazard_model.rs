@@ -48,6 +48,8 @@ struct Ghost {
     mark: u16,
     class: u16,
     stamp: u32,
+    /// Of those one, two and three behind it: the rest of the key by 3, if they went right before.
+    behind: [Option<u64>; 3],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -75,6 +77,8 @@ pub(crate) struct Model {
     parts: u64,
     victims: u32,
     found: Option<(u32, Ghost)>,
+    /// Evicted one after the other, from the far end, since the last that is remembered.
+    passed: Vec<Content>,
     release: (u16, bool, Option<u16>),
     releases: u64,
     learned_at: u64,
@@ -176,6 +180,7 @@ impl Model {
 
     fn restart(&mut self) {
         self.ghosts.fill(None);
+        self.passed.clear();
         (self.seen, self.learned, self.found, self.victims) = (Seen::default(), Seen::default(), None, 0);
         (self.all, self.worths) = (None, HashMap::new());
         let now = self.now;
@@ -234,9 +239,12 @@ impl Model {
     pub(crate) fn grow(&mut self, num_blocks: usize) {
         let unknown = self.unknown();
         self.known.resize(num_blocks.max(self.known.len()), unknown);
-        let buckets = (self.capacity() / 8 * 7).div_ceil(8).max(1);
+        let ghosts = self.capacity() / 8 * 7;
+        let ghosts = if ghosts < 57_344 { (4 * ghosts).min(57_344) } else { ghosts };
+        let buckets = ghosts.div_ceil(8).max(1);
         if 8 * buckets > self.ghosts.len() {
             self.ghosts = vec![None; 8 * buckets];
+            self.passed.clear();
         }
     }
 
@@ -283,7 +291,11 @@ impl Model {
             self.found = ghost.map(|ghost| (content.depth, ghost));
             ghost
         } else {
-            self.found.filter(|(depth, _)| depth.abs_diff(content.depth) < EVERY).map(|(_, ghost)| ghost)
+            let holds = |&(depth, ghost): &(u32, Ghost)| match content.depth.checked_sub(depth) {
+                None => depth - content.depth < EVERY,
+                Some(behind) => behind < EVERY && ghost.behind[behind as usize - 1] == Some(content.key % 3),
+            };
+            self.found.filter(holds).map(|(_, ghost)| ghost)
         };
         let mut known = self.unknown();
         if let Some(ghost) = ghost {
@@ -430,8 +442,14 @@ impl Model {
 
     pub(crate) fn evicted(&mut self, block: BlockId, content: Content) {
         let Known { class, stamp, .. } = *self.of(block);
+        if self.passed.last().is_some_and(|last| last.depth != content.depth + 1) {
+            self.passed.clear();
+        }
         if content.depth.is_multiple_of(EVERY) {
             let (bucket, mark) = self.place(content.key);
+            let mut behind = [None; 3];
+            let keys = self.passed.drain(..).rev().map(|one| Some(one.key % 3));
+            behind.iter_mut().zip(keys).for_each(|(behind, key)| *behind = key);
             let now = self.now;
             let places = &mut self.ghosts[8 * bucket..8 * bucket + 8];
             let same = places.iter().position(|ghost| ghost.is_some_and(|ghost| ghost.mark == mark));
@@ -440,11 +458,14 @@ impl Model {
             let oldest =
                 places.iter().position(|ghost| ghost.map(|ghost| now.wrapping_sub(ghost.stamp)) == oldest);
             let at = same.or(free).or(oldest).unwrap();
-            let lost = places[at].replace(Ghost { bucket, mark, class, stamp });
+            let lost = places[at].replace(Ghost { bucket, mark, class, stamp, behind });
             if let Some(lost) = lost.filter(|_| same.is_none()) {
                 let bin = bin(self.age(lost.stamp));
                 Self::count(&mut self.seen.lost, lost.class, bin, EVERY);
             }
+        }
+        if !content.depth.is_multiple_of(EVERY) {
+            self.passed.push(content);
         }
         let gone = (block, class, self.age(stamp));
         self.forget(block);
