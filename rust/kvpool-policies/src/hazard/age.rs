@@ -20,7 +20,7 @@ const SECONDS: [u32; BINS] = [
 ];
 
 /// Where a bin begins, in ticks.
-const fn start(bin: usize) -> u32 {
+pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 

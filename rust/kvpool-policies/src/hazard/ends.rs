@@ -10,7 +10,6 @@
 //! Costs: two lookups of worths, O(1).
 
 use super::State;
-use super::age;
 use super::clock::Clock;
 use super::table::Table;
 use kvpool_core::BlockId;
@@ -35,7 +34,7 @@ impl Ends<'_> {
     pub(super) fn least(self, class: u16) -> Option<(u64, BlockId)> {
         let rank = |block: BlockId, more: bool| {
             let age = self.clock.age(self.states.get(block.index())?.stamp);
-            let worth = self.table.worth(class, age::bin(age));
+            let worth = self.table.worth_at(class, age);
             let worth = if more { worth.saturating_add(worth / NEWER) } else { worth };
             Some((u64::from(worth) << 32 | u64::from(u32::MAX - age), block))
         };
@@ -48,7 +47,7 @@ impl Ends<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::UNKNOWN;
+    use super::super::{UNKNOWN, age};
     use super::*;
 
     #[test]

@@ -23,7 +23,7 @@
 //! `docs/eviction-study.md`.
 //!
 //! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
-//! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, 0.8 us per class seen.
+//! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, which is O(classes seen).
 //! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to as much again, for they
 //! remember four times as much for each block.
 //!
@@ -394,7 +394,7 @@ impl Policy for Hazard {
         if block.is_null() || gone != block {
             return None;
         }
-        let worth = self.table.worth(class, age::bin(age));
+        let worth = self.table.worth_at(class, age);
         let kept = (worth > 0).then(|| self.clock.kept(table::WORTH / f64::from(worth)));
         Some(Outlook::new(class::numbered(class, self.clock.is_told()), kept, class::words))
     }

@@ -203,12 +203,12 @@ impl Model {
                 hazard = of(&own, hazard);
             }
             comes[bin] = (lives * hazard) >> 24;
-            held[bin] = ((lives - comes[bin] / 2) * width(bin)) >> 18;
+            held[bin] = (((lives - comes[bin] / 2) * width(bin)) >> 18).max(1);
             lives -= comes[bin];
         }
         std::array::from_fn(|from| {
             let horizons = (from..28)
-                .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>().max(1)));
+                .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
             // The first of the best.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
@@ -230,6 +230,15 @@ impl Model {
         let worths = self.worths(class);
         self.worths.insert(class, worths);
         worths[bin]
+    }
+
+    /// Between the beginnings of two bins in proportion, but no less than half of the first.
+    fn worth_at(&mut self, class: u16, age: u32) -> u64 {
+        let bin = bin(age);
+        let (from, to) = (self.worth(class, bin), self.worth(class, (bin + 1).min(27)));
+        let to = to.max(from / 2);
+        let past = u64::from(age - STARTS[bin] * TICKS).min(width(bin));
+        (from * (width(bin) - past) + to * past) / width(bin)
     }
 
     fn count(counts: &mut Counts, class: u16, bin: usize, blocks: u32) {
@@ -411,7 +420,7 @@ impl Model {
         }
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
-            let worth = self.worth(class, bin(age));
+            let worth = self.worth_at(class, age);
             // It has to be worth less by a quarter.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
@@ -480,7 +489,7 @@ impl Model {
     /// The class of the last victim, and the time per hit.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
-        let (worth, ticks) = (self.worth(class, bin(age)), if self.told.is_some() { 16.0 } else { 256.0 });
+        let (worth, ticks) = (self.worth_at(class, age), if self.told.is_some() { 16.0 } else { 256.0 });
         let kept = (worth > 0).then(|| (4_294_967_296.0 / worth as f64 / ticks) as f32);
         Some((if self.told.is_some() { class } else { class + 0x8000 }, kept))
     }
