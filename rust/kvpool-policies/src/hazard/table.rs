@@ -17,7 +17,7 @@
 //!
 //! Costs: an event one addition. [`Table::learn`] O(classes seen x bins). 16 bytes per class and bin.
 
-use super::age::{BINS, bin, start, width};
+use super::age::{BINS, LOG_WIDTHS, bin, start, width};
 use super::class::{CLASSES, FAMILIES, family};
 use kvpool_core::PoolError;
 use kvpool_core::parts::try_reserve;
@@ -130,11 +130,10 @@ impl Table {
     pub(super) fn worth_at(&self, class: u16, age: u32) -> u32 {
         let bin = bin(age);
         let worths = &self.classes[usize::from(class)].worth;
-        let (from, to) = (u64::from(worths[bin]), u64::from(worths[(bin + 1).min(BINS - 1)]));
-        let to = to.max(from / 2);
-        let (whole, past) = (u64::from(width(bin)), u64::from(age - start(bin)).min(width(bin).into()));
-        // Below 2^52; bins are powers of 2 long.
-        ((from * (whole - past) + to * past) >> whole.trailing_zeros()) as u32
+        let (from, to) = (worths[bin], worths[(bin + 1).min(BINS - 1)]);
+        let more = i64::from(to.max(from / 2)) - i64::from(from);
+        // Below 2^52, but for the last bin, where it is 0.
+        (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
     }
 
     /// Works out all worths from what was counted.
