@@ -24,8 +24,8 @@
 //!
 //! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
 //! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, which is O(classes seen).
-//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to as much again, for they
-//! remember four times as much for each block.
+//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
+//! reaches farther.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
 //! hits the same.

@@ -249,7 +249,8 @@ impl Model {
         let unknown = self.unknown();
         self.known.resize(num_blocks.max(self.known.len()), unknown);
         let ghosts = self.capacity() / 8 * 7;
-        let ghosts = if ghosts < 57_344 { (4 * ghosts).min(57_344) } else { ghosts };
+        let mean = (ghosts as f64 * 57_344.0).sqrt() as usize;
+        let ghosts = if ghosts < 57_344 { (4 * ghosts).min(mean) } else { ghosts };
         let buckets = ghosts.div_ceil(8).max(1);
         if 8 * buckets > self.ghosts.len() {
             self.ghosts = vec![None; 8 * buckets];
