@@ -214,9 +214,10 @@ impl Hazard {
         let turn = (self.released / LEARN) as usize;
         let step = (self.states.len() / SAMPLE).max(1);
         for block in (turn % step..self.states.len()).step_by(step) {
-            if self.lists.list_of(BlockId::new(block as u32)).is_some() {
-                let State { class, stamp, .. } = self.states[block];
-                self.table.wait(class::learned(class), age::bin(self.clock.age(stamp)), step as u32);
+            // What was put aside, for a block hangs on it, waits like those on the lists.
+            let State { class, stamp, .. } = self.states[block];
+            if class::waits(class) {
+                self.table.wait(class, age::bin(self.clock.age(stamp)), step as u32);
             }
         }
         let step = (self.memory.len() / SAMPLE).max(1);
@@ -291,17 +292,16 @@ impl Policy for Hazard {
     }
 
     fn hit(&mut self, block: BlockId) {
+        self.unlist(block);
         // What is in use is hit by those who use it together: that is no coming back.
-        if self.take_off(block)
-            && let Some(state) = self.states.get_mut(block.index())
-        {
+        if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
             let stamp = self.clock.now();
             if self.hit.before != *state || self.hit.after.stamp != stamp {
                 let age = self.clock.age(state.stamp);
                 let after = State { stamp, class: class::UNSAID, history: state.history.again(age) };
                 self.hit = Alike { before: *state, after, bin: age::bin(age) };
             }
-            self.table.event(class::learned(state.class), self.hit.bin, 1);
+            self.table.event(state.class, self.hit.bin, 1);
             *state = self.hit.after;
         }
     }
@@ -367,6 +367,10 @@ impl Policy for Hazard {
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
+        // Somebody else keeps it, for reasons of their own: how long it waits teaches nothing.
+        if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
+            state.class = class::UNSAID;
+        }
     }
 
     fn unpop(&mut self, block: BlockId) {

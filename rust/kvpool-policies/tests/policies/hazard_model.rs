@@ -40,6 +40,8 @@ struct Known {
     said: u16,
     uses: u32,
     gap: Option<u32>,
+    /// Released, and since then neither used nor evicted, nor kept by others.
+    waits: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +177,7 @@ impl Model {
     }
 
     fn unknown(&self) -> Known {
-        Known { stamp: self.now, class: 0, said: 0, uses: 1, gap: None }
+        Known { stamp: self.now, class: 0, said: 0, uses: 1, gap: None, waits: false }
     }
 
     fn restart(&mut self) {
@@ -326,14 +328,15 @@ impl Model {
     }
 
     pub(crate) fn hit(&mut self, block: BlockId) {
-        if self.unlist(block) {
+        self.unlist(block);
+        if self.of(block).waits {
             let known = *self.of(block);
             let age = self.age(known.stamp);
             Self::count(&mut self.seen.events, known.class, bin(age), 1);
             let now = self.now;
             let known = self.of(block);
             Self::again(known, age);
-            (known.stamp, known.said, known.class) = (now, 0, 0);
+            (known.stamp, known.said, known.class, known.waits) = (now, 0, 0, false);
         }
     }
 
@@ -369,7 +372,7 @@ impl Model {
         let known = self.of(block);
         known.stamp = now;
         known.class = (share * 12 + known.said) * 19 + history(known.uses, known.gap);
-        known.said = 0;
+        (known.said, known.waits) = (0, true);
         let own = known.class;
         // The age of victims.
         let at = bin(1 << ((self.victims >> 8) / 8).min(31));
@@ -393,10 +396,8 @@ impl Model {
     }
 
     fn learn(&mut self) {
-        let blocks = self
-            .waiting
-            .iter()
-            .map(|&(_, block)| (self.known[block.index()].class, self.known[block.index()].stamp, 1));
+        let waits = self.known.iter().filter(|known| known.waits);
+        let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
         let mut waiting = Counts::new();
         for (class, stamp, blocks) in blocks.chain(ghosts) {
@@ -436,6 +437,10 @@ impl Model {
 
     pub(crate) fn take(&mut self, block: BlockId) {
         self.unlist(block);
+        let known = self.of(block);
+        if known.waits {
+            (known.waits, known.said, known.class) = (false, 0, 0);
+        }
     }
 
     pub(crate) fn unpop(&mut self, block: BlockId) {
