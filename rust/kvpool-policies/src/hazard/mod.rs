@@ -229,6 +229,26 @@ impl Hazard {
         self.tails.change_all();
     }
 
+    /// The next of the class of the last victim, if it is as old, and nothing else has changed: what ranked lowest then does now.
+    #[inline]
+    fn alike(&self) -> Option<BlockId> {
+        let (class, stamp) = self.tails.run()?;
+        let next = self.lists.front(class.into())?;
+        self.states.get(next.index()).is_some_and(|state| state.stamp == stamp).then_some(next)
+    }
+
+    /// What ranks lowest.
+    fn least(&mut self) -> Option<BlockId> {
+        let ends = Ends {
+            lists: &self.lists,
+            states: &self.states,
+            clock: self.clock,
+            table: &self.table,
+            both: self.closed,
+        };
+        self.tails.next(|class| ends.least(class))
+    }
+
     /// When worths are learned anew.
     fn set_learns(&mut self) {
         self.learns = self.learned + (self.capacity() as u64 / LEARN_PER_CAPACITY).max(LEARN);
@@ -351,16 +371,14 @@ impl Policy for Hazard {
             self.ranked = self.clock.now();
             self.tails.change_all();
         }
-        let ends = Ends {
-            lists: &self.lists,
-            states: &self.states,
-            clock: self.clock,
-            table: &self.table,
-            both: self.closed,
-        };
-        let victim = self.tails.next(|class| ends.least(class))?;
+        let victim = self.alike().or_else(|| self.least())?;
+        let stamp = self.states.get(victim.index())?.stamp;
+        let was_oldest = self.lists.list_of(victim).filter(|&list| self.lists.front(list) == Some(victim));
         self.take_off(victim);
-        let age = self.clock.age(self.states.get(victim.index())?.stamp);
+        if let Some(list) = was_oldest {
+            self.tails.went(list as u16, stamp);
+        }
+        let age = self.clock.age(stamp);
         self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
         Some(victim)
     }

@@ -35,6 +35,9 @@ const CERTAIN: u32 = 30;
 /// What times are divided by, as powers of 2, so that products fit 64 bits: 2^30 x 2^21 ticks / 2^18.
 const SHORTER: u32 = 18;
 
+/// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
+const NEWER: u32 = 4;
+
 /// A worth of so much is a hit per tick.
 pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
 
@@ -46,9 +49,12 @@ struct Class {
     lost: Bins<u32>,
     waiting: Bins<u32>,
     worth: Bins<u32>,
+    /// Bit by bin: a younger block may be worth less by a [`NEWER`]th.
+    rises: u32,
 }
 
-const UNSEEN: Class = Class { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS], worth: [0; BINS] };
+const UNSEEN: Class =
+    Class { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS], worth: [0; BINS], rises: 0 };
 
 impl Class {
     /// Nothing was counted, or it is forgotten.
@@ -136,6 +142,13 @@ impl Table {
         (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
     }
 
+    /// Whether a younger block of the class may be worth less by a [`NEWER`]th than one of that age.
+    #[inline]
+    pub(super) fn may_rise(&self, class: u16, age: u32) -> bool {
+        // Between two bins a worth is at most the larger one.
+        self.classes[usize::from(class)].rises >> bin(age) & 3 != 0
+    }
+
     /// Works out all worths from what was counted.
     pub(super) fn learn(&mut self) {
         let (mut all, mut families) = (START, [Counted::default(); FAMILIES]);
@@ -162,6 +175,7 @@ impl Table {
             } else {
                 worths(&counted.hazards(of_family, PRIOR))
             };
+            class.rises = rises(&class.worth);
         }
     }
 
@@ -238,6 +252,23 @@ fn worths(hazards: &Bins<u64>) -> Bins<u32> {
     worths
 }
 
+/// Bit by bin: one before is worth less by a [`NEWER`]th.
+fn rises(worths: &Bins<u32>) -> u32 {
+    let mut least = u32::MAX;
+    let rising = worths.iter().map(|&worth| {
+        let rises = newer(least) < worth;
+        least = least.min(worth);
+        rises
+    });
+    rising.enumerate().fold(0, |rises, (bin, one)| rises | u32::from(one) << bin)
+}
+
+/// What the newest block of a class counts as worth, if it is worth so much.
+#[inline]
+pub(super) const fn newer(worth: u32) -> u32 {
+    worth.saturating_add(worth / NEWER)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +292,29 @@ mod tests {
         assert!(table.worth(1, 0) > table.worth(2, 0) && table.worth(2, 0) > table.worth(3, 0));
         assert!(table.worth(2, 8) > table.worth(2, 0), "it rises towards the age at which all come back");
         assert!(table.worth(2, 12) < table.worth(2, 0), "and falls behind it");
+    }
+
+    /// Where it says that no younger block is worth less by a quarter, none is.
+    #[test]
+    fn what_may_rise_is_known() {
+        let mut table = Table::new().unwrap();
+        table.event(1, 9, 1000);
+        table.event(2, 5, 90);
+        table.lose(2, 14, 1000);
+        table.event(3, 20, 7);
+        table.learn();
+        let ages: Vec<u32> =
+            (0..BINS).flat_map(|bin| [start(bin), start(bin) + width(bin) * 3 / 4]).collect();
+        let mut rising = 0;
+        for class in 0..4 {
+            for (at, &age) in ages.iter().enumerate() {
+                let worth = |age: u32| table.worth_at(class, age);
+                let falls = ages[..at].iter().all(|&younger| newer(worth(younger)) >= worth(age));
+                assert!(falls || table.may_rise(class, age), "{class} at {age}");
+                rising += u32::from(table.may_rise(class, age));
+            }
+        }
+        assert!((4..100).contains(&rising), "{rising} of 224");
     }
 
     #[test]
