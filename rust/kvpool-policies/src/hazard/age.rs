@@ -20,7 +20,7 @@ const SECONDS: [u32; BINS] = [
 ];
 
 /// Where a bin begins, in ticks.
-const fn start(bin: usize) -> u32 {
+pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 
@@ -28,6 +28,18 @@ const fn start(bin: usize) -> u32 {
 pub(super) const fn width(bin: usize) -> u32 {
     if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
 }
+
+/// The logarithm of how long a bin is: all are powers of 2.
+pub(super) const LOG_WIDTHS: [u8; BINS] = {
+    let mut logs = [0; BINS];
+    let mut bin = 0;
+    while bin < BINS {
+        assert!(width(bin).is_power_of_two());
+        logs[bin] = width(bin).trailing_zeros() as u8;
+        bin += 1;
+    }
+    logs
+};
 
 /// The first bin of an octave of seconds: of 0 to 1, of 1 to 2, of 2 to 4, and so on.
 const FIRST: [u8; 18] = {

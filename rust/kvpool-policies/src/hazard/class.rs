@@ -172,7 +172,13 @@ pub(super) fn of(share: u16, said: u16, history: History) -> u16 {
 /// The class that a block taught with, or waits in: the first for one that has none yet, which only mistakes of a caller's ask for.
 #[inline]
 pub(super) const fn learned(class: u16) -> u16 {
-    if class >= SAID { 0 } else { class }
+    if waits(class) { class } else { 0 }
+}
+
+/// Whether it is a class, as what waits has: not what was said of what is in use.
+#[inline]
+pub(super) const fn waits(class: u16) -> bool {
+    class < SAID
 }
 
 /// Whether it is a class, or something said.

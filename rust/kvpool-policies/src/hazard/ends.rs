@@ -7,17 +7,13 @@
 //! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`kvpool_core::Closed`]
 //! does: it puts the block aside, and what hangs on it, until the end of the chain is found and goes.
 //!
-//! Costs: two lookups of worths, O(1).
+//! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1).
 
 use super::State;
-use super::age;
 use super::clock::Clock;
-use super::table::Table;
+use super::table::{Table, newer};
 use kvpool_core::BlockId;
 use kvpool_core::parts::BlockLists;
-
-/// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
-const NEWER: u32 = 4;
 
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
@@ -33,22 +29,28 @@ impl Ends<'_> {
     /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
     #[inline]
     pub(super) fn least(self, class: u16) -> Option<(u64, BlockId)> {
-        let rank = |block: BlockId, more: bool| {
-            let age = self.clock.age(self.states.get(block.index())?.stamp);
-            let worth = self.table.worth(class, age::bin(age));
-            let worth = if more { worth.saturating_add(worth / NEWER) } else { worth };
-            Some((u64::from(worth) << 32 | u64::from(u32::MAX - age), block))
-        };
-        let oldest = self.lists.front(class.into()).and_then(|block| rank(block, false))?;
-        let newest = self.both.then(|| self.lists.back(class.into())).flatten();
-        let newest = newest.and_then(|block| rank(block, true));
-        Some(newest.filter(|newest| newest.0 < oldest.0).unwrap_or(oldest))
+        let age = |block: BlockId| Some(self.clock.age(self.states.get(block.index())?.stamp));
+        let rank = |worth: u32, age: u32| u64::from(worth) << 32 | u64::from(u32::MAX - age);
+        let block = self.lists.front(class.into())?;
+        let old = age(block)?;
+        let oldest = (rank(self.table.worth_at(class, old), old), block);
+        if !self.both {
+            return Some(oldest);
+        }
+        let block = self.lists.back(class.into())?;
+        let young = age(block)?;
+        // What was put aside and comes back is first of its class, and may be younger than the last.
+        if young <= old && !self.table.may_rise(class, old) {
+            return Some(oldest);
+        }
+        let newest = (rank(newer(self.table.worth_at(class, young)), young), block);
+        Some(if newest.0 < oldest.0 { newest } else { oldest })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::UNKNOWN;
+    use super::super::{UNKNOWN, age};
     use super::*;
 
     #[test]
@@ -74,5 +76,11 @@ mod tests {
             assert_eq!(ends.least(class as u16).map(|(_, block)| block), Some(least), "{class}, {both}");
             assert_eq!(ends.least(0), None);
         }
+        // What was put aside and came back is first, and younger than the last.
+        lists.clear();
+        lists.push_back(2, old);
+        lists.push_front(2, new);
+        let ends = Ends { lists: &lists, states: &states, clock, table: &table, both: true };
+        assert_eq!(ends.least(2).map(|(_, block)| block), Some(old));
     }
 }

@@ -23,8 +23,9 @@
 //! `docs/eviction-study.md`.
 //!
 //! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
-//! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, 0.8 us per class seen.
-//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too.
+//! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, which is O(classes seen).
+//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
+//! reaches farther.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
 //! hits the same.
@@ -190,13 +191,13 @@ impl Hazard {
     /// Of a content that comes in: what is remembered of it, or of its neighbour in the chain.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
-            let near = |&(depth, _): &(u32, Ghost)| content.depth.abs_diff(depth) < EVERY;
-            return self.found.filter(near).map(|(_, ghost)| ghost);
+            let holds = |&(depth, ghost): &(u32, Ghost)| ghost.holds_for(depth, content);
+            return self.found.filter(holds).map(|(_, ghost)| ghost);
         }
         let ghost = self.memory.take(content.key);
         self.found = ghost.map(|ghost| (content.depth, ghost));
         if let Some(ghost) = ghost {
-            self.table.event(ghost.class, age::bin(self.clock.age(ghost.stamp)), EVERY);
+            self.table.event(ghost.class(), age::bin(self.clock.age(ghost.stamp)), EVERY);
         }
         ghost
     }
@@ -213,18 +214,39 @@ impl Hazard {
         let turn = (self.released / LEARN) as usize;
         let step = (self.states.len() / SAMPLE).max(1);
         for block in (turn % step..self.states.len()).step_by(step) {
-            if self.lists.list_of(BlockId::new(block as u32)).is_some() {
-                let State { class, stamp, .. } = self.states[block];
-                self.table.wait(class::learned(class), age::bin(self.clock.age(stamp)), step as u32);
+            // What was put aside, for a block hangs on it, waits like those on the lists.
+            let State { class, stamp, .. } = self.states[block];
+            if class::waits(class) {
+                self.table.wait(class, age::bin(self.clock.age(stamp)), step as u32);
             }
         }
         let step = (self.memory.len() / SAMPLE).max(1);
         for ghost in (turn % step..self.memory.len()).step_by(step).filter_map(|place| self.memory.at(place))
         {
-            self.table.wait(ghost.class, age::bin(self.clock.age(ghost.stamp)), step as u32 * EVERY);
+            self.table.wait(ghost.class(), age::bin(self.clock.age(ghost.stamp)), step as u32 * EVERY);
         }
         self.table.learn();
         self.tails.change_all();
+    }
+
+    /// The next of the class of the last victim, if it is as old, and nothing else has changed: what ranked lowest then does now.
+    #[inline]
+    fn alike(&self) -> Option<BlockId> {
+        let (class, stamp) = self.tails.run()?;
+        let next = self.lists.front(class.into())?;
+        self.states.get(next.index()).is_some_and(|state| state.stamp == stamp).then_some(next)
+    }
+
+    /// What ranks lowest.
+    fn least(&mut self) -> Option<BlockId> {
+        let ends = Ends {
+            lists: &self.lists,
+            states: &self.states,
+            clock: self.clock,
+            table: &self.table,
+            both: self.closed,
+        };
+        self.tails.next(|class| ends.least(class))
     }
 
     /// When worths are learned anew.
@@ -281,26 +303,25 @@ impl Policy for Hazard {
         if self.clock.admit(self.capacity()) {
             self.restart();
         }
-        let history = self
-            .remembered(content)
-            .map_or(History::NEW, |ghost| History::of_class(ghost.class).again(self.clock.age(ghost.stamp)));
+        let history = self.remembered(content).map_or(History::NEW, |ghost| {
+            History::of_class(ghost.class()).again(self.clock.age(ghost.stamp))
+        });
         if let Some(state) = self.states.get_mut(block.index()) {
             *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
         }
     }
 
     fn hit(&mut self, block: BlockId) {
+        self.unlist(block);
         // What is in use is hit by those who use it together: that is no coming back.
-        if self.take_off(block)
-            && let Some(state) = self.states.get_mut(block.index())
-        {
+        if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
             let stamp = self.clock.now();
             if self.hit.before != *state || self.hit.after.stamp != stamp {
                 let age = self.clock.age(state.stamp);
                 let after = State { stamp, class: class::UNSAID, history: state.history.again(age) };
                 self.hit = Alike { before: *state, after, bin: age::bin(age) };
             }
-            self.table.event(class::learned(state.class), self.hit.bin, 1);
+            self.table.event(state.class, self.hit.bin, 1);
             *state = self.hit.after;
         }
     }
@@ -350,22 +371,24 @@ impl Policy for Hazard {
             self.ranked = self.clock.now();
             self.tails.change_all();
         }
-        let ends = Ends {
-            lists: &self.lists,
-            states: &self.states,
-            clock: self.clock,
-            table: &self.table,
-            both: self.closed,
-        };
-        let victim = self.tails.next(|class| ends.least(class))?;
+        let victim = self.alike().or_else(|| self.least())?;
+        let stamp = self.states.get(victim.index())?.stamp;
+        let was_oldest = self.lists.list_of(victim).filter(|&list| self.lists.front(list) == Some(victim));
         self.take_off(victim);
-        let age = self.clock.age(self.states.get(victim.index())?.stamp);
+        if let Some(list) = was_oldest {
+            self.tails.went(list as u16, stamp);
+        }
+        let age = self.clock.age(stamp);
         self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
         Some(victim)
     }
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
+        // Somebody else keeps it, for reasons of their own: how long it waits teaches nothing.
+        if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
+            state.class = class::UNSAID;
+        }
     }
 
     fn unpop(&mut self, block: BlockId) {
@@ -381,10 +404,8 @@ impl Policy for Hazard {
         if let Some(&State { class, stamp, .. }) = self.states.get(block.index()) {
             let class = class::learned(class);
             self.gone = (block, class, self.clock.age(stamp));
-            if content.depth.is_multiple_of(EVERY)
-                && let Some(lost) = self.memory.push(content.key, class, stamp, self.clock.now())
-            {
-                self.table.lose(lost.class, age::bin(self.clock.age(lost.stamp)), EVERY);
+            if let Some(lost) = self.memory.push(content, class, stamp, self.clock.now()) {
+                self.table.lose(lost.class(), age::bin(self.clock.age(lost.stamp)), EVERY);
             }
         }
         self.forget(block);
@@ -395,7 +416,7 @@ impl Policy for Hazard {
         if block.is_null() || gone != block {
             return None;
         }
-        let worth = self.table.worth(class, age::bin(age));
+        let worth = self.table.worth_at(class, age);
         let kept = (worth > 0).then(|| self.clock.kept(table::WORTH / f64::from(worth)));
         Some(Outlook::new(class::numbered(class, self.clock.is_told()), kept, class::words))
     }

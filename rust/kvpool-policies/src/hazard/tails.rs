@@ -1,7 +1,8 @@
 //! `Tails`: which class has the next victim.
 //!
 //! Owns: for each class a rank, that of the block that it would give up, and the lowest of each group of 32 classes. As long as nothing
-//! but the class of the last victim has changed, its next block is compared with the lowest rank of all others, and with nothing else.
+//! but the class of the last victim has changed, its next block is compared with the lowest rank of all others, and with nothing else. As
+//! long as nothing has changed but that the oldest of that class went, and the next is as old, it goes without a look at any rank.
 //!
 //! Costs: [`Tails::next`] of the class of the last victim one comparison; else 32 per group with a class that has changed, 64 and one
 //! per group in all. 8 bytes per class.
@@ -30,6 +31,8 @@ pub(super) struct Tails {
     first: usize,
     /// The lowest rank of all other classes, but for those that have changed.
     second: u64,
+    /// The class of the last victim and when that was used last, if it was the oldest there, and only that it went has changed.
+    run: Option<(u16, u32)>,
 }
 
 /// The lowest rank, where it is, and the lowest of the others; of equals the first.
@@ -49,6 +52,7 @@ impl Tails {
             groups: 0,
             first: 0,
             second: 0,
+            run: None,
         }
     }
 
@@ -58,6 +62,19 @@ impl Tails {
         let (group, class) = (class as usize / GROUP, class as usize % GROUP);
         self.changed[group] |= 1 << class;
         self.groups |= 1 << group;
+        self.run = None;
+    }
+
+    /// The oldest of a class, last used then, was the victim, and has gone.
+    #[inline]
+    pub(super) const fn went(&mut self, class: u16, stamp: u32) {
+        self.run = Some((class, stamp));
+    }
+
+    /// Whose oldest is the next victim, if it was used last at that time, too.
+    #[inline]
+    pub(super) const fn run(&self) -> Option<(u16, u32)> {
+        self.run
     }
 
     /// Every class that has a rank has to be ranked anew.
@@ -66,6 +83,7 @@ impl Tails {
             self.changed[group] |= self.ranked[group];
             self.groups |= u32::from(self.changed[group] != 0) << group;
         }
+        self.run = None;
     }
 
     /// The victim of the lowest rank, of equals that of the first class. `least` says of a class what it would give up, and its rank.
@@ -113,7 +131,7 @@ impl Tails {
     pub(super) fn clear(&mut self) {
         *self.ranks = [[EMPTY; GROUP]; GROUPS];
         (self.lowest, self.ranked, self.changed) = ([EMPTY; GROUPS], [0; GROUPS], [0; GROUPS]);
-        (self.groups, self.first, self.second) = (0, 0, 0);
+        (self.groups, self.first, self.second, self.run) = (0, 0, 0, None);
     }
 }
 

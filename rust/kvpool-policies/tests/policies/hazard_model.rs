@@ -40,6 +40,8 @@ struct Known {
     said: u16,
     uses: u32,
     gap: Option<u32>,
+    /// Released, and since then neither used nor evicted, nor kept by others.
+    waits: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +50,8 @@ struct Ghost {
     mark: u16,
     class: u16,
     stamp: u32,
+    /// Of those one, two and three behind it: the rest of the key by 3, if they went right before.
+    behind: [Option<u64>; 3],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -75,6 +79,8 @@ pub(crate) struct Model {
     parts: u64,
     victims: u32,
     found: Option<(u32, Ghost)>,
+    /// Evicted one after the other, from the far end, since the last that is remembered.
+    passed: Vec<Content>,
     release: (u16, bool, Option<u16>),
     releases: u64,
     learned_at: u64,
@@ -171,11 +177,12 @@ impl Model {
     }
 
     fn unknown(&self) -> Known {
-        Known { stamp: self.now, class: 0, said: 0, uses: 1, gap: None }
+        Known { stamp: self.now, class: 0, said: 0, uses: 1, gap: None, waits: false }
     }
 
     fn restart(&mut self) {
         self.ghosts.fill(None);
+        self.passed.clear();
         (self.seen, self.learned, self.found, self.victims) = (Seen::default(), Seen::default(), None, 0);
         (self.all, self.worths) = (None, HashMap::new());
         let now = self.now;
@@ -198,12 +205,12 @@ impl Model {
                 hazard = of(&own, hazard);
             }
             comes[bin] = (lives * hazard) >> 24;
-            held[bin] = ((lives - comes[bin] / 2) * width(bin)) >> 18;
+            held[bin] = (((lives - comes[bin] / 2) * width(bin)) >> 18).max(1);
             lives -= comes[bin];
         }
         std::array::from_fn(|from| {
             let horizons = (from..28)
-                .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>().max(1)));
+                .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
             // The first of the best.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
@@ -227,6 +234,15 @@ impl Model {
         worths[bin]
     }
 
+    /// Between the beginnings of two bins in proportion, but no less than half of the first.
+    fn worth_at(&mut self, class: u16, age: u32) -> u64 {
+        let bin = bin(age);
+        let (from, to) = (self.worth(class, bin), self.worth(class, (bin + 1).min(27)));
+        let to = to.max(from / 2);
+        let past = u64::from(age - STARTS[bin] * TICKS).min(width(bin));
+        (from * (width(bin) - past) + to * past) / width(bin)
+    }
+
     fn count(counts: &mut Counts, class: u16, bin: usize, blocks: u32) {
         *counts.entry((class, bin)).or_default() += u64::from(16 * blocks);
     }
@@ -234,9 +250,13 @@ impl Model {
     pub(crate) fn grow(&mut self, num_blocks: usize) {
         let unknown = self.unknown();
         self.known.resize(num_blocks.max(self.known.len()), unknown);
-        let buckets = (self.capacity() / 8 * 7).div_ceil(8).max(1);
+        let ghosts = self.capacity() / 8 * 7;
+        let mean = (ghosts as f64 * 57_344.0).sqrt() as usize;
+        let ghosts = if ghosts < 57_344 { (4 * ghosts).min(mean) } else { ghosts };
+        let buckets = ghosts.div_ceil(8).max(1);
         if 8 * buckets > self.ghosts.len() {
             self.ghosts = vec![None; 8 * buckets];
+            self.passed.clear();
         }
     }
 
@@ -283,7 +303,11 @@ impl Model {
             self.found = ghost.map(|ghost| (content.depth, ghost));
             ghost
         } else {
-            self.found.filter(|(depth, _)| depth.abs_diff(content.depth) < EVERY).map(|(_, ghost)| ghost)
+            let holds = |&(depth, ghost): &(u32, Ghost)| match content.depth.checked_sub(depth) {
+                None => depth - content.depth < EVERY,
+                Some(behind) => behind < EVERY && ghost.behind[behind as usize - 1] == Some(content.key % 3),
+            };
+            self.found.filter(holds).map(|(_, ghost)| ghost)
         };
         let mut known = self.unknown();
         if let Some(ghost) = ghost {
@@ -304,14 +328,15 @@ impl Model {
     }
 
     pub(crate) fn hit(&mut self, block: BlockId) {
-        if self.unlist(block) {
+        self.unlist(block);
+        if self.of(block).waits {
             let known = *self.of(block);
             let age = self.age(known.stamp);
             Self::count(&mut self.seen.events, known.class, bin(age), 1);
             let now = self.now;
             let known = self.of(block);
             Self::again(known, age);
-            (known.stamp, known.said, known.class) = (now, 0, 0);
+            (known.stamp, known.said, known.class, known.waits) = (now, 0, 0, false);
         }
     }
 
@@ -347,7 +372,7 @@ impl Model {
         let known = self.of(block);
         known.stamp = now;
         known.class = (share * 12 + known.said) * 19 + history(known.uses, known.gap);
-        known.said = 0;
+        (known.said, known.waits) = (0, true);
         let own = known.class;
         // The age of victims.
         let at = bin(1 << ((self.victims >> 8) / 8).min(31));
@@ -371,10 +396,8 @@ impl Model {
     }
 
     fn learn(&mut self) {
-        let blocks = self
-            .waiting
-            .iter()
-            .map(|&(_, block)| (self.known[block.index()].class, self.known[block.index()].stamp, 1));
+        let waits = self.known.iter().filter(|known| known.waits);
+        let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
         let mut waiting = Counts::new();
         for (class, stamp, blocks) in blocks.chain(ghosts) {
@@ -399,7 +422,7 @@ impl Model {
         }
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
-            let worth = self.worth(class, bin(age));
+            let worth = self.worth_at(class, age);
             // It has to be worth less by a quarter.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
@@ -414,6 +437,10 @@ impl Model {
 
     pub(crate) fn take(&mut self, block: BlockId) {
         self.unlist(block);
+        let known = self.of(block);
+        if known.waits {
+            (known.waits, known.said, known.class) = (false, 0, 0);
+        }
     }
 
     pub(crate) fn unpop(&mut self, block: BlockId) {
@@ -430,8 +457,14 @@ impl Model {
 
     pub(crate) fn evicted(&mut self, block: BlockId, content: Content) {
         let Known { class, stamp, .. } = *self.of(block);
+        if self.passed.last().is_some_and(|last| last.depth != content.depth + 1) {
+            self.passed.clear();
+        }
         if content.depth.is_multiple_of(EVERY) {
             let (bucket, mark) = self.place(content.key);
+            let mut behind = [None; 3];
+            let keys = self.passed.drain(..).rev().map(|one| Some(one.key % 3));
+            behind.iter_mut().zip(keys).for_each(|(behind, key)| *behind = key);
             let now = self.now;
             let places = &mut self.ghosts[8 * bucket..8 * bucket + 8];
             let same = places.iter().position(|ghost| ghost.is_some_and(|ghost| ghost.mark == mark));
@@ -440,11 +473,14 @@ impl Model {
             let oldest =
                 places.iter().position(|ghost| ghost.map(|ghost| now.wrapping_sub(ghost.stamp)) == oldest);
             let at = same.or(free).or(oldest).unwrap();
-            let lost = places[at].replace(Ghost { bucket, mark, class, stamp });
+            let lost = places[at].replace(Ghost { bucket, mark, class, stamp, behind });
             if let Some(lost) = lost.filter(|_| same.is_none()) {
                 let bin = bin(self.age(lost.stamp));
                 Self::count(&mut self.seen.lost, lost.class, bin, EVERY);
             }
+        }
+        if !content.depth.is_multiple_of(EVERY) {
+            self.passed.push(content);
         }
         let gone = (block, class, self.age(stamp));
         self.forget(block);
@@ -459,7 +495,7 @@ impl Model {
     /// The class of the last victim, and the time per hit.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
-        let (worth, ticks) = (self.worth(class, bin(age)), if self.told.is_some() { 16.0 } else { 256.0 });
+        let (worth, ticks) = (self.worth_at(class, age), if self.told.is_some() { 16.0 } else { 256.0 });
         let kept = (worth > 0).then(|| (4_294_967_296.0 / worth as f64 / ticks) as f32);
         Some((if self.told.is_some() { class } else { class + 0x8000 }, kept))
     }
