@@ -47,7 +47,7 @@ use kvpool_core::{
 };
 use memory::{EVERY, Ghost, Memory};
 use table::Table;
-use tails::Tails;
+use tails::{Run, Tails};
 
 /// Releases between two times that worths are learned, at least, and per capacity.
 const LEARN: u64 = 8192;
@@ -229,16 +229,22 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// The next of the class of the last victim, if it is as old, and nothing else has changed: what ranked lowest then does now.
+    /// The block behind the last victim at its end of its class, if it is as old, and nothing else has changed: what ranked lowest then
+    /// does now.
     #[inline]
-    fn alike(&self) -> Option<BlockId> {
-        let (class, stamp) = self.tails.run()?;
-        let next = self.lists.front(class.into())?;
-        self.states.get(next.index()).is_some_and(|state| state.stamp == stamp).then_some(next)
+    fn alike(&self) -> Option<(BlockId, Run)> {
+        let run = self.tails.run()?;
+        let next = self.end_of(run)?;
+        self.states.get(next.index()).is_some_and(|state| state.stamp == run.stamp).then_some((next, run))
     }
 
-    /// What ranks lowest.
-    fn least(&mut self) -> Option<BlockId> {
+    #[inline]
+    fn end_of(&self, Run { class, oldest, .. }: Run) -> Option<BlockId> {
+        if oldest { self.lists.front(class.into()) } else { self.lists.back(class.into()) }
+    }
+
+    /// What ranks lowest, and what of its class would follow it.
+    fn least(&mut self) -> Option<(BlockId, Run)> {
         let ends = Ends {
             lists: &self.lists,
             states: &self.states,
@@ -246,7 +252,11 @@ impl Hazard {
             table: &self.table,
             both: self.closed,
         };
-        self.tails.next(|class| ends.least(class))
+        let victim = self.tails.next(|class| ends.least(class))?;
+        let stamp = self.states.get(victim.index())?.stamp;
+        let class = self.lists.list_of(victim)? as u16;
+        let oldest = self.lists.front(class.into()) == Some(victim);
+        Some((victim, Run { class, stamp, oldest }))
     }
 
     /// When worths are learned anew.
@@ -371,14 +381,10 @@ impl Policy for Hazard {
             self.ranked = self.clock.now();
             self.tails.change_all();
         }
-        let victim = self.alike().or_else(|| self.least())?;
-        let stamp = self.states.get(victim.index())?.stamp;
-        let was_oldest = self.lists.list_of(victim).filter(|&list| self.lists.front(list) == Some(victim));
+        let (victim, run) = self.alike().or_else(|| self.least())?;
         self.take_off(victim);
-        if let Some(list) = was_oldest {
-            self.tails.went(list as u16, stamp);
-        }
-        let age = self.clock.age(stamp);
+        self.tails.went(run);
+        let age = self.clock.age(run.stamp);
         self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
         Some(victim)
     }

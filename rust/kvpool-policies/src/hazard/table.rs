@@ -160,22 +160,26 @@ impl Table {
         let all = all.hazards(&NOTHING, 0);
         let unseen = worths(&all);
         let of_families = families.map(|counted| {
-            if counted.is_nothing() {
-                return (all, unseen);
-            }
-            let hazards = counted.hazards(&all, PRIOR);
-            (hazards, worths(&hazards))
+            let (hazards, worths) = if counted.is_nothing() {
+                (all, unseen)
+            } else {
+                let hazards = counted.hazards(&all, PRIOR);
+                (hazards, worths(&hazards))
+            };
+            (hazards, worths, rises(&worths))
         });
         for (number, class) in self.classes.iter_mut().enumerate() {
-            let (family, (of_family, worth)) = (&families[family(number)], &of_families[family(number)]);
+            let (hazards, worth, rise) = &of_families[family(number)];
+            (class.worth, class.rises) = (*worth, *rise);
+            if class.is_unseen() {
+                continue;
+            }
             let counted = Counted { events: class.events.map(u64::from), exposed: class.exposure() };
             // Where nobody said anything else, the class is its family.
-            class.worth = if class.is_unseen() || counted == *family {
-                *worth
-            } else {
-                worths(&counted.hazards(of_family, PRIOR))
-            };
-            class.rises = rises(&class.worth);
+            if counted != families[family(number)] {
+                class.worth = worths(&counted.hazards(hazards, PRIOR));
+                class.rises = rises(&class.worth);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns: for each class a rank, that of the block that it would give up, and the lowest of each group of 32 classes. As long as nothing
 //! but the class of the last victim has changed, its next block is compared with the lowest rank of all others, and with nothing else. As
-//! long as nothing has changed but that the oldest of that class went, and the next is as old, it goes without a look at any rank.
+//! long as nothing has changed but that the one at an end of that class went, and the next there is as old, it goes without a look at any rank.
 //!
 //! Costs: [`Tails::next`] of the class of the last victim one comparison; else 32 per group with a class that has changed, 64 and one
 //! per group in all. 8 bytes per class.
@@ -16,6 +16,15 @@ const _: () = assert!(GROUPS <= 32, "a bit for each");
 
 /// Of a class without blocks.
 const EMPTY: u64 = u64::MAX;
+
+/// Victims that follow one another without a look at any rank: of a class those at one end that were used last at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) class: u16,
+    pub(super) stamp: u32,
+    /// Whether they are the oldest of the class, or the newest.
+    pub(super) oldest: bool,
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Tails {
@@ -31,8 +40,8 @@ pub(super) struct Tails {
     first: usize,
     /// The lowest rank of all other classes, but for those that have changed.
     second: u64,
-    /// The class of the last victim and when that was used last, if it was the oldest there, and only that it went has changed.
-    run: Option<(u16, u32)>,
+    /// What the last victim was one of, if only that it went has changed.
+    run: Option<Run>,
 }
 
 /// The lowest rank, where it is, and the lowest of the others; of equals the first.
@@ -65,15 +74,15 @@ impl Tails {
         self.run = None;
     }
 
-    /// The oldest of a class, last used then, was the victim, and has gone.
+    /// The victim, one of those, has gone.
     #[inline]
-    pub(super) const fn went(&mut self, class: u16, stamp: u32) {
-        self.run = Some((class, stamp));
+    pub(super) const fn went(&mut self, run: Run) {
+        self.run = Some(run);
     }
 
-    /// Whose oldest is the next victim, if it was used last at that time, too.
+    /// Of whom the next victim is one, if there is another.
     #[inline]
-    pub(super) const fn run(&self) -> Option<(u16, u32)> {
+    pub(super) const fn run(&self) -> Option<Run> {
         self.run
     }
 
