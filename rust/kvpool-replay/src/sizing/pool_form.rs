@@ -6,7 +6,8 @@
 //! **The definition.** One request after the other, each whole: the longest cached prefix is taken (`hit`); the rest is
 //! allocated, free blocks first, then what the evictor gives up; what was allocated is registered head first; then all is
 //! released, deepest first. A request's own blocks are in use meanwhile and are never evicted for it. Of a prompt larger than
-//! the cache as much as fits is kept. This is what [lookup mode](crate::replay) does on the whole pool, to the block.
+//! the cache as much as fits is kept. This is what [lookup mode](crate::replay) does on the whole pool, to the block;
+//! but for policies that tell contents apart by a few bits of their keys, as `hazard` does: keys here are not those of digests.
 //!
 //! Costs: one evictor operation per reference, hits and misses alike, 20 to 100 ns by policy; 4 bytes per unique block and 8
 //! per block of capacity beside the evictor's own.
