@@ -78,7 +78,7 @@ struct alignas(16) Bytes16 {
 };
 
 // Loads and stores. A copied byte is never read again by this kernel: the 16-byte accesses, which cover whole sectors,
-// leave L1 alone. Narrow accesses of misaligned pieces share sectors with their neighbours, so those keep it.
+// leave L1 first. Narrow accesses of misaligned pieces share sectors with their neighbours, so those keep it.
 // The assembly is volatile with a memory clobber: source and destination may be the same memory (a pair (i, i)), so the
 // compiler may neither move a load across a store nor turn it into one through the non-coherent cache.
 #ifdef KVPOOL_EMULATE
@@ -93,14 +93,14 @@ static inline void store(T* to, T value) {
 #else
 __device__ __forceinline__ Bytes16 load(const Bytes16* from) {
   Bytes16 value;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::evict_first.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(from)
                : "memory");
   return value;
 }
 __device__ __forceinline__ void store(Bytes16* to, Bytes16 value) {
-  asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+  asm volatile("st.global.L1::evict_first.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
                : "memory");
 }
@@ -131,39 +131,35 @@ __device__ __forceinline__ void store(uint8_t* to, uint8_t value) {
 #endif
 
 template <typename T>
-__device__ __forceinline__ const T* readable(uint64_t address, int64_t count) {
+__device__ __forceinline__ const T* readable(uint64_t address, uint32_t count) {
   return (const T*)KVPOOL_RESOLVE(address, (uint64_t)count * sizeof(T), alignof(T), false);
 }
 
 template <typename T>
-__device__ __forceinline__ T* writable(uint64_t address, int64_t count) {
+__device__ __forceinline__ T* writable(uint64_t address, uint32_t count) {
   return (T*)KVPOOL_RESOLVE(address, (uint64_t)count * sizeof(T), alignof(T), true);
 }
 
-// Copies `count` elements with the threads of this CTA. Each thread has its loads under way before its first store,
-// also at the end of a chunk: a piece of a few KiB is nothing but end.
-template <typename T, int UNROLL>
-__device__ __forceinline__ void copy_chunk(uint64_t src, uint64_t dst, int64_t count) {
-  int64_t i = threadIdx.x;
+// Copies `count` elements with the threads of this CTA, whole warps. A warp takes UNROLL rows of 32 elements that follow
+// one another: a thread has one address, and constant distances from it. Each has its loads under way before its first
+// store, also at the end of a chunk: a piece of a few KiB is nothing but end.
+template <typename T, uint32_t UNROLL>
+__device__ __forceinline__ void copy_chunk(uint64_t src, uint64_t dst, uint32_t count) {
+  constexpr uint32_t WARP = 32;
+  uint32_t i = threadIdx.x / WARP * (WARP * UNROLL) + threadIdx.x % WARP;
   if (i >= count) return;
   const T* from = readable<T>(src, count);
   T* to = writable<T>(dst, count);
-  const int64_t step = blockDim.x;
-  for (; i + (UNROLL - 1) * step < count; i += UNROLL * step) {
+  for (; i < count; i += UNROLL * blockDim.x) {
     T values[UNROLL];
     KVPOOL_UNROLL
-    for (int u = 0; u < UNROLL; ++u) values[u] = load(from + i + u * step);
+    for (uint32_t u = 0; u < UNROLL; ++u) {
+      if (i + u * WARP < count) values[u] = load(from + i + u * WARP);
+    }
     KVPOOL_UNROLL
-    for (int u = 0; u < UNROLL; ++u) store(to + i + u * step, values[u]);
-  }
-  T values[UNROLL - 1];
-  KVPOOL_UNROLL
-  for (int u = 0; u < UNROLL - 1; ++u) {
-    if (i + u * step < count) values[u] = load(from + i + u * step);
-  }
-  KVPOOL_UNROLL
-  for (int u = 0; u < UNROLL - 1; ++u) {
-    if (i + u * step < count) store(to + i + u * step, values[u]);
+    for (uint32_t u = 0; u < UNROLL; ++u) {
+      if (i + u * WARP < count) store(to + i + u * WARP, values[u]);
+    }
   }
 }
 
@@ -212,7 +208,7 @@ __device__ __forceinline__ void advance(Item& item, const Item& step, uint32_t n
   item.pair += step.pair + plane_carry;
 }
 
-template <typename T, int UNROLL>
+template <typename T, uint32_t UNROLL>
 __device__ __forceinline__ void copy_blocks(const Params& params) {
   if (params.num_pairs <= 0 || params.num_planes <= 0 || params.num_chunks <= 0) return;
   const uint32_t num_pairs = params.num_pairs, num_planes = params.num_planes, num_chunks = params.num_chunks;
@@ -228,7 +224,7 @@ __device__ __forceinline__ void copy_blocks(const Params& params) {
     const int64_t left = params.nbytes - offset;
     const int64_t bytes = left < params.chunk_bytes ? left : params.chunk_bytes;
     copy_chunk<T, UNROLL>(src.base + (uint64_t)(src_block * src.stride + offset),
-                          dst.base + (uint64_t)(dst_block * dst.stride + offset), bytes / (int64_t)sizeof(T));
+                          dst.base + (uint64_t)(dst_block * dst.stride + offset), (uint32_t)(bytes / (int64_t)sizeof(T)));
   }
 }
 

@@ -5,8 +5,7 @@
 //! that reads or writes host memory takes any number of pieces of any size in one launch; *staged* gathers small pieces
 //! into whole blocks in device memory and lets the copy engine move those; *memcpy* is the loop that every driver has.
 //! Where one overtakes the other differs between cards and links (vLLM #57555: thresholds tuned on one card are wrong on
-//! the next), so the thresholds are data: defaults from what engines published for Hopper over the PCI bus, or measured by
-//! `calibrate`.
+//! the next), so the thresholds are data: defaults from a Hopper card over PCIe, or measured by `calibrate`.
 //!
 //! Pure functions of what is known before a copy; no driver call, no memory.
 
@@ -61,19 +60,23 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// Below 16 descriptors a batch costs nothing worth avoiding. H2D: vLLM PR 42212 on H100 (a cliff at 28 KiB). D2H: a
-    /// gather costs less than descriptors up to about 64 KiB (vLLM PR 48434).
+    /// As an H200 over PCIe 5 does best (`benches/results/gpu.md`): a descriptor takes the copy engine 1 us and more, so that it fills
+    /// the link from 1 MiB on; below 16 descriptors that is not worth avoiding. 4 thread blocks fill the link, and 16 take twice as much
+    /// from a model that runs beside them.
     fn default() -> Self {
-        let at = |descriptors, bytes| Threshold { descriptors, bytes };
-        Self {
-            to_device: vec![at(0, 0), at(16, 28 << 10)],
-            to_host: vec![at(0, 0), at(16, 64 << 10)],
-            link_ctas: 16,
-        }
+        let rows =
+            || [(0, 0), (16, 1 << 20)].map(|(descriptors, bytes)| Threshold { descriptors, bytes }).to_vec();
+        Self { to_device: rows(), to_host: rows(), link_ctas: 4 }
     }
 }
 
 impl Thresholds {
+    /// Those of a coherent link (NVLink-C2C), which is several times as wide as PCIe.
+    #[must_use]
+    pub fn coherent() -> Self {
+        Self { link_ctas: 16, ..Self::default() }
+    }
+
     /// Bytes of a descriptor from which on the copy engine is the better choice.
     #[must_use]
     pub fn batch_from(&self, direction: Direction, descriptors: u64) -> u64 {
@@ -83,6 +86,20 @@ impl Thresholds {
             Direction::ToHost => &self.to_host,
         };
         table.iter().rev().find(|row| row.descriptors <= descriptors).map_or(0, |row| row.bytes)
+    }
+}
+
+/// From so many bytes on a staged copy to the device is faster than a kernel that reads the host's memory: it fills and empties its
+/// buffers at once then. And it leaves the multiprocessors to the model.
+const STAGED_FROM: u64 = 64 << 20;
+
+/// What moves pieces that are too small for the copy engine. A kernel starts at once; one that writes to the host, however, stalls a
+/// model beside it.
+pub(crate) const fn around_copy_engine(direction: Direction, bytes: u64) -> Method {
+    match direction {
+        Direction::ToHost => Method::Staged,
+        Direction::ToDevice if bytes >= STAGED_FROM => Method::Staged,
+        Direction::ToDevice | Direction::OnDevice => Method::Kernel,
     }
 }
 
@@ -171,10 +188,8 @@ impl Question {
             let each = self.bytes / self.descriptors.max(1);
             if each >= thresholds.batch_from(self.direction, self.descriptors) {
                 Method::Batch
-            } else if self.direction == Direction::ToHost {
-                Method::Staged
             } else {
-                Method::Kernel
+                around_copy_engine(self.direction, self.bytes)
             }
         };
         // What cannot be had is replaced by what every driver has, few descriptors, or takes any number of them.
@@ -208,6 +223,8 @@ mod tests {
         let cases = [
             (SMALL, Method::Staged),
             (into, Method::Kernel),
+            (Question { bytes: STAGED_FROM, ..into }, Method::Staged),
+            (Question { bytes: STAGED_FROM, packed: false, ..into }, Method::Kernel),
             (large, Method::Batch),
             (Question { direction: Direction::ToDevice, ..large }, Method::Batch),
             (Question { direction: Direction::OnDevice, ..large }, Method::Kernel),

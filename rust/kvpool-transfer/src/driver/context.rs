@@ -49,8 +49,6 @@ pub(crate) struct Context {
     pub(crate) name: String,
     /// Its address on the bus.
     pub(crate) pci: String,
-    /// Its multiprocessors.
-    pub(crate) multiprocessors: u32,
     /// The driver's version: 1000 * major + 10 * minor.
     pub(crate) driver_version: i32,
     /// The NUMA node of the host that is nearest, if the driver knows.
@@ -159,7 +157,6 @@ impl Context {
             ordinal,
             name: text(&name),
             pci: text(&pci),
-            multiprocessors: attribute(16).max(1) as u32,
             driver_version: api.version,
             numa_node,
             coherent: attribute(100) == 1,

@@ -17,9 +17,6 @@ pub(crate) const MAX_PAIRS: usize = 480;
 /// Descriptors per batched call: a driver crashed on 51,828 (vLLM #49276).
 const MAX_DESCRIPTORS: usize = 4096;
 
-/// Bytes that one thread block copies at a time.
-const CHUNK: u64 = 16 << 10;
-
 /// The parameters of the kernels, as `block_copy.cu` declares them.
 #[repr(C)]
 struct Params {
@@ -59,8 +56,22 @@ pub(crate) enum Blocks<'a> {
 /// How much of a device a kernel takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
+    /// Thread blocks at most, of so many threads.
     pub(crate) ctas: u32,
     pub(crate) threads: u32,
+    /// Bytes that a thread block copies at a time.
+    pub(crate) chunk: u64,
+}
+
+impl Grid {
+    /// Within a device: a thread block for each chunk, and as small ones as fill a multiprocessor. Those that stay and take
+    /// one chunk after the other reach 5 to 10 % less (`benches/results/gpu.md`).
+    pub(crate) const ON_DEVICE: Self = Self { ctas: i32::MAX as u32, threads: 64, chunk: 8 << 10 };
+
+    /// Over the link: few of many threads keep it busy.
+    pub(crate) const fn link(ctas: u32) -> Self {
+        Self { ctas, threads: 512, chunk: 16 << 10 }
+    }
 }
 
 impl Context {
@@ -84,10 +95,10 @@ impl Context {
         };
         let kernel = self.kernels[kernel_index];
         let width = [16, 8, 4, 1][kernel_index];
-        let chunk_bytes = nbytes.min(CHUNK).next_multiple_of(16);
+        let chunk_bytes = nbytes.min(grid.chunk).next_multiple_of(16);
         // Small pieces keep few threads busy, four accesses each: then more, smaller thread blocks.
         let threads = (chunk_bytes / width / 4).next_multiple_of(32).clamp(32, grid.threads.into()) as u32;
-        let most = grid.ctas.max(1).saturating_mul(grid.threads / threads);
+        let most = grid.ctas.max(1).saturating_mul(grid.threads / threads).min(Grid::ON_DEVICE.ctas);
         let num_chunks = nbytes.div_ceil(chunk_bytes);
         // A row of the table is two numbers of 8 bytes.
         let first_row = rows.start as u64 * 16;

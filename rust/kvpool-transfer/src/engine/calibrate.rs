@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{Options, TransferEngine};
 use crate::driver::DeviceMemory;
 use crate::error::TransferError;
-use crate::planner::{Direction, Threshold, Thresholds};
+use crate::planner::{Direction, Threshold, Thresholds, around_copy_engine};
 use crate::region::Region;
 use crate::store::{HostOptions, Store};
 use crate::words::Method;
@@ -112,6 +112,8 @@ impl Calibration {
 const REGIONS: u64 = 8;
 const PIECES: [u64; 2] = [64, 1024];
 const BYTES: [u64; 7] = [4 << 10, 8 << 10, 16 << 10, 28 << 10, 64 << 10, 128 << 10, 256 << 10];
+/// From which bytes on the copy engine is taken although it was the slower one up to the largest piece.
+const BEYOND: u64 = 1 << 20;
 const CTAS: [u32; 4] = [4, 8, 16, 32];
 const ROUNDS: usize = 3;
 
@@ -172,16 +174,14 @@ impl TransferEngine {
             let mut from = [0_u64; 2];
             for bytes in BYTES {
                 let stores = self.stores(pieces, bytes)?;
-                for (slot, (direction, other)) in
-                    [(Direction::ToDevice, Method::Kernel), (Direction::ToHost, Method::Staged)]
-                        .into_iter()
-                        .enumerate()
-                {
+                for (slot, direction) in [Direction::ToDevice, Direction::ToHost].into_iter().enumerate() {
                     let engine = if has_batch { Method::Batch } else { Method::Memcpy };
                     let one = self.measure(&stores, direction, engine)?;
+                    let other = around_copy_engine(direction, pieces * bytes);
                     let other = self.measure(&stores, direction, other)?;
                     if one.seconds > 1.02 * other.seconds {
-                        from[slot] = bytes + 1;
+                        // Beyond the largest nothing is measured.
+                        from[slot] = if Some(&bytes) == BYTES.last() { BEYOND } else { bytes + 1 };
                     }
                     measurements.extend([one, other]);
                 }

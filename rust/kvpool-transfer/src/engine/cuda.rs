@@ -224,14 +224,6 @@ impl Cuda {
         self.kernel(stream, job, way, Blocks::OnDevice { address, n: rows })
     }
 
-    /// Enough thread blocks to fill the device, or few of many threads to keep the link busy.
-    fn grid(&self, direction: Direction, link_ctas: u32) -> Grid {
-        match direction {
-            Direction::OnDevice => Grid { ctas: self.context.multiprocessors * 8, threads: 256 },
-            _ => Grid { ctas: link_ctas, threads: 512 },
-        }
-    }
-
     /// Copies between the stores of a job by kernels.
     fn kernel(
         &self,
@@ -245,7 +237,10 @@ impl Cuda {
             Side { table: &src, num_blocks: job.src.num_blocks() },
             Side { table: &dst, num_blocks: job.dst.num_blocks() },
         ];
-        let grid = self.grid(way.direction, way.link_ctas);
+        let grid = match way.direction {
+            Direction::OnDevice => Grid::ON_DEVICE,
+            _ => Grid::link(way.link_ctas),
+        };
         Ok(launch(&self.context, stream, grid, sides, job, blocks)?)
     }
 
@@ -327,7 +322,6 @@ impl Cuda {
         let slot_bytes = self.slot_bytes(shape);
         let host = job.host().clone();
         let to_host = way.direction == Direction::ToHost;
-        let grid = self.grid(Direction::OnDevice, 0);
         let lane = self.lane(way.direction);
         lane.prepare(&context, &host, shape, slot_bytes)?;
         let index = lane.next;
@@ -365,7 +359,7 @@ impl Cuda {
         let places: Vec<_> = places.collect();
         let sides = if to_host { [device_side, slot_side] } else { [slot_side, device_side] };
         let kernels = if to_host { first } else { second };
-        launch(&context, kernels, grid, sides, job, Blocks::Pairs(&places))?;
+        launch(&context, kernels, Grid::ON_DEVICE, sides, job, Blocks::Pairs(&places))?;
         if to_host {
             if first != second {
                 Event::record(&context, first)?.let_follow(second)?;

@@ -85,14 +85,12 @@ pub struct EngineConfig {
     pub threads: usize,
     /// Bytes of one of the four staging buffers on a device.
     pub staging_bytes: u64,
-    /// What the planner goes by.
-    pub thresholds: Thresholds,
 }
 
 impl Default for EngineConfig {
     fn default() -> Self {
         let threads = cpu::default_threads();
-        Self { threads, staging_bytes: 32 << 20, thresholds: Thresholds::default() }
+        Self { threads, staging_bytes: 32 << 20 }
     }
 }
 
@@ -131,16 +129,16 @@ impl TransferEngine {
         }
         let cuda = match device {
             Device::Cpu => None,
-            Device::Cuda(ordinal) => {
-                Some(Mutex::new(Cuda::new(Context::of(ordinal)?, config.staging_bytes)?))
-            }
+            Device::Cuda(ordinal) => Some(Cuda::new(Context::of(ordinal)?, config.staging_bytes)?),
         };
+        let coherent = cuda.as_ref().is_some_and(|cuda| cuda.context.coherent);
+        let thresholds = if coherent { Thresholds::coherent() } else { Thresholds::default() };
         Ok(Arc::new(Self {
             device,
             process: process::id(),
             threads: config.threads,
-            cuda,
-            thresholds: RwLock::new(config.thresholds),
+            cuda: cuda.map(Mutex::new),
+            thresholds: RwLock::new(thresholds),
             worker: Worker::new(),
             bounce: Mutex::new(None),
             flights: Flights::default(),
