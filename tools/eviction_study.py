@@ -100,7 +100,7 @@ def regret(results: dict[Key, list[float]], form: str, policy: str, sizes: list[
     lines = [f"\n`{policy}`, {form} form: {what}", "", f"| workload | {columns_of} | worst | over LRU, worst |"]
     lines.append("|---|" + "---|" * (len(sizes) + 2))
     worst: dict[str, list[list[float]]] = collections.defaultdict(list)
-    over: dict[str, list[float]] = collections.defaultdict(list)
+    over: dict[str, list[list[float]]] = collections.defaultdict(list)
     for name in sorted({trace for trace, of, who in results if of == form and who == policy}):
         if name.endswith(", all"):
             continue
@@ -109,16 +109,18 @@ def regret(results: dict[Key, list[float]], form: str, policy: str, sizes: list[
         own = results[name, form, policy]
         best = [max(hits) for hits in zip(*columns, strict=True)]
         worst[family].append([hit - most for hit, most in zip(own, best, strict=True)])
-        over[family].append(min(hit - lru for hit, lru in zip(own, columns[0], strict=True)))
+        over[family].append([hit - lru for hit, lru in zip(own, columns[0], strict=True)])
     for family, rows in worst.items():
         least = [min(column) for column in zip(*rows, strict=True)]
-        lines.append(row_of(family, [*least, min(least), min(over[family])]))
+        lines.append(row_of(family, [*least, min(least), min(map(min, over[family]))]))
     cells = [cell for rows in worst.values() for row in rows for cell in row]
     if cells:
         behind = sum(cell < -0.5 for cell in cells)
         mean, share = sum(cells) / len(cells), 100 * behind / len(cells)
         lines.append(f"\n{len(cells)} cells: mean {mean:+.2f}, worst {min(cells):+.2f}, {behind} more than 0.5 behind")
         lines[-1] += f" ({share:.1f} %)."
+        below = [cell for rows in over.values() for row in rows for cell in row if cell < -0.3]
+        lines[-1] += f" Below LRU by more than 0.3: {len(below)} cells, the worst {min(below, default=0.0):+.2f}."
     return lines
 
 

@@ -323,6 +323,8 @@ impl Policy for Hazard {
 
     fn hit(&mut self, block: BlockId) {
         self.unlist(block);
+        // The head of another prompt: what was found for the one before says nothing of what comes in behind it.
+        self.found = None;
         // What is in use is hit by those who use it together: that is no coming back.
         if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
             let stamp = self.clock.now();

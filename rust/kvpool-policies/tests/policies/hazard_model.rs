@@ -329,6 +329,7 @@ impl Model {
 
     pub(crate) fn hit(&mut self, block: BlockId) {
         self.unlist(block);
+        self.found = None;
         if self.of(block).waits {
             let known = *self.of(block);
             let age = self.age(known.stamp);
