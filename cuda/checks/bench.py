@@ -155,6 +155,9 @@ def _both(session: Session, rates: Rates, engines: Engines) -> None:
                         transfer.wait_on(stream)
                     session.driver.synchronize(stream)
                     seconds.append(time.perf_counter() - start)
+                    # Who is never told of an end keeps the stores until a later call frees them, and waits for the device.
+                    for transfer in both:
+                        transfer.wait(60)
                 # The first makes buffers.
                 took = statistics.median(seconds[1:])
                 rate = sum(transfer.nbytes for transfer in both) / took / 1e9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 from typing import TYPE_CHECKING
 
@@ -96,8 +95,6 @@ def beside(session: Session, engines: Engines) -> None:
         if session.torch is None:
             raise Skip("torch does not use this device here")
         count = 100 if session.quick else 300
-        # Memory of former benches that is given back meanwhile waits until the products have ended, and copies with it.
-        gc.collect()
         model = _Model(session)
         alone = _alone(session, model, count, "a matrix product alone")
         ground = Ground.of_payload(session, 8)
