@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-drift vllm-offload-conformance \
-	sglang-hicache-check vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
+	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot eviction-study top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
 	workflows-check clean
 
@@ -58,7 +58,7 @@ $(BIN)/python:
 
 # The extension, installed in place with the two packages that the command line needs: as the tests build its crates, so that both are built
 # once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
-BUILD := $(if $(filter bench bench-python bench-report events-bench journal-check gpu-check,$(MAKECMDGOALS)),release,as-tested)
+BUILD := $(if $(filter bench bench-python bench-report events-bench journal-bench journal-check gpu-check,$(MAKECMDGOALS)),release,as-tested)
 MATURIN_release := --release
 MATURIN_as-tested := --profile dev --features as-tested
 $(VENV)/.build-$(BUILD): $(BIN)/python
@@ -252,6 +252,10 @@ vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kv
 
 events-bench: $(VENV)/.test ## What a publisher of KV events costs a scheduler's steps, with consumers that are slow, dead or full: ROUNDS=20
 	$(BIN)/python tools/events_bench.py $(if $(ROUNDS),--rounds $(ROUNDS))
+
+journal-bench: $(VENV)/.bench ## What a journal costs on the clock of a replay, in memory and in a file: TRACE=file for a trace of your own
+	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-bench.jsonl)
+	$(BIN)/python benches/python/journal_clock.py $(or $(TRACE),target/journal-bench.jsonl)
 
 vllm-bench: vllm-env ## KV-cache management of vLLM, stock and with kvpool, in one process (TRACE=file for a Mooncake trace)
 	$(VENV)-vllm/bin/python tools/vllm_bench.py $(if $(TRACE),--trace $(TRACE)) --out

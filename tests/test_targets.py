@@ -37,6 +37,7 @@ NO_CHECK: Final = {
     "bench-python": "measures",
     "bench-report": "measures",
     "events-bench": "measures",
+    "journal-bench": "measures",
     "vllm-bench": "measures",
     "vllm-bench-steps": "measures",
     "vllm-bench-offload": "measures",
