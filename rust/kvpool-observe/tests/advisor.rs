@@ -333,6 +333,8 @@ fn settings_out_of_range_are_named() {
         let error = pool.watched(&advised(config)).unwrap_err();
         assert!(matches!(error, PoolError::InvalidConfig { field, .. } if field == name), "{error}");
     }
+    let of_the_core = AdvisorConfig { policies: vec![kvpool::EvictionPolicy::LRU], ..default() };
+    assert_eq!(of_the_core.check(), Ok(()));
     for (rate, bound) in
         [(0.0, Bound::None), (1.5, Bound::None), (f64::NAN, Bound::None), (1.0, Bound::Depth(0))]
     {

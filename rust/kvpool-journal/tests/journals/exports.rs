@@ -210,6 +210,7 @@ fn scripted_settings() -> ManagerConfig {
         num_blocks: 64,
         block_size: 2,
         host_blocks: 32,
+        eviction: kvpool_policies::LRU,
         retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
         ..ManagerConfig::default()
     }
