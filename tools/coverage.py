@@ -5,9 +5,10 @@
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of kvpool-core, kvpool and kvpool-hash that has code, over the tests of the three, of kvpool-policies,
-where the core's orders meet their models, and of kvpool-journal, where its journals are replayed (examples in docs
-cannot be counted on stable Rust); tests within src are not counted as lines. rustc counts. What reads the counts:
+Counts every line of kvpool-core, kvpool and kvpool-hash that has code, and of what makes an evictor of an order in
+kvpool-policies, over the tests of the four, where orders meet their models, too, and of kvpool-journal, where its
+journals are replayed (examples in docs cannot be counted on stable Rust); tests within src are not counted as lines.
+rustc counts. What reads the counts:
 LLVM_PROFDATA and LLVM_COV of the same LLVM, else those of rustup's component llvm-tools, which is added if it is
 missing, else, where there is no rustup, the programs of llvm_profparser from crates.io.
 
@@ -33,8 +34,11 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RUST: Final = ROOT / "rust"
-#: The core, what requests are over it, and what tells it blocks apart.
-SOURCES: Final = tuple(RUST / name / "src" for name in ("kvpool-core", "kvpool", "kvpool-hash"))
+#: The core, what requests are over it, what tells it blocks apart, and what every order needs in a pool.
+SOURCES: Final = (
+    *(RUST / name / "src" for name in ("kvpool-core", "kvpool", "kvpool-hash")),
+    *(RUST / "kvpool-policies" / "src" / name for name in ("closed.rs", "ranks", "recency.rs")),
+)
 CARGO: Final = os.environ.get("CARGO", "cargo")
 RUSTC: Final = os.environ.get("RUSTC", "rustc")
 PROFPARSER: Final = "0.15.0"

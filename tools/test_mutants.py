@@ -165,7 +165,7 @@ DEFECTS: Final = (
         "the other policies evict a block on which cached ones hang",
         (
             Replacement(
-                "kvpool-core/evictor/closed.rs",
+                "kvpool-policies/closed.rs",
                 "if node.is(Node::IDLE) && node.children == 0 {",
                 "if node.is(Node::IDLE) {",
             ),

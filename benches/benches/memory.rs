@@ -3,7 +3,7 @@
 
 use std::alloc::System;
 
-use kvpool::{BlockPool, EvictionPolicy, PoolConfig, Verify};
+use kvpool::{BlockPool, PoolConfig, Verify};
 use kvpool_benches::{REQUEST_BLOCKS, fill, vllm};
 use kvpool_vllm::Pool;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -14,7 +14,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn main() {
     println!("blocks    verify       bytes per block (empty / full, with open fences)");
     for num_blocks in [1 << 16, 1 << 22] {
-        for policy in [EvictionPolicy::LRU, kvpool_policies::FIFO, kvpool_policies::HAZARD] {
+        for policy in [kvpool_policies::LRU, kvpool_policies::FIFO, kvpool_policies::HAZARD] {
             let region = Region::new(ALLOCATOR);
             let config = PoolConfig { num_blocks, eviction: policy, ..PoolConfig::default() };
             let mut pool = BlockPool::new(config).unwrap();

@@ -25,7 +25,12 @@ pub(crate) fn salt(salt: &[u8]) -> String {
 }
 
 /// Fields of a pool's or a manager's settings that are not the default ones.
-pub(crate) fn settings(verify: Verify, duplicates: DuplicatePolicy, eviction: EvictionPolicy) -> String {
+pub(crate) fn settings(
+    verify: Verify,
+    duplicates: DuplicatePolicy,
+    eviction: EvictionPolicy,
+    retention: bool,
+) -> String {
     let mut fields = String::new();
     let mut field = |name: &str, value: &dyn Debug, default: bool, kind: &str| {
         if !default {
@@ -34,7 +39,8 @@ pub(crate) fn settings(verify: Verify, duplicates: DuplicatePolicy, eviction: Ev
     };
     field("verify", &verify, verify == Verify::None, "Verify::");
     field("duplicates", &duplicates, duplicates == DuplicatePolicy::Keep, "DuplicatePolicy::");
-    if eviction != EvictionPolicy::LRU {
+    // The default's LRU has no retention.
+    if retention || eviction != kvpool_policies::LRU {
         fields.push_str(&format!("eviction: kvpool_policies::by_name({:?}).unwrap(), ", eviction.name()));
     }
     fields

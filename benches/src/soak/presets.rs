@@ -31,7 +31,7 @@ pub struct Preset {
 }
 
 const PLAIN: Preset = Preset {
-    eviction: EvictionPolicy::LRU,
+    eviction: kvpool_policies::LRU,
     algorithm: HashAlgorithm::Sha256,
     verify: Verify::None,
     duplicates: DuplicatePolicy::Keep,

@@ -30,7 +30,7 @@ fn link(salt: &[u8], tokens: &[u32], epoch: u64) -> ChainLink {
 
 #[test]
 fn written() {
-    let mut pool = BlockPool::new(PoolConfig { num_blocks: 7, block_size: 2, verify: Verify::Fingerprint, retention: Some(RetentionConfig { pin_budget: 2, tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(2) }] }), ..Default::default() }).unwrap();
+    let mut pool = BlockPool::new(PoolConfig { num_blocks: 7, block_size: 2, verify: Verify::Fingerprint, eviction: kvpool_policies::by_name("lru").unwrap(), retention: Some(RetentionConfig { pin_budget: 2, tenants: vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(2) }] }), ..Default::default() }).unwrap();
     assert!(pool.allocate(1).is_ok());
     assert!(pool.release(&block_ids(&[])).is_ok());
     assert!(pool.reset().is_err());

@@ -28,35 +28,26 @@ pub trait ListNumber: Copy + Eq + fmt::Debug + Send + Sync + 'static {
     fn of(index: usize) -> Self;
 }
 
-impl ListNumber for u8 {
-    const LOOSE: Self = Self::MAX;
-    const MOST: usize = Self::MAX as usize;
+macro_rules! list_numbers {
+    ($($number:ty)*) => { $(
+        impl ListNumber for $number {
+            const LOOSE: Self = Self::MAX;
+            const MOST: usize = Self::MAX as usize;
 
-    #[inline]
-    fn index(self) -> usize {
-        self.into()
-    }
+            #[inline]
+            fn index(self) -> usize {
+                self.into()
+            }
 
-    #[inline]
-    fn of(index: usize) -> Self {
-        index as Self
-    }
+            #[inline]
+            fn of(index: usize) -> Self {
+                index as Self
+            }
+        }
+    )* };
 }
 
-impl ListNumber for u16 {
-    const LOOSE: Self = Self::MAX;
-    const MOST: usize = Self::MAX as usize;
-
-    #[inline]
-    fn index(self) -> usize {
-        self.into()
-    }
-
-    #[inline]
-    fn of(index: usize) -> Self {
-        index as Self
-    }
-}
+list_numbers!(u8 u16);
 
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
@@ -81,11 +72,6 @@ pub struct BlockLists<N = u8> {
     linked: u32,
     /// Links were found that do not mirror each other, or lead from one list to another.
     torn: bool,
-}
-
-impl BlockLists {
-    /// The most lists that can share links.
-    pub const MAX_LISTS: usize = u8::MOST;
 }
 
 impl<N: ListNumber> BlockLists<N> {
@@ -163,8 +149,9 @@ impl<N: ListNumber> BlockLists<N> {
         self.push(list, block, true)
     }
 
+    /// Puts `block` before the front of `list`, or after its back; false as [`Self::push_back`].
     #[inline]
-    pub(crate) fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
+    pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
         let loose = !block.is_null() && self.on.get(block.index()) == Some(&N::LOOSE);
         let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
         let end = if in_front { ends.front() } else { ends.back() };

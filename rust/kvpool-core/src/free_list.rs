@@ -109,11 +109,8 @@ impl FreeBlockList {
     /// [`PoolError::WrongState`] if it is free already, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it
     /// is no block of this pool.
     pub fn push_front(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.push_front(&mut self.links[..], block) {
-            Ok(())
-        } else {
-            Err(self.refusal(block, "free it again"))
-        }
+        let done = self.list.push_front(&mut self.links[..], block);
+        self.refuse_unless(done, block, "free it again")
     }
 
     /// Frees `block`; it will be handed out last.
@@ -121,11 +118,8 @@ impl FreeBlockList {
     /// # Errors
     /// As [`Self::push_front`].
     pub fn push_back(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.push_back(&mut self.links[..], block) {
-            Ok(())
-        } else {
-            Err(self.refusal(block, "free it again"))
-        }
+        let done = self.list.push_back(&mut self.links[..], block);
+        self.refuse_unless(done, block, "free it again")
     }
 
     /// Frees a run of blocks, all or none, as if by [`Self::push_front`] one after the other.
@@ -150,11 +144,8 @@ impl FreeBlockList {
     /// [`PoolError::WrongState`] if it is not free, [`PoolError::UnknownBlock`] or [`PoolError::NullBlock`] if it is no
     /// block of this pool.
     pub fn remove(&mut self, block: BlockId) -> Result<(), PoolError> {
-        if self.list.remove(&mut self.links[..], block) {
-            Ok(())
-        } else {
-            Err(self.refusal(block, "remove it from the free list"))
-        }
+        let done = self.list.remove(&mut self.links[..], block);
+        self.refuse_unless(done, block, "remove it from the free list")
     }
 
     /// The free blocks in the order in which they will be handed out.
@@ -182,15 +173,16 @@ impl FreeBlockList {
         })
     }
 
-    fn refusal(&self, block: BlockId, operation: &'static str) -> PoolError {
+    fn refuse_unless(&self, done: bool, block: BlockId, operation: &'static str) -> Result<(), PoolError> {
+        if done {
+            return Ok(());
+        }
         if self.list.is_torn() {
-            return torn();
+            return Err(torn());
         }
-        if let Err(error) = check_id(block, self.num_blocks(), operation) {
-            return error;
-        }
+        check_id(block, self.num_blocks(), operation)?;
         let state = if self.contains(block) { "already free" } else { "not free" };
-        PoolError::WrongState { block, state, operation }
+        Err(PoolError::WrongState { block, state, operation })
     }
 }
 

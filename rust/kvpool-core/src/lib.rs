@@ -39,15 +39,13 @@ mod pool;
 mod prefix_index;
 mod record;
 pub mod retention;
-mod shorten;
 mod stats;
 
 pub use allocator::BlockAllocator;
 pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
 pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
 pub use evictor::{
-    Candidate, Closed, Content, EvictionPolicy, Evictor, Finish, Kept, LruEvictor, Outlook, Policy, Release,
-    Signal,
+    Candidate, Content, EvictionPolicy, Evictor, Finish, Kept, LruEvictor, Outlook, Policy, Release, Signal,
 };
 pub use fence::{Ticket, Until};
 pub use free_list::FreeBlockList;
@@ -64,7 +62,6 @@ pub use pool::{
 };
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use record::Name;
-pub use shorten::shorten;
 pub use stats::PoolStats;
 
 /// What the sister crates are made of, and engines need not: it may change in any release.
@@ -72,6 +69,7 @@ pub use stats::PoolStats;
 pub mod parts {
     pub use crate::block_lists::{BlockLists, ListNumber};
     pub use crate::error::ensure;
+    pub use crate::evictor::lru::sort_deepest_first;
     pub use crate::free_list::check_id;
     pub use crate::groups::keep::Kept;
     pub use crate::list::try_reserve;

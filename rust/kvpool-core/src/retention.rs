@@ -4,36 +4,12 @@
 //! it moves a block within the order of eviction. While anything is evictable an allocation succeeds, whatever was asked for; no
 //! hint changes what a lookup returns.
 //!
-//! The order of eviction, first to last (`Ranks`, of the evictors):
-//!
-//! 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
-//! 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
-//! 3. priorities below [`Priority::NORMAL`], lowest first; in each the least recently released first;
-//! 4. [`Priority::NORMAL`]: the pool's policy decides;
-//! 5. priorities above, lowest first, as in 3;
-//! 6. blocks of 3 to 5 whose tenant is not above its floor;
-//! 7. pinned blocks, at most [`RetentionConfig::pin_budget`].
-//!
-//! In all of them a block waits for its cached descendants ([`crate::evictor::Closed`]). Retention belongs to a content: it
-//! ends when the content is evicted or dropped. The last hint wins. A hit ends a demotion: the hint was wrong.
-//!
-//! What moves, and to where:
-//!
-//! - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the back of that rank and of
-//!   its tenant's blocks: it counts as released at that moment. One that keeps the rank keeps the place.
-//! - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor, it is *set aside*, and is
-//!   asked again only when nothing of 3 to 5 is left. One block comes back, as the next of its rank, for each block that the
-//!   tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block out. Blocks in use are
-//!   not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
-//! - The policy knows blocks of [`Priority::NORMAL`] alone. It forgets one that leaves that rank; one that comes back is new to
-//!   it, but for what ghosts remember of its key.
+//! Retention belongs to a content: it ends when the content is evicted or dropped. The last hint wins. A hit ends a demotion: the hint
+//! was wrong. In which order blocks go is for the evictor to say that [retains](Retain): `Closed` of the crate `kvpool-policies`.
 //!
 //! Sources: priorities 0 to 100 with 35 as the default and a duration are TensorRT-LLM's (`KvCacheRetentionConfig`); budgets
 //! instead of hard pins follow what pins without one did elsewhere (sglang #21045, mooncake #2909); two named kinds of time
 //! to live follow antfly #337, where one was documented and the other implemented.
-//!
-//! Costs: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit and release, too; 45 bytes per block of
-//! a pool with retention, 18 more with tenants' limits. A pool without has none of it.
 
 use crate::block::BlockId;
 use crate::error::PoolError;
@@ -68,7 +44,6 @@ impl Priority {
 
 /// Where in the order of eviction a block stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Keep {
     /// First to go: it will not be used again.
     Demoted,
@@ -80,7 +55,6 @@ pub enum Keep {
 
 /// When retention ends by itself. A time that ends beyond the largest number ends with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Ttl {
     /// So many seconds of being cached without being in use. A hit ends it; the release that leaves the block without holders,
     /// fences included, starts it anew. Said of a block in use it starts with its release.
@@ -91,7 +65,6 @@ pub enum Ttl {
 
 /// What a block is when its time to live has run out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Then {
     /// As one of which nothing was said.
     #[default]
@@ -172,36 +145,6 @@ pub struct RetentionConfig {
 impl RetentionConfig {
     /// The most tenants with limits.
     pub const MAX_TENANTS: usize = 200;
-
-    /// Checks that pins and floors fit into a pool of `usable` blocks at the same time.
-    pub(crate) fn check(&self, usable: usize) -> Result<(), PoolError> {
-        let mut tenants: Vec<_> = self.tenants.iter().map(|limits| limits.tenant).collect();
-        tenants.sort_unstable();
-        if let Some(twice) = tenants.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(PoolError::config(
-                "tenants",
-                format!("tenant {} twice", twice[0].0),
-                "each tenant once",
-            ));
-        }
-        if tenants.len() > Self::MAX_TENANTS {
-            let most = format!("at most {} tenants with limits", Self::MAX_TENANTS);
-            return Err(PoolError::config("tenants", tenants.len(), most));
-        }
-        let mut reserved = self.pin_budget;
-        for &TenantLimits { tenant, floor, ceiling } in &self.tenants {
-            reserved = reserved.saturating_add(floor);
-            if let Some(ceiling) = ceiling.filter(|&ceiling| ceiling < floor) {
-                let at_least = format!("at least the floor of tenant {}, {floor}", tenant.0);
-                return Err(PoolError::config("ceiling", ceiling, at_least));
-            }
-        }
-        if reserved > usable {
-            let most = format!("at most the pool's {usable} usable blocks");
-            return Err(PoolError::config("pin_budget + floors", reserved, most));
-        }
-        Ok(())
-    }
 }
 
 /// What became of a hint, by blocks.

@@ -110,7 +110,6 @@ fn retention(retention: Retention) -> String {
         Keep::Priority(priority) => format!("priority {}", priority.get()),
         Keep::Pinned => "pinned".into(),
         Keep::Demoted => "demoted".into(),
-        other => format!("{other:?}"),
     };
     match retention.ttl {
         Some(Ttl::Idle(seconds)) => drop(write!(text, " for {seconds} s idle")),

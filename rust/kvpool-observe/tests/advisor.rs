@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
 use kvpool::{
-    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, EvictionPolicy, ExtraKeys,
-    HashAlgorithm, HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError,
+    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorithm,
+    HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError,
 };
 use kvpool_observe::advisor::{Bound, SampledStack};
 use kvpool_observe::{Advice, AdvisorConfig, ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
@@ -95,7 +95,9 @@ fn a_refused_request_that_is_retried_counts_once() {
 #[test]
 fn requests_count_for_their_tenants() {
     let retention = Some(RetentionConfig::default());
-    let config = ManagerConfig { num_blocks: 101, block_size: 1, retention, ..ManagerConfig::default() };
+    let eviction = kvpool_policies::LRU;
+    let config =
+        ManagerConfig { num_blocks: 101, block_size: 1, eviction, retention, ..ManagerConfig::default() };
     let mut manager = watched(config);
     let hints = |tenant| AdmitOptions { tenant: Some(TenantId(tenant)), ..AdmitOptions::default() };
     let prompt = |manager: &CacheManager, tokens| {
@@ -321,13 +323,18 @@ fn settings_out_of_range_are_named() {
         ("max_tenants", AdvisorConfig { max_tenants: 1025, ..default() }),
         ("window", AdvisorConfig { window: Some(0), ..default() }),
         ("policies", AdvisorConfig { policies: vec![kvpool_policies::LAST_ACCESS], ..default() }),
-        ("policies", AdvisorConfig { policies: vec![EvictionPolicy::LRU, EvictionPolicy::LRU], ..default() }),
+        (
+            "policies",
+            AdvisorConfig { policies: vec![kvpool_policies::LRU, kvpool_policies::LRU], ..default() },
+        ),
     ];
     for (name, config) in bad {
         let pool = BlockPool::new(PoolConfig::default()).unwrap();
         let error = pool.watched(&advised(config)).unwrap_err();
         assert!(matches!(error, PoolError::InvalidConfig { field, .. } if field == name), "{error}");
     }
+    let of_the_core = AdvisorConfig { policies: vec![kvpool::EvictionPolicy::LRU], ..default() };
+    assert_eq!(of_the_core.check(), Ok(()));
     for (rate, bound) in
         [(0.0, Bound::None), (1.5, Bound::None), (f64::NAN, Bound::None), (1.0, Bound::Depth(0))]
     {

@@ -147,7 +147,7 @@ impl Run {
 }
 
 fn policies() -> impl Strategy<Value = EvictionPolicy> {
-    prop_oneof![Just(EvictionPolicy::LRU), prop::sample::select(kvpool_policies::ALL)]
+    prop_oneof![Just(kvpool_policies::LRU), prop::sample::select(kvpool_policies::ALL)]
 }
 
 fn duplicates() -> impl Strategy<Value = DuplicatePolicy> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, DuplicatePolicy, EvictionPolicy,
-    ExtraKeys, HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, RetentionRange,
+    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, DuplicatePolicy, ExtraKeys,
+    HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, RetentionRange,
 };
 use kvpool_observe::metrics::{Histogram, MAX_TENANTS};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolMetrics, PoolWatch, WatchConfig};
@@ -232,7 +232,7 @@ proptest! {
     fn what_is_counted_is_what_happened(
         operations in vec((0..14_u8, 0..6_u64, 1..9_u64, 0..4_u32), 1..120),
         num_blocks in 3..30_usize,
-        eviction in prop_oneof![Just(EvictionPolicy::LRU), prop::sample::select(kvpool_policies::ALL)],
+        eviction in prop_oneof![Just(kvpool_policies::LRU), prop::sample::select(kvpool_policies::ALL)],
         duplicates in prop::sample::select(DuplicatePolicy::ALL),
     ) {
         let pool = pool(PoolConfig { num_blocks, eviction, duplicates, ..PoolConfig::default() });
@@ -277,6 +277,7 @@ fn a_manager_with_retention_tells_the_time() {
     let config = ManagerConfig {
         num_blocks: 9,
         host_blocks: 9,
+        eviction: kvpool_policies::LRU,
         retention: Some(RetentionConfig::default()),
         ..ManagerConfig::default()
     };
@@ -321,7 +322,9 @@ fn every_tier_has_its_own() {
 fn evictions_have_causes() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 0, ceiling: Some(2) };
     let retention = Some(RetentionConfig { tenants: vec![limits], ..RetentionConfig::default() });
-    let config = ManagerConfig { num_blocks: 13, block_size: 1, retention, ..ManagerConfig::default() };
+    let eviction = kvpool_policies::LRU;
+    let config =
+        ManagerConfig { num_blocks: 13, block_size: 1, eviction, retention, ..ManagerConfig::default() };
     let watch = ManagerWatchConfig { metrics: true, ..ManagerWatchConfig::default() };
     let mut manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
     manager.advance_time(0.0).unwrap();

@@ -1,6 +1,6 @@
 //! FIFO: evicts the oldest content.
 //!
-//! A hit changes nothing: a block keeps its place in the queue while it is in use. Behind [`kvpool_core::Closed`] a block
+//! A hit changes nothing: a block keeps its place in the queue while it is in use. Behind [`crate::Closed`] a block
 //! waits until its cached descendants are gone, which makes FIFO on prefix trees behave almost as LRU does: a parent is
 //! protected as long as new turns hang on it.
 //!

@@ -53,7 +53,7 @@ impl<V: Copy + Default> Ghosts<V> {
     /// Empty queues for `capacity` ghosts together, with all their memory taken.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] for [`BlockLists::MAX_LISTS`] queues or more, or if there is no memory.
+    /// [`PoolError::InvalidConfig`] for as many queues as [`BlockLists`] has numbers, or more, or if there is no memory.
     pub fn new(num_queues: usize, capacity: usize) -> Result<Self, PoolError> {
         let mut ghosts = Self {
             queues: BlockLists::new(num_queues.saturating_add(1), 1)?,

@@ -1,11 +1,12 @@
-//! Eviction policies of kvpool beyond LRU, and all of them by name.
+//! Eviction policies of kvpool, all of them by name, and the retention around them.
 //!
 //! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it. The core knows none of
-//! them, and has LRU alone: each is a [`kvpool_core::Policy`], which [`kvpool_core::Closed`] makes a prefix-closed evictor of, with retention if a pool has it;
-//! [`LastAccessEvictor`] alone is an evictor of its own.
+//! them, and has plain LRU alone: each is a [`kvpool_core::Policy`], which [`Closed`] makes a prefix-closed evictor of, with retention if a pool
+//! has it; [`LastAccessEvictor`], and LRU without retention, are evictors of their own.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
+//! | `lru` | what was released longest ago; of one release the deepest | O(1) |
 //! | `last-accessed` | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
 //! | `fifo` | the oldest content | O(1) |
 //! | `lfu` | the least often used since it came | O(log n) |
@@ -29,6 +30,7 @@
 
 pub mod adaptive;
 mod arc;
+mod closed;
 mod fifo;
 mod gdsf;
 mod ghosts;
@@ -38,25 +40,61 @@ mod last_access;
 mod lfu;
 mod lrfu;
 mod ranked;
+mod ranks;
+mod recency;
 mod s3_fifo;
 mod sieve;
 mod slots;
 mod two_q;
 
-use kvpool_core::{EvictionPolicy, PoolError, eviction_policy};
+use kvpool_core::{EvictionPolicy, LruEvictor, PoolError};
 
 pub use adaptive::Adaptive;
 pub use arc::AdaptiveReplacement;
+pub use closed::Closed;
 pub use fifo::Fifo;
 pub use gdsf::Gdsf;
 pub use hazard::Hazard;
 pub use last_access::LastAccessEvictor;
 pub use lfu::{Lfu, LfuDa};
 pub use lrfu::Lrfu;
+pub use recency::Recency;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use two_q::TwoQ;
 
+/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`:
+/// [`Closed`] around that very type, so no call inside it is looked up at run time.
+///
+/// ```
+/// use kvpool_core::{EvictionPolicy, PoolConfig};
+/// use kvpool_policies::{Recency, eviction_policy};
+/// const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
+/// let config = PoolConfig { eviction: MINE, ..PoolConfig::default() };
+/// assert_eq!(config.eviction.name(), "mine");
+/// ```
+#[macro_export]
+macro_rules! eviction_policy {
+    ($name:expr, $new:expr) => {
+        $crate::parts::EvictionPolicy::new(
+            $name,
+            Some(|num_blocks| Ok(Box::new($new(num_blocks)?))),
+            |num_blocks, retention| {
+                Ok(Box::new($crate::Closed::new($new(num_blocks)?, num_blocks, retention)?))
+            },
+        )
+    };
+}
+
+/// Least recently used: as [`EvictionPolicy::LRU`] without retention, [`Recency`] with it.
+pub const LRU: EvictionPolicy = EvictionPolicy::new(
+    "lru",
+    Some(|num_blocks| Ok(Box::new(Recency::new(num_blocks)?))),
+    |num_blocks, retention| match retention {
+        None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
+        Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
+    },
+);
 /// By access times that the caller states: see [`LastAccessEvictor`]. They are no order of their own, and take no retention.
 pub const LAST_ACCESS: EvictionPolicy =
     EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
@@ -95,27 +133,15 @@ pub const HAZARD: EvictionPolicy = eviction_policy!("hazard", Hazard::new);
 pub mod parts {
     pub use crate::ghosts::Ghosts;
     pub use crate::slots::Slots;
+    pub use kvpool_core::EvictionPolicy;
 }
 
-/// Every policy, LRU too. New ones go to the end: fuzzers' inputs know them by number.
-pub const ALL: &[EvictionPolicy] = &[
-    EvictionPolicy::LRU,
-    LAST_ACCESS,
-    FIFO,
-    LFU,
-    LFU_DA,
-    SIEVE,
-    S3_FIFO,
-    ARC,
-    TWO_Q,
-    LRFU,
-    GDSF,
-    ADAPTIVE,
-    HAZARD,
-];
+/// Every policy. New ones go to the end: fuzzers' inputs know them by number.
+pub const ALL: &[EvictionPolicy] =
+    &[LRU, LAST_ACCESS, FIFO, LFU, LFU_DA, SIEVE, S3_FIFO, ARC, TWO_Q, LRFU, GDSF, ADAPTIVE, HAZARD];
 
 /// Those that the advisor of kvpool's bindings compares unless it is told otherwise.
-pub const ADVISED: &[EvictionPolicy] = &[EvictionPolicy::LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE];
+pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE];
 
 /// The policy of a name.
 ///

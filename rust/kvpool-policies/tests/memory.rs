@@ -5,11 +5,11 @@
 #[path = "../../kvpool/tests/common/counting.rs"]
 mod counting;
 
-use kvpool_core::evictor::{Content, Policy, Recency, Release};
+use kvpool_core::evictor::{Content, Policy, Release};
 use kvpool_core::retention::{RetentionConfig, TenantId, TenantLimits};
-use kvpool_core::{BlockId, Closed, PoolError};
+use kvpool_core::{BlockId, PoolError};
 use kvpool_policies::{
-    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ,
+    Adaptive, AdaptiveReplacement, Closed, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ,
 };
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {

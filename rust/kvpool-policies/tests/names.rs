@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use kvpool_core::PoolError;
 use kvpool_core::retention::RetentionConfig;
-use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, by_name};
+use kvpool_core::{BlockPool, EvictionPolicy, PoolConfig, PoolError};
+use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, LRU, by_name};
 
 #[test]
 fn a_policy_is_its_name() {
@@ -20,6 +20,18 @@ fn a_policy_is_its_name() {
     }
     assert_eq!(ALL.iter().collect::<HashSet<_>>().len(), ALL.len(), "a name is used once");
     assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
+}
+
+#[test]
+fn the_lru_of_the_core_says_which_one_has_retention() {
+    let retention = Some(RetentionConfig::default());
+    let config = PoolConfig { eviction: EvictionPolicy::LRU, retention, ..PoolConfig::default() };
+    assert_eq!(config.eviction, LRU);
+    assert_eq!(
+        BlockPool::new(config.clone()).unwrap_err().to_string(),
+        "retention is set: must be left out, since it ranks blocks, which the core's lru does not: use kvpool_policies::LRU"
+    );
+    assert!(BlockPool::new(PoolConfig { eviction: LRU, ..config }).unwrap().has_retention());
 }
 
 #[test]

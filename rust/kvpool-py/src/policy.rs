@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use kvpool::parts::BlockLists;
 use kvpool::retention::RetentionConfig;
-use kvpool::{BlockId, Closed, Content, Evictor, InvariantViolation, Policy, PoolError};
+use kvpool::{BlockId, Content, Evictor, InvariantViolation, Policy, PoolError};
+use kvpool_policies::Closed;
 use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};

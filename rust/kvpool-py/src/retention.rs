@@ -335,7 +335,7 @@ pub(crate) fn eviction(
     num_blocks: usize,
     retention: Option<&RetentionConfig>,
 ) -> PyResult<Eviction> {
-    let Some(object) = object else { return Ok(Eviction::Named(EvictionPolicy::LRU)) };
+    let Some(object) = object else { return Ok(Eviction::Named(kvpool_policies::LRU)) };
     if let Ok(name) = object.cast::<PyString>() {
         return Ok(Eviction::Named(eviction_named(py, name.to_str()?)?));
     }

@@ -438,13 +438,10 @@ impl From<Retention> for RetentionRecord {
             Keep::Priority(priority) => priority.get(),
             Keep::Pinned => PINNED,
             Keep::Demoted => DEMOTED,
-            // Kinds that came later: they get numbers here when they come.
-            _ => Priority::NORMAL.get(),
         };
-        let ttl = retention.ttl.and_then(|ttl| match ttl {
-            Ttl::Idle(seconds) => Some((false, seconds)),
-            Ttl::Absolute(seconds) => Some((true, seconds)),
-            _ => None,
+        let ttl = retention.ttl.map(|ttl| match ttl {
+            Ttl::Idle(seconds) => (false, seconds),
+            Ttl::Absolute(seconds) => (true, seconds),
         });
         Self { keep, ttl, demote_then: retention.then == Then::Demote }
     }

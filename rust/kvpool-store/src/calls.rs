@@ -40,7 +40,7 @@ pub struct StoreConfig {
 impl Default for StoreConfig {
     fn default() -> Self {
         Self {
-            eviction: EvictionPolicy::LRU,
+            eviction: kvpool_policies::LRU,
             admission: Admit::SecondTouch,
             remembered_offers: 1 << 16,
             workers: 4,

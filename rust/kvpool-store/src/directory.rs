@@ -102,7 +102,7 @@ impl Directory {
     ) -> Result<Self, PoolError> {
         let order = match eviction.order(places as usize + 1)? {
             Some(order) => order,
-            None => EvictionPolicy::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
+            None => kvpool_policies::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
         };
         let mut entries = Vec::new();
         kvpool::parts::try_reserve(&mut entries, places as usize)?;

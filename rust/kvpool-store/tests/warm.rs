@@ -141,7 +141,8 @@ fn a_pool_through_a_file() {
     fs::create_dir_all(folder.path()).unwrap();
     let limits = TenantLimits { tenant: TenantId(4), floor: 1, ceiling: Some(9) };
     let retention = Some(RetentionConfig { pin_budget: 2, tenants: vec![limits] });
-    let config = PoolConfig { num_blocks: 40, block_size: 1, retention, ..PoolConfig::default() };
+    let eviction = kvpool_policies::LRU;
+    let config = PoolConfig { num_blocks: 40, block_size: 1, eviction, retention, ..PoolConfig::default() };
     let mut pool = BlockPool::new(config.clone()).unwrap();
     pool.advance_time(5.0).unwrap();
     let hasher =

@@ -455,7 +455,7 @@ fn every_policy_keeps_what_any_must() {
     // Hints make a history of `lru`, too.
     let kinds: Vec<_> = (policies.iter().map(|&policy| (policy, None)))
         .chain(
-            [EvictionPolicy::LRU, policies[0], policies[1]].map(|policy| (policy, Some(retention.clone()))),
+            [kvpool_policies::LRU, policies[0], policies[1]].map(|policy| (policy, Some(retention.clone()))),
         )
         .collect();
     let strategy = (prop::sample::select(kinds), prop::collection::vec(operation(), 1..2 * STEPS as usize));

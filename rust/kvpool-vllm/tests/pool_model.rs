@@ -450,7 +450,7 @@ impl Pair {
     fn new(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Self {
         let mut pool = Pool::with_policy(num_blocks, caching, policy).unwrap();
         pool.chain_group(0);
-        let is_ordered = policy == EvictionPolicy::LRU;
+        let is_ordered = policy == kvpool_policies::LRU;
         Self { pool, model: Model::new(num_blocks, caching), is_ordered, touched_by_hand: false }
     }
 
@@ -752,7 +752,7 @@ fn run_model(by_hand: bool, share: u32) {
     let strategy = (
         1usize..9,
         prop::bool::weighted(0.8),
-        prop_oneof![1 => Just(EvictionPolicy::LRU), 1 => prop::sample::select(kvpool_policies::ALL)],
+        prop_oneof![1 => Just(kvpool_policies::LRU), 1 => prop::sample::select(kvpool_policies::ALL)],
         prop::collection::vec(operation(by_hand), 1..2 * STEPS as usize),
     );
     let run = |(num_blocks, caching, policy, operations): (usize, bool, EvictionPolicy, Vec<Operation>)| {

@@ -31,6 +31,7 @@
 mod manager;
 pub mod observe;
 mod sequence;
+mod shorten;
 mod tiers;
 
 #[cfg(feature = "fault-injection")]
@@ -42,11 +43,11 @@ pub use kvpool_core::hash::{
 #[doc(hidden)]
 pub use kvpool_core::parts;
 pub use kvpool_core::{
-    BlockAllocator, BlockId, BlockPool, BlockState, Candidate, Closed, ConfigDetail, Content,
-    DuplicatePolicy, EvictionPolicy, Evictor, Finish, FreeBlockList, Inserted, InvariantViolation, Kept,
-    LruEvictor, MAX_BLOCKS, Match, NULL_BLOCK, Name, Outlook, Policy, PoolConfig, PoolError, PoolImage,
-    PoolStats, PrefixIndex, Probe, Refusal, Registered, Release, Restored, SavedBlock, Signal, Ticket, Until,
-    eviction_policy, evictor, groups, hash, retention, shorten,
+    BlockAllocator, BlockId, BlockPool, BlockState, Candidate, ConfigDetail, Content, DuplicatePolicy,
+    EvictionPolicy, Evictor, Finish, FreeBlockList, Inserted, InvariantViolation, Kept, LruEvictor,
+    MAX_BLOCKS, Match, NULL_BLOCK, Name, Outlook, Policy, PoolConfig, PoolError, PoolImage, PoolStats,
+    PrefixIndex, Probe, Refusal, Registered, Release, Restored, SavedBlock, Signal, Ticket, Until, evictor,
+    groups, hash, retention,
 };
 pub use manager::{
     Admission, AdmissionFit, AdmitOptions, CacheManager, Computed, Covered, GroupFit, Loaded, ManagerConfig,
@@ -54,4 +55,5 @@ pub use manager::{
     RequestState, RetentionRange, Rows, StepOutcome, StepPlan,
 };
 pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
+pub use shorten::shorten;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};

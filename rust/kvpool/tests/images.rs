@@ -181,7 +181,7 @@ fn what_does_not_agree_is_a_miss() {
 fn retention_lasts() {
     let limits = TenantLimits { tenant: TenantId(4), floor: 1, ceiling: Some(9) };
     let retention = Some(RetentionConfig { pin_budget: 2, tenants: vec![limits] });
-    let config = PoolConfig { retention, ..config() };
+    let config = PoolConfig { eviction: kvpool_policies::LRU, retention, ..config() };
     let hasher = hasher();
     let mut pool = BlockPool::new(config.clone()).unwrap();
     pool.advance_time(100.0).unwrap();

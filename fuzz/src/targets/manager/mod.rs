@@ -606,7 +606,7 @@ impl Machine for Manager {
             watermark: false,
             verify: kvpool::Verify::None,
             duplicates: DuplicatePolicy::Keep,
-            eviction: kvpool::EvictionPolicy::LRU,
+            eviction: kvpool_policies::LRU,
             retention: false,
         };
         let candidates = [
@@ -640,7 +640,7 @@ impl Machine for Manager {
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, host_blocks, watermark, verify, duplicates, eviction, retention } =
             *setting;
-        let mut fields = text::settings(verify, duplicates, eviction);
+        let mut fields = text::settings(verify, duplicates, eviction, retention);
         if host_blocks > 0 {
             fields.push_str(&format!("host_blocks: {host_blocks}, "));
         }

@@ -34,7 +34,7 @@ pub struct Setting {
 impl Setting {
     /// Whether the model knows the order of eviction.
     pub(crate) fn is_modelled(&self) -> bool {
-        self.eviction == EvictionPolicy::LRU && !self.retention
+        self.eviction == kvpool_policies::LRU && !self.retention
     }
 }
 

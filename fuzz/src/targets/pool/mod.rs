@@ -690,9 +690,9 @@ impl Machine for Pool {
     ];
 
     fn opening(setting: &Setting) -> Vec<String> {
-        let Setting { num_blocks, verify, duplicates, eviction, .. } = *setting;
-        let mut fields = text::settings(verify, duplicates, eviction);
-        if setting.retention {
+        let Setting { num_blocks, verify, duplicates, eviction, retention, .. } = *setting;
+        let mut fields = text::settings(verify, duplicates, eviction, retention);
+        if retention {
             let third = (num_blocks - 1) / 3;
             fields.push_str(&format!("retention: Some(RetentionConfig {{ pin_budget: {third}, tenants: vec![TenantLimits {{ tenant: TenantId(1), floor: {}, ceiling: Some({third}) }}] }}), ", third / 2));
         }

@@ -29,7 +29,7 @@ impl Setting {
             num_blocks,
             verify: Verify::None,
             duplicates: DuplicatePolicy::Keep,
-            eviction: EvictionPolicy::LRU,
+            eviction: kvpool_policies::LRU,
             retention: false,
             whole: false,
         }
@@ -37,7 +37,7 @@ impl Setting {
 
     /// Whether the reference model knows the order of eviction. Of another order it follows the pool.
     pub(crate) fn is_lru(&self) -> bool {
-        self.eviction == EvictionPolicy::LRU && !self.retention
+        self.eviction == kvpool_policies::LRU && !self.retention
     }
 }
 

@@ -10,7 +10,6 @@ mod operation;
 
 use std::fmt::Debug;
 
-use kvpool::EvictionPolicy;
 use kvpool_vllm::Pool;
 use model::Model;
 pub use model::{Block, Entry, Removal, Stored};
@@ -52,7 +51,7 @@ fn sorted<T: Ord>(items: impl IntoIterator<Item = T>) -> Vec<T> {
 
 impl VllmPool {
     fn is_lru(&self) -> bool {
-        self.setting.eviction == EvictionPolicy::LRU
+        self.setting.eviction == kvpool_policies::LRU
     }
 
     fn some(&self, blocks: &Blocks) -> Vec<u32> {

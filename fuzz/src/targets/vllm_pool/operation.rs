@@ -44,7 +44,7 @@ impl Setting {
     pub(super) fn simpler(&self) -> Vec<Self> {
         let candidates = [
             Self { by_hand: false, ..self.clone() },
-            Self { eviction: EvictionPolicy::LRU, ..self.clone() },
+            Self { eviction: kvpool_policies::LRU, ..self.clone() },
             Self { caching: true, ..self.clone() },
         ];
         let blocks = (1..self.num_blocks).map(|num_blocks| Self { num_blocks, ..self.clone() });

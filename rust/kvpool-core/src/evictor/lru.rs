@@ -11,7 +11,7 @@
 //! the child until the parent is computed once more. The other policies keep such a chain closed, too.
 //!
 //! Cost: O(1) per block, O(n log n) for a release that is not already deepest-first. In a pool it has no memory of its own: its
-//! links are those of the blocks' records. When to use it: [`super::Recency`].
+//! links are those of the blocks' records. When to use it: see `Recency` of the crate `kvpool-policies`.
 
 use std::cmp::Reverse;
 
@@ -24,7 +24,7 @@ use crate::record::{ByBlock, COMPUTED, IN_ORDER, Record, Records};
 
 /// Deepest first, as the blocks of one release are evicted; of equal depth in the order given.
 #[inline]
-pub(crate) fn sort_deepest_first(candidates: &mut [Candidate]) {
+pub fn sort_deepest_first(candidates: &mut [Candidate]) {
     if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {
         candidates.sort_by_key(|candidate| Reverse(candidate.depth));
     }

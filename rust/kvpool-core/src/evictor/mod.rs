@@ -2,27 +2,22 @@
 //!
 //! An [`Evictor`] owns the *order* of the cached-free blocks and nothing else; [`crate::BlockPool`] is its only caller.
 //!
-//! Most policies are a [`Policy`], an order with its history; [`Closed`] makes a prefix-closed evictor of any of them, with
-//! [`crate::retention`] if it is asked for. [`lru`] is an evictor of its own, closed by itself and the cheapest. An
+//! Most policies are a [`Policy`], an order with its history; `Closed` of the crate `kvpool-policies` makes a prefix-closed evictor of
+//! any of them, with [`crate::retention`] if it is asked for. [`lru`] is an evictor of its own, closed by itself and the cheapest. An
 //! [`EvictionPolicy`] is one of them by name. The core has LRU, the crate `kvpool-policies` the others, and any crate can.
 
-pub mod closed;
 pub mod lru;
 mod names;
 pub mod policy;
-mod ranks;
-mod recency;
 
 use std::fmt;
 
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::retention::{EvictionCause, Retain};
-pub use closed::Closed;
 pub use lru::LruEvictor;
 pub use names::EvictionPolicy;
 pub use policy::{Content, Finish, Kept, Outlook, Policy, Release, Signal};
-pub use recency::Recency;
 
 /// A block that its last holder has released: cached-free, unless a planned copy pins it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! `EvictionPolicy`: a policy that can be had by name.
 //!
 //! Owns: how its evictor is made. A pool's settings name one, of any crate. The core has `lru`, which evicts what was
-//! released least recently and of one release the deepest of a chain; `kvpool-policies` has the others and the list of all.
+//! released least recently and of one release the deepest of a chain; `kvpool-policies` has the others, `lru` with retention, and the
+//! list of all.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::{Closed, Evictor, LruEvictor, Policy, Recency};
+use super::{Evictor, LruEvictor, Policy};
 use crate::error::PoolError;
 use crate::retention::RetentionConfig;
 
@@ -16,12 +17,11 @@ type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor
 /// A policy by name. Two of the same name are the same policy: they compare, hash and print as their names do.
 ///
 /// ```
-/// use kvpool::{EvictionPolicy, PoolConfig, eviction_policy, evictor::Recency};
-/// // Any order with a constructor is one, behind `Closed` and with retention if a pool has it.
-/// const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
-/// let config = PoolConfig { eviction: MINE, ..PoolConfig::default() };
-/// assert_eq!(config.eviction.name(), "mine");
-/// assert_ne!(config.eviction, EvictionPolicy::LRU);
+/// use kvpool::{EvictionPolicy, PoolConfig};
+/// assert_eq!(PoolConfig::default().eviction, EvictionPolicy::LRU);
+/// // The same without retention.
+/// assert_eq!(EvictionPolicy::LRU, kvpool_policies::LRU);
+/// assert_ne!(EvictionPolicy::LRU, kvpool_policies::FIFO);
 /// ```
 #[derive(Clone, Copy)]
 pub struct EvictionPolicy {
@@ -30,33 +30,20 @@ pub struct EvictionPolicy {
     build: MakeEvictor,
 }
 
-/// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`:
-/// [`Closed`] around that very type, so no call inside it is looked up at run time.
-#[macro_export]
-macro_rules! eviction_policy {
-    ($name:expr, $new:expr) => {
-        $crate::EvictionPolicy::new(
-            $name,
-            Some(|num_blocks| Ok(Box::new($new(num_blocks)?))),
-            |num_blocks, retention| {
-                Ok(Box::new($crate::Closed::new($new(num_blocks)?, num_blocks, retention)?))
-            },
-        )
-    };
-}
-
 impl EvictionPolicy {
-    /// Least recently used: see [`super::lru`].
-    pub const LRU: Self = Self {
-        build: |num_blocks, retention| match retention {
-            None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
-            Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
-        },
-        ..eviction_policy!("lru", Recency::new)
-    };
+    /// Least recently used: see [`super::lru`]. It takes no retention, and is no order of its own: `kvpool_policies::LRU` is the same
+    /// policy with both.
+    pub const LRU: Self = Self::new("lru", None, |num_blocks, retention| match retention {
+        None => Ok(Box::new(LruEvictor::new(num_blocks)?)),
+        Some(_) => Err(PoolError::config(
+            "retention",
+            "set",
+            "left out, since it ranks blocks, which the core's lru does not: use kvpool_policies::LRU",
+        )),
+    });
 
     /// A policy of a name, with what makes its order alone, if it is one, and its evictor. Both take all their memory when they
-    /// are made, and fail if there is none. [`crate::eviction_policy!`] is shorter.
+    /// are made, and fail if there is none. `kvpool_policies::eviction_policy!` is shorter.
     #[must_use]
     pub const fn new(name: &'static str, order: Option<MakeOrder>, build: MakeEvictor) -> Self {
         Self { name, order, build }
@@ -68,7 +55,7 @@ impl EvictionPolicy {
         self.name
     }
 
-    /// Whether it is an order of its own: all but those that the caller states.
+    /// Whether it is an order of its own: all are but [`Self::LRU`] and those that the caller states.
     #[must_use]
     pub const fn has_order(self) -> bool {
         self.order.is_some()

@@ -1,7 +1,7 @@
 //! `Policy`: an eviction policy of the literature, as little of it as has to be written.
 //!
 //! A policy owns an *order* of blocks and the history that it is made from. It knows nothing of references, chains, priorities
-//! or tenants: these are added by [`super::Closed`]. The same code is run by the pool, by `kvpool size` at many capacities, and
+//! or tenants: these are added by `Closed` of the crate `kvpool-policies`. The same code is run by the pool, by `kvpool size` at many capacities, and
 //! by the online advisor on a sample of keys.
 //!
 //! The life of a block, as a policy sees it:
@@ -167,7 +167,7 @@ pub struct Release<'a> {
     pub known: u32,
 }
 
-/// An order of blocks. Implement this to add a policy in Rust; `Closed::new(policy)` is then an evictor.
+/// An order of blocks. Implement this to add a policy in Rust; `kvpool_policies::Closed` makes an evictor of it.
 ///
 /// The caller guarantees: blocks are real blocks of the pool, announced by [`Policy::grow`]; `admit` comes before anything
 /// else of a content; `pop` is followed by `evicted`, `unpop` or `forget` of that block before it is admitted again.

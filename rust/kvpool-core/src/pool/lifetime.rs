@@ -512,10 +512,7 @@ impl BlockPool {
     /// # Errors
     /// Unknown ids.
     pub fn drop_cached(&mut self, blocks: &[BlockId]) -> Result<usize, PoolError> {
-        self.check_poison()?;
-        for &block in blocks {
-            check_id(block, self.num_blocks(), "evicted")?;
-        }
+        self.check_named(blocks, "evicted")?;
         let mut dropped = 0;
         for &block in blocks {
             let record = self.records.at(block.get());
@@ -532,8 +529,7 @@ impl BlockPool {
             self.unregister(block, RemovalCause::Dropped);
             dropped += 1;
             if idle {
-                let freed = self.allocator.free(&mut self.records, block);
-                self.sound(freed)?;
+                self.free(block)?;
             }
         }
         self.tell_changed(blocks);
@@ -585,8 +581,7 @@ impl BlockPool {
             if !pinned && behind {
                 self.free_behind(block)?;
             } else if !pinned {
-                let freed = self.allocator.free(&mut self.records, block);
-                self.sound(freed)?;
+                self.free(block)?;
             }
         }
         if self.order.len() > 0 {
@@ -596,6 +591,12 @@ impl BlockPool {
         self.index.clear(&mut self.records);
         self.tell_cleared(cause);
         Ok(registered)
+    }
+
+    /// Puts a block that no part has any more on the free list, to be handed out next.
+    pub(super) fn free(&mut self, block: BlockId) -> Result<(), PoolError> {
+        let freed = self.allocator.free(&mut self.records, block);
+        self.sound(freed)
     }
 
     /// Grows the pool to `num_blocks` blocks, null block included; the new ones are handed out last. O(new blocks), and

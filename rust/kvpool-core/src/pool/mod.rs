@@ -126,7 +126,8 @@ pub struct PoolConfig {
     pub duplicates: DuplicatePolicy,
     /// Which cached-free block is reused first.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]. `None` has none of it, and costs nothing.
+    /// Priorities, times to live, pins and tenants' limits: see [`crate::retention`]; for a policy of the crate `kvpool-policies`.
+    /// `None` has none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
     /// Fields may come: end a literal with `..Default::default()`.
     #[doc(hidden)]
@@ -202,8 +203,8 @@ impl BlockPool {
         Self::assemble(&config, order)
     }
 
-    /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored: [`crate::Closed`] makes
-    /// an evictor of a [`crate::Policy`], with retention.
+    /// A pool with a policy of the caller's own; `config.eviction` and `config.retention` are ignored: `Closed` of
+    /// the crate `kvpool-policies` makes an evictor of a [`crate::Policy`], with retention.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`], also if `evictor` already holds blocks.

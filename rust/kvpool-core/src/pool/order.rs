@@ -194,10 +194,7 @@ impl Order {
     }
 
     pub(super) fn outlook(&self, block: BlockId) -> Option<Outlook> {
-        match self {
-            Self::Lru(_) => None,
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.outlook(block)),
-        }
+        self.ask(|evictor| evictor.outlook(block))
     }
 
     pub(super) fn mark_accessed(&mut self, block: BlockId, time: f64) {
@@ -240,17 +237,14 @@ impl Order {
 
     /// In the order of eviction. O(blocks held).
     pub(super) fn order(&self, records: &Records) -> Vec<BlockId> {
-        match self {
-            Self::Lru(lru) => lru.iter(records).collect(),
-            Self::Other(evictor) => evictor.ask(|evictor| evictor.order()),
-        }
+        self.first(records, usize::MAX)
     }
 
     /// The first `n` of them. O(n) with LRU, O(blocks held) otherwise.
     pub(super) fn first(&self, records: &Records, n: usize) -> Vec<BlockId> {
         match self {
             Self::Lru(lru) => lru.iter(records).take(n).collect(),
-            Self::Other(_) => self.order(records).into_iter().take(n).collect(),
+            Self::Other(evictor) => evictor.ask(|evictor| evictor.order()).into_iter().take(n).collect(),
         }
     }
 

@@ -53,8 +53,7 @@ impl BlockPool {
         self.sound(released)?;
         // What is freed last is handed out first.
         for &victim in victims.iter().rev() {
-            let freed = self.allocator.free(&mut self.records, victim);
-            self.sound(freed)?;
+            self.free(victim)?;
         }
         self.tell_changed(&victims);
         Ok(victims)

@@ -17,7 +17,8 @@ impl BlockPool {
     /// use kvpool::retention::{Keep, Priority, Retention, RetentionConfig};
     /// use kvpool::{BlockPool, PoolConfig};
     /// let retention = Some(RetentionConfig { pin_budget: 1, ..RetentionConfig::default() });
-    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 8, retention, ..PoolConfig::default() })?;
+    /// let eviction = kvpool_policies::LRU;
+    /// let mut pool = BlockPool::new(PoolConfig { num_blocks: 8, eviction, retention, ..PoolConfig::default() })?;
     /// let blocks = pool.allocate(2)?;
     /// // Nothing is cached yet, so nothing can be retained.
     /// assert_eq!(pool.retain(&blocks, Retention::PINNED)?.ignored, 2);
@@ -132,7 +133,7 @@ impl BlockPool {
         self.order.retention()?.now()
     }
 
-    fn check_named(&self, blocks: &[BlockId], operation: &'static str) -> Result<(), PoolError> {
+    pub(super) fn check_named(&self, blocks: &[BlockId], operation: &'static str) -> Result<(), PoolError> {
         self.check_poison()?;
         blocks.iter().try_for_each(|&block| check_id(block, self.num_blocks(), operation))
     }

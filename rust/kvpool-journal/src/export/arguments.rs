@@ -372,7 +372,6 @@ impl Arguments {
                     Ttl::Absolute(seconds) => {
                         format!("Some(Ttl::Absolute({}))", text::seconds(*seconds, true))
                     }
-                    other => format!("Some(Ttl::{other:?})"),
                 },
             );
             return format!("Retention {{ keep: {keep}, ttl: {ttl}, then: Then::{then:?} }}");

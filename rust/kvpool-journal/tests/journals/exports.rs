@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
-use kvpool::{
-    AdmitOptions, BlockPool, CacheManager, EvictionPolicy, ExtraKeys, ManagerConfig, Part, PoolConfig, SwapId,
-};
+use kvpool::{AdmitOptions, BlockPool, CacheManager, ExtraKeys, ManagerConfig, Part, PoolConfig, SwapId};
 use kvpool_journal::{
     EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolOperation,
     ReplayError, VllmOperation, export, ops,
@@ -176,7 +174,7 @@ fn an_export_goes_out_as_it_is_made() {
 /// Rust can ask vLLM's pool for what Python has no call for.
 #[test]
 fn what_python_cannot_ask_is_refused_by_name() {
-    let mut pool = super::vllm::recorded(9, true, EvictionPolicy::LRU);
+    let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);
     let mut held = Vec::new();
     pool.apply(ops::vllm::Allocate { blocks: 2, out: &mut held, removed: None }).unwrap();
     // Refused, so it is left out.
@@ -212,6 +210,7 @@ fn scripted_settings() -> ManagerConfig {
         num_blocks: 64,
         block_size: 2,
         host_blocks: 32,
+        eviction: kvpool_policies::LRU,
         retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
         ..ManagerConfig::default()
     }

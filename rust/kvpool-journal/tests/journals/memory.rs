@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use kvpool::{CacheManager, EvictionPolicy, ManagerConfig, Until};
+use kvpool::{CacheManager, ManagerConfig, Until};
 use kvpool_journal::{
     Entry, Journal, JournalConfig, JournalFile, JournalHeader, Journaled, Keys, Language, ManagerOperation,
     Name, Observers, Options, bisect, compare, export, observe, ops, replay, show,
@@ -33,7 +33,7 @@ fn a_journal_that_asks_for_too_much_is_refused() {
 fn of_a_huge_pool_of_vllms() {
     // Its lists would fit, its keys do not.
     let header =
-        JournalHeader::of_vllm_pool(20_000_000, EvictionPolicy::LRU, None, true, JournalConfig::default());
+        JournalHeader::of_vllm_pool(20_000_000, kvpool_policies::LRU, None, true, JournalConfig::default());
     let mut journal = ring(0);
     journal.begin(&header);
     let refused = replay(&journal.image().unwrap(), Options::default(), &mut |_| true).unwrap_err();

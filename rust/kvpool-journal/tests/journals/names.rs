@@ -1,10 +1,9 @@
 //! Policies by name, in a journal's header.
 
-use kvpool::evictor::Recency;
-use kvpool::{BlockPool, EvictionPolicy, PoolConfig, eviction_policy};
+use kvpool::{BlockPool, EvictionPolicy, PoolConfig};
 use kvpool_journal::{Journal, JournalConfig, JournalError, JournalReader, Journaled};
 use kvpool_observe::{AdvisorConfig, WatchConfig};
-use kvpool_policies::{ADVISED, ALL};
+use kvpool_policies::{ADVISED, ALL, Recency, eviction_policy};
 
 const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
 

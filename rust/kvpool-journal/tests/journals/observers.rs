@@ -5,8 +5,8 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
-    CacheManager, DuplicatePolicy, EvictionPolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef,
-    RequestState, RetentionRange, SwapId,
+    CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef, RequestState,
+    RetentionRange, SwapId,
 };
 use kvpool_journal::ops::manager as op;
 use kvpool_journal::{Journal, JournalConfig, Journaled, Observed, Observers, Options, Recordable, observe};
@@ -290,7 +290,7 @@ fn no_answer_and_no_eviction_depends_on_who_watches() {
                 continue; // a policy without hints
             }
             // With retention alone LRU knows what hangs on what, and without it, in the host tier, it does not.
-            let times = if eviction == EvictionPolicy::LRU { 8 } else { 1 };
+            let times = if eviction == kvpool_policies::LRU { 8 } else { 1 };
             for seed in 0..times * runs() {
                 let config = ManagerConfig {
                     num_blocks: 10 + seed as usize % 4,

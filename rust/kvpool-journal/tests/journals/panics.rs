@@ -5,11 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvpool::{
     BlockId, BlockPool, CacheManager, Content, EvictionPolicy, ExtraKeys, InvariantViolation, ManagerConfig,
-    Policy, PoolConfig, PoolError, RequestRef, eviction_policy,
+    Policy, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_journal::{
     Journal, Journaled, ManagerOperation, PoolOperation, VllmConfig, VllmOperation, ops as op,
 };
+use kvpool_policies::eviction_policy;
 use kvpool_vllm::{Key, Pool, Start};
 
 use super::poison::Shared;

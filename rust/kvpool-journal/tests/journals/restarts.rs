@@ -3,8 +3,8 @@
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    AdmitOptions, BlockHasher, BlockId, CacheManager, Computed, DuplicatePolicy, EvictionPolicy, ExtraKeys,
-    HashCursor, HasherConfig, ManagerConfig, RequestRef, RetentionRange, Rows, Until, Verify,
+    AdmitOptions, BlockHasher, BlockId, CacheManager, Computed, DuplicatePolicy, ExtraKeys, HashCursor,
+    HasherConfig, ManagerConfig, RequestRef, RetentionRange, Rows, Until, Verify,
 };
 use kvpool_journal::{
     Journaled, Options, ReplayError, RestartDifference, RestartReport, VllmConfig, ops, replay,
@@ -301,7 +301,7 @@ fn what_does_not_last_is_found() {
     let retention = Some(RetentionConfig { pin_budget: 3, tenants: vec![limits] });
     let counting = [kvpool_policies::LFU, kvpool_policies::ARC, kvpool_policies::SIEVE];
     let settings = counting.map(|policy| (policy, None));
-    for (eviction, retention) in settings.into_iter().chain([(EvictionPolicy::LRU, retention)]) {
+    for (eviction, retention) in settings.into_iter().chain([(kvpool_policies::LRU, retention)]) {
         let settings = |seed| ManagerConfig { eviction, retention: retention.clone(), ..config(seed) };
         let found: Vec<_> = (0..20).filter_map(|seed| day(settings(seed), seed).difference).collect();
         assert!(!found.is_empty(), "{}", eviction.name());
@@ -325,7 +325,7 @@ fn what_has_no_image_is_refused() {
     };
     let verified = ManagerConfig { verify: Verify::Tokens, ..config(1) };
     assert!(refused(&Engine::new(verified, 1).image()).contains("verify"));
-    let config = VllmConfig { num_blocks: 9, caching: true, policy: EvictionPolicy::LRU, retention: None };
+    let config = VllmConfig { num_blocks: 9, caching: true, policy: kvpool_policies::LRU, retention: None };
     let mut vllm = Journaled::<kvpool_vllm::Pool>::with_journal(config, ring(1)).unwrap();
     assert!(refused(&vllm.take_journal().unwrap().image().unwrap()).contains("vLLM"));
     assert!(replay_restarting(b"notes", Options::default(), &mut |_| true).is_err());

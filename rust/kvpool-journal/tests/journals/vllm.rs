@@ -167,7 +167,7 @@ fn records(pool: &mut Journaled<Pool>) -> Vec<VllmOperation> {
 
 #[test]
 fn what_is_withheld_is_not_told_nor_what_only_that_refuses() {
-    let mut pool = recorded(8, true, EvictionPolicy::LRU);
+    let mut pool = recorded(8, true, kvpool_policies::LRU);
     let mut out = Vec::new();
     pool.unrecorded(|pool| pool.set_num_free(2)).unwrap();
     pool.apply(op::Allocate { blocks: 3, out: &mut out, removed: None }).unwrap_err();
@@ -180,7 +180,7 @@ fn what_is_withheld_is_not_told_nor_what_only_that_refuses() {
 
 #[test]
 fn a_group_is_told_once_and_slots_are_two_operations_or_none() {
-    let mut pool = recorded(8, true, EvictionPolicy::LRU);
+    let mut pool = recorded(8, true, kvpool_policies::LRU);
     pool.apply(op::ChainGroup { group: 3 });
     pool.apply(op::ChainGroup { group: 3 });
     let slots = Slots { block_size: 4, max_model_len: 64 };

@@ -31,7 +31,7 @@ impl Default for AdvisorConfig {
         Self {
             max_sampled_blocks: 16_384,
             sample_every: 1,
-            policies: vec![EvictionPolicy::LRU, kvpool_policies::S3_FIFO, kvpool_policies::ADAPTIVE],
+            policies: vec![kvpool_policies::LRU, kvpool_policies::S3_FIFO, kvpool_policies::ADAPTIVE],
             max_tenants: 8,
             window: None,
             seed: 0,
@@ -59,7 +59,8 @@ impl AdvisorConfig {
             return invalid("window", "0".into(), "1 or more references");
         }
         for (index, &policy) in self.policies.iter().enumerate() {
-            if !policy.has_order() {
+            // The core's LRU is an evictor alone, and needs no times either.
+            if !policy.has_order() && policy != kvpool_policies::LRU {
                 return invalid(
                     "policies",
                     policy.name().into(),

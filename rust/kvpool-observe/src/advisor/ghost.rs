@@ -10,7 +10,7 @@
 //!
 //! Costs: those of the evictor per sampled reference, 50 to 200 ns; 23 bytes per slot and the evictor's own 10 to 120; `adaptive` up to 455.
 //!
-//! [`Closed`]: crate::evictor::Closed
+//! [`Closed`]: kvpool_policies::Closed
 
 use super::keys::KeyTable;
 use kvpool::BlockId;

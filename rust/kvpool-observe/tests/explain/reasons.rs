@@ -2,8 +2,8 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    Adapter, AdmitOptions, CacheManager, EvictionPolicy, ExtraKeys, Finish, HashAlgorithm, Kept, Loaded,
-    ManagerConfig, MultimodalItem, Part, RequestId, RetentionRange, Signal,
+    Adapter, AdmitOptions, CacheManager, ExtraKeys, Finish, HashAlgorithm, Kept, Loaded, ManagerConfig,
+    MultimodalItem, Part, RequestId, RetentionRange, Signal,
 };
 use kvpool_observe::explain::{Requester, When};
 use kvpool_observe::{
@@ -23,7 +23,8 @@ fn manager_of(config: ManagerConfig) -> CacheManager {
 
 fn retaining(blocks: usize, tenants: Vec<TenantLimits>) -> CacheManager {
     let retention = Some(RetentionConfig { pin_budget: 0, tenants });
-    manager_of(ManagerConfig { num_blocks: blocks + 1, retention, ..ManagerConfig::default() })
+    let eviction = kvpool_policies::LRU;
+    manager_of(ManagerConfig { num_blocks: blocks + 1, eviction, retention, ..ManagerConfig::default() })
 }
 
 fn request(id: &str) -> Requester {
@@ -75,7 +76,7 @@ fn diverged_at_a_token() {
 
 #[test]
 fn evicted_when_by_which_policy_and_for_whom() {
-    for policy in [EvictionPolicy::LRU, kvpool_policies::FIFO, kvpool_policies::S3_FIFO] {
+    for policy in [kvpool_policies::LRU, kvpool_policies::FIFO, kvpool_policies::S3_FIFO] {
         let mut manager =
             manager_of(ManagerConfig { num_blocks: 5, eviction: policy, ..ManagerConfig::default() });
         run(&mut manager, "a", &tokens(0, 3));

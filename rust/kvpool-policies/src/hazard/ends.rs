@@ -4,7 +4,7 @@
 //! content comes back after a long time, the hazard rises, and the newest is worth least: it would have to be held the longest.
 //! In a loop larger than the cache, oldest first never hits; newest first keeps a part of it.
 //!
-//! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`kvpool_core::Closed`]
+//! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`crate::Closed`]
 //! does: it puts the block aside, and what hangs on it, until the end of the chain is found and goes.
 //!
 //! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1).

@@ -7,7 +7,7 @@
 //! expected hits per second from now on. The victim is what is worth least of the oldest and the newest block of each class (`ends`,
 //! `tails`): what comes back after a long time is worth more the nearer that is, and of a loop that does not fit the newest goes.
 //!
-//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`kvpool_core::Closed`] sees
+//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`crate::Closed`] sees
 //! to it. Without one, in stream form, parents that went first would break what is behind them: there, of one release,
 //! a block that would be worth less than one behind it at the age at which blocks are evicted at present waits in the class of that one.
 //!

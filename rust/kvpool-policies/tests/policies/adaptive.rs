@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kvpool_core::evictor::{Content, Policy, Recency, Release};
+use kvpool_core::evictor::{Content, Policy, Release};
 use kvpool_core::{BlockId, InvariantViolation, PoolError};
-use kvpool_policies::Adaptive;
 use kvpool_policies::adaptive::{Choice, Mode};
+use kvpool_policies::{Adaptive, Recency};
 use proptest::prelude::*;
 
 use crate::{id, random};

@@ -12,10 +12,10 @@ mod models;
 mod parts;
 mod random;
 
-use kvpool_core::evictor::{Content, Policy, Recency};
+use kvpool_core::evictor::{Content, Policy};
 use kvpool_core::{BlockId, PoolError};
 use kvpool_policies::{
-    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ,
+    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ,
 };
 
 fn id(block: u32) -> BlockId {

@@ -1,6 +1,6 @@
 //! Ghosts, against vectors.
 
-use kvpool_core::parts::BlockLists;
+use kvpool_core::parts::ListNumber;
 use kvpool_policies::parts::Ghosts;
 use proptest::prelude::*;
 
@@ -84,7 +84,7 @@ fn keys_that_look_alike_do_not_meet() {
 
 #[test]
 fn there_are_only_so_many_queues() {
-    let most = BlockLists::MAX_LISTS;
+    let most = <u8 as ListNumber>::MOST;
     assert!(Ghosts::<()>::new(most - 1, 1).is_ok());
     let error = Ghosts::<()>::new(most, 1).unwrap_err().to_string();
     assert_eq!(error, "num_lists is 256: must be at most 255");

@@ -1,8 +1,8 @@
 //! Every policy against its model: any history of blocks that are admitted, hit, released, given up, parked, brought back,
 //! evicted and forgotten, in a pool that may grow.
 
-use kvpool_core::evictor::{Content, Policy, Recency, Release};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ};
+use kvpool_core::evictor::{Content, Policy, Release};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ};
 use proptest::prelude::*;
 
 use crate::{content, id, models};

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kvpool::{
-    BlockHasher, BlockPool, CacheManager, Computed, EvictionPolicy, HashCursor, Loaded, ManagerConfig,
-    ManagerError, PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
+    BlockHasher, BlockPool, CacheManager, Computed, HashCursor, Loaded, ManagerConfig, ManagerError,
+    PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
 };
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
@@ -168,7 +168,7 @@ impl PyCacheManager {
             key: self::key(py, key)?,
             seed: seed.map(|seed| seed.0),
             duplicates: named(py, duplicates)?,
-            eviction: EvictionPolicy::LRU,
+            eviction: kvpool_policies::LRU,
             retention: retention::config(retention)?,
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,

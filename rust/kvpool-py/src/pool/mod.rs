@@ -7,7 +7,7 @@ mod payloads;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, Ticket, Tiers};
+use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Ticket, Tiers};
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::pool as op;
 use kvpool_observe::{PoolWatch, WatchConfig};
@@ -79,7 +79,7 @@ impl PyBlockPool {
             block_size: count(py, "block_size", block_size)?,
             verify: named(py, verify)?,
             duplicates: named(py, duplicates)?,
-            eviction: EvictionPolicy::LRU,
+            eviction: kvpool_policies::LRU,
             retention: retention::config(retention)?,
             ..PoolConfig::default()
         };

@@ -87,12 +87,11 @@ impl FromStr for Form {
 /// Runs a policy by its name, from empty, at one capacity.
 ///
 /// ```
-/// use kvpool::EvictionPolicy;
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, Form, References, lru, run_policy}};
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
-/// let run = run_policy(&references, 700, EvictionPolicy::LRU, Form::Pool)?;
+/// let run = run_policy(&references, 700, kvpool_policies::LRU, Form::Pool)?;
 /// assert_eq!(run.outcome(), &lru(&references, 700));
 /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
 /// ```

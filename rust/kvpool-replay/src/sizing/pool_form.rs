@@ -30,12 +30,11 @@ const NONE: u32 = 0;
 /// as many as the trace can fill.
 ///
 /// ```
-/// use kvpool::EvictionPolicy;
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
-/// let mut evictor = EvictionPolicy::LRU.build(701, None).unwrap();
+/// let mut evictor = kvpool_policies::LRU.build(701, None).unwrap();
 /// let run = pool_form(&references, 700, evictor.as_mut());
 /// assert_eq!(run.outcome(), &lru(&references, 700));
 /// # Ok::<(), kvpool_replay::sizing::SizingError>(())
@@ -53,13 +52,13 @@ pub fn pool_form(references: &References, capacity_blocks: usize, evictor: &mut 
 /// was said of keeps the demoted ones above it (conversation trace, 5 %, every second dead block named: 20.1 instead of 25.3).
 ///
 /// ```
-/// use kvpool::{EvictionPolicy, retention::RetentionConfig};
+/// use kvpool::retention::RetentionConfig;
 /// use kvpool_replay::generate::{GeneratorConfig, generate};
 /// use kvpool_replay::sizing::{Blocks, HintConfig, References, lru, pool_form_with_hints};
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();
 /// let references = References::new(&trace, Blocks::All)?;
-/// let mut evictor = EvictionPolicy::LRU.build(301, Some(&RetentionConfig::default())).unwrap();
+/// let mut evictor = kvpool_policies::LRU.build(301, Some(&RetentionConfig::default())).unwrap();
 /// let hints = HintConfig { accuracy: 0.5, seed: 0 };
 /// let run = pool_form_with_hints(&references, 300, evictor.as_mut(), hints)?;
 /// assert!(run.outcome().block_rate() > lru(&references, 300).block_rate());

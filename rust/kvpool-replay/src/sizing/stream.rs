@@ -50,8 +50,7 @@ pub(super) fn key_of(content: u32) -> u64 {
 /// Runs `policy`, from empty, with `capacity_blocks` resident blocks.
 ///
 /// ```
-/// use kvpool::evictor::Recency;
-/// use kvpool_policies::S3Fifo;
+/// use kvpool_policies::{Recency, S3Fifo};
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, stream}};
 ///
 /// let trace = generate(&GeneratorConfig { requests: 500, ..GeneratorConfig::default() }).unwrap();

@@ -54,7 +54,7 @@ fn check(references: &References, form: Form) -> Vec<String> {
         rates(references, policy, form); // for the tables alone
     }
     let [lru, arc, s3_fifo, adaptive] =
-        [EvictionPolicy::LRU, ARC, kvpool_policies::S3_FIFO, kvpool_policies::ADAPTIVE]
+        [kvpool_policies::LRU, ARC, kvpool_policies::S3_FIFO, kvpool_policies::ADAPTIVE]
             .map(|policy| rates(references, policy, form));
     let best: Row = std::array::from_fn(|at| lru[at].max(arc[at]).max(s3_fifo[at]));
     let over_best: Row = std::array::from_fn(|at| adaptive[at] - best[at]);

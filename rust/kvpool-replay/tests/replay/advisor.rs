@@ -89,7 +89,7 @@ fn the_curve_is_that_of_sizing() {
     for (capacity, mean_bound, worst_bound) in [(1_500, 0.6, 1.5), (6_000, 0.8, 2.0), (24_000, 0.8, 2.0)] {
         for seed in 0..3 {
             let config = AdvisorConfig { window: NEVER, seed, policies: vec![], ..AdvisorConfig::default() };
-            let mut pool = pool(capacity, EvictionPolicy::LRU, Some(config));
+            let mut pool = pool(capacity, kvpool_policies::LRU, Some(config));
             chains.iter().for_each(|chain| serve(&mut pool, chain, TenantId(0)));
             let advice = pool.advice().unwrap();
             let off = off(&advice, &exact);
@@ -121,7 +121,7 @@ fn a_sample_of_everything_is_exact() {
             policies: policies.clone(),
             ..AdvisorConfig::default()
         };
-        let mut advised = pool(capacity, EvictionPolicy::LRU, Some(config));
+        let mut advised = pool(capacity, kvpool_policies::LRU, Some(config));
         chains.iter().for_each(|chain| serve(&mut advised, chain, TenantId(0)));
         let advice = advised.advice().unwrap();
         assert!(advice.rate == 1.0 && advice.sampled_references == advice.references);
@@ -148,7 +148,7 @@ fn ghosts_of_a_sample_are_close() {
     let references = generated(10_000, 2);
     let chains = chains(&references, "");
     let config = AdvisorConfig { window: NEVER, ..AdvisorConfig::default() };
-    let mut advised = pool(8_000, EvictionPolicy::LRU, Some(config));
+    let mut advised = pool(8_000, kvpool_policies::LRU, Some(config));
     chains.iter().for_each(|chain| serve(&mut advised, chain, TenantId(0)));
     let advice = advised.advice().unwrap();
     assert!(advice.rate < 0.3);
@@ -168,7 +168,7 @@ fn tenants_are_counted_apart() {
     let traces = [generated(6_000, 3), generated(2_000, 4)];
     let both = [chains(&traces[0], "a"), chains(&traces[1], "b")];
     let config = AdvisorConfig { window: NEVER, policies: vec![], ..AdvisorConfig::default() };
-    let mut pool = pool(4_000, EvictionPolicy::LRU, Some(config));
+    let mut pool = pool(4_000, kvpool_policies::LRU, Some(config));
     // Three of the one, one of the other.
     for (index, small) in both[1].iter().enumerate() {
         both[0][3 * index..3 * index + 3].iter().for_each(|chain| serve(&mut pool, chain, TenantId(7)));
@@ -208,8 +208,8 @@ fn a_drifting_load_is_followed() {
         .map(|config| References::new(&generate(&config).unwrap(), Blocks::All).unwrap());
     let exact = [&halves[0], &halves[1]].map(|half| lru_distances(half).into_curve());
     let window = Some(halves[1].len() as u64 / 6);
-    let advisor = AdvisorConfig { window, policies: vec![EvictionPolicy::LRU], ..AdvisorConfig::default() };
-    let mut pool = pool(3_000, EvictionPolicy::LRU, Some(advisor));
+    let advisor = AdvisorConfig { window, policies: vec![kvpool_policies::LRU], ..AdvisorConfig::default() };
+    let mut pool = pool(3_000, kvpool_policies::LRU, Some(advisor));
     chains(&halves[0], "first").iter().for_each(|chain| serve(&mut pool, chain, TenantId(0)));
     let first = pool.advice().unwrap();
     chains(&halves[1], "second").iter().for_each(|chain| serve(&mut pool, chain, TenantId(0)));
@@ -232,7 +232,7 @@ fn recorded(name: &str, references: &References) {
     for percent in [2, 10] {
         let capacity = unique * percent / 100;
         let time = |advisor| {
-            let mut pool = pool(capacity, EvictionPolicy::LRU, advisor);
+            let mut pool = pool(capacity, kvpool_policies::LRU, advisor);
             let mut took = Duration::ZERO;
             for chain in &chains {
                 let started = Instant::now();

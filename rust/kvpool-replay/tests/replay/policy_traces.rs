@@ -12,11 +12,8 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use kvpool::{
-    PoolError,
-    evictor::{Policy, Recency},
-};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, S3Fifo, Sieve, TwoQ};
+use kvpool::{Policy, PoolError};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ};
 use kvpool_replay::{
     error::TraceError,
     reader::ReadOptions,

@@ -11,7 +11,7 @@
 
 use std::{path::PathBuf, time::Instant};
 
-use kvpool::{EvictionPolicy, retention::RetentionConfig};
+use kvpool::retention::RetentionConfig;
 use kvpool_replay::{
     error::TraceError,
     reader::ReadOptions,
@@ -113,7 +113,7 @@ fn check(trace: &Trace, reference: &Reference) {
         // The same through the evictor and the retention that the pool has, told of whole sessions.
         let rate = |capacity: usize, seed| {
             let retention = RetentionConfig::default();
-            let mut evictor = EvictionPolicy::LRU.build(capacity + 1, Some(&retention)).expect("fits");
+            let mut evictor = kvpool_policies::LRU.build(capacity + 1, Some(&retention)).expect("fits");
             let config = HintConfig { accuracy: *accuracy, seed };
             let run =
                 pool_form_with_hints(&references, capacity, evictor.as_mut(), config).expect("in range");

@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use kvpool::evictor::Recency;
-use kvpool_policies::{AdaptiveReplacement, Fifo, Lfu, LfuDa, Sieve};
+use kvpool_policies::{AdaptiveReplacement, Fifo, Lfu, LfuDa, Recency, Sieve};
 use kvpool_replay::{
     sizing::{Blocks, PolicyRun, References, lru, stream},
     trace::{Trace, TraceRequest},

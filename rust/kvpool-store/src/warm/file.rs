@@ -255,8 +255,6 @@ fn encode(saved: &SavedBlock) -> [u8; RECORD] {
             Keep::Demoted => 0,
             Keep::Priority(priority) => priority.get() + 1,
             Keep::Pinned => 102,
-            // What this format has no number for counts as not said.
-            _ => Priority::NORMAL.get() + 1,
         };
         flags |= if retention.then == Then::Demote { DEMOTES } else { 0 };
         if let Some(tenant) = tenant {

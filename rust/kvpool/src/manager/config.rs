@@ -26,7 +26,8 @@ pub struct ManagerConfig {
     pub duplicates: DuplicatePolicy,
     /// Which cached-free block is reused first.
     pub eviction: EvictionPolicy,
-    /// Priorities, times to live, pins and tenants' limits of the device's blocks; `None` has none of it, and costs nothing.
+    /// Priorities, times to live, pins and tenants' limits of the device's blocks, for a policy of the crate `kvpool-policies`. `None` has
+    /// none of it, and costs nothing.
     pub retention: Option<RetentionConfig>,
     /// Share of the usable blocks, 0.0 to below 1.0, that an admission leaves available while other requests run, so
     /// that these can go on appending.

@@ -7,7 +7,9 @@ use hashbrown::Equivalent;
 use super::error::{ManagerError, Result};
 use super::hints::Hints;
 use crate::sequence::Sequence;
-use kvpool_core::{Signal, Until, shorten};
+use kvpool_core::{Signal, Until};
+
+use crate::shorten::shorten;
 
 /// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own; equal numbers of
 /// different types are one id, for the conversions choose the variant.

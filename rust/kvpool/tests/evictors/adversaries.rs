@@ -332,7 +332,7 @@ fn hazard_keeps_what_comes_back_from_a_tenant_that_floods() {
     let halves = [flooded[..4000].to_vec(), flooded[4000..].to_vec()];
     let figures = timed(&halves, |served| served as f64 / 4.0);
     let lru = {
-        let mut server = Server::new(EvictionPolicy::LRU);
+        let mut server = Server::new(kvpool_policies::LRU);
         halves.iter().map(|half| server.run(half)).collect::<Vec<_>>()
     };
     println!("one tenant floods: {figures:?}, lru {lru:?}");

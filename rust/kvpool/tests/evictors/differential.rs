@@ -24,7 +24,8 @@ fn lru_behind_closed_is_lru() {
     const LENGTH: u32 = 100;
     let steps = prop::collection::vec(step(), LENGTH as usize);
     check(file!(), LENGTH, (4_usize..16, any::<bool>(), steps), |(num_blocks, drop, steps)| {
-        let kinds = [Kind::Plain(EvictionPolicy::LRU), Kind::ClosedLru, Kind::Retaining(EvictionPolicy::LRU)];
+        let kinds =
+            [Kind::Plain(kvpool_policies::LRU), Kind::ClosedLru, Kind::Retaining(kvpool_policies::LRU)];
         let config = RetentionConfig::default();
         let mut worlds = kinds.map(|kind| World::new(kind, num_blocks, &config, drop));
         for step in &steps {

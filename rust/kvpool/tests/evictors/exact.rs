@@ -63,7 +63,7 @@ struct Pair {
 
 impl Pair {
     fn new(num_blocks: usize, config: &RetentionConfig) -> Self {
-        let evictor = EvictionPolicy::LRU.build(num_blocks, Some(config)).unwrap();
+        let evictor = kvpool_policies::LRU.build(num_blocks, Some(config)).unwrap();
         let parents = vec![None; MOST];
         Self { evictor, model: Model::new(num_blocks, config), num_blocks, now: None, parents, expired: 0 }
     }

@@ -24,13 +24,12 @@ mod world;
 
 use std::sync::{Arc, OnceLock};
 
-use kvpool::evictor::Recency;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, ChainLink, Closed, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor,
-    HasherConfig, Policy,
+    BlockHasher, BlockId, ChainLink, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor, HasherConfig,
+    Policy,
 };
-use kvpool_policies::Fifo;
+use kvpool_policies::{Closed, Fifo, Recency};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -83,7 +82,7 @@ impl Kind {
     /// Whether a cached-free block waits for its cached-free children, whatever holders do. The two evictors that are not
     /// behind `Closed` are closed for holders that hold whole prefixes.
     fn is_closed(self) -> bool {
-        !matches!(self, Self::Plain(policy) if [EvictionPolicy::LRU, kvpool_policies::LAST_ACCESS].contains(&policy))
+        !matches!(self, Self::Plain(policy) if [kvpool_policies::LRU, kvpool_policies::LAST_ACCESS].contains(&policy))
     }
 
     fn build(self, num_blocks: usize, retention: &RetentionConfig) -> Box<dyn Evictor> {

@@ -314,7 +314,6 @@ impl Model {
                 let until = self.now? + seconds;
                 self.blocks[block].idle.then_some(until) // in use it does not run
             }
-            Some(_) => panic!("a kind of time to live that the model does not know"),
         };
         let pinned = self.blocks.iter().filter(|block| block.rank == PINNED).count();
         let full = pinned >= self.pin_budget && self.blocks[block].rank != PINNED;

@@ -96,7 +96,7 @@ fn properties_12_22_and_23_hold_for_every_policy_and_any_holders() {
 fn every_cached_block_can_be_reached_whatever_policy_and_hints() {
     let step = prop_oneof![7 => whole(), 7 => copying(), 2 => hints()];
     // LRU without retention is the default, and the one that is closed by its times alone.
-    let kind = || prop_oneof![2 => kind(), 1 => Just(Kind::Plain(EvictionPolicy::LRU))];
+    let kind = || prop_oneof![2 => kind(), 1 => Just(Kind::Plain(kvpool_policies::LRU))];
     check(
         file!(),
         LENGTH / 4, // as many cases as four of the others: much has to come together
@@ -126,7 +126,7 @@ fn writing() -> impl Strategy<Value = Step> {
 #[test]
 fn the_cache_stays_closed_across_pins_under_every_policy_and_under_plain_lru() {
     let step = prop_oneof![7 => whole(), 3 => copying(), 5 => writing()];
-    let kind = prop_oneof![1 => kind(), 2 => Just(Kind::Plain(EvictionPolicy::LRU))];
+    let kind = prop_oneof![1 => kind(), 2 => Just(Kind::Plain(kvpool_policies::LRU))];
     let setting = (kind, 4_usize..14, any::<bool>(), steps(step));
     check(file!(), LENGTH / 4, setting, |(kind, num_blocks, drop, steps)| {
         // Which copies have children in the order is the policy's to know, if it has them.
@@ -206,7 +206,7 @@ fn property_23_lru_forgets_an_expired_hint_at_the_next_use() {
         for hinted in 0..3_u8 {
             let config = RetentionConfig { pin_budget: 3, ..Default::default() };
             let make = || {
-                let mut world = World::new(Kind::Retaining(EvictionPolicy::LRU), 8, &config, false);
+                let mut world = World::new(Kind::Retaining(kvpool_policies::LRU), 8, &config, false);
                 world.advance(0.0);
                 for session in 0..3 {
                     world.act(&Step::Admit(vec![session, 0]));

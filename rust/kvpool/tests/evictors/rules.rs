@@ -26,7 +26,7 @@ fn pool_of(
 }
 
 fn lru(usable: usize, pin_budget: usize) -> BlockPool {
-    pool_of(EvictionPolicy::LRU, usable, pin_budget, &[])
+    pool_of(kvpool_policies::LRU, usable, pin_budget, &[])
 }
 
 /// A prompt is admitted and stays in use.
@@ -73,7 +73,7 @@ fn limits(tenant: u32, floor: usize, ceiling: Option<usize>) -> TenantLimits {
 #[test]
 fn the_whole_order_first_to_last() {
     let tenants = [limits(1, 0, Some(1)), limits(2, 2, None)];
-    let mut pool = pool_of(EvictionPolicy::LRU, 12, 1, &tenants);
+    let mut pool = pool_of(kvpool_policies::LRU, 12, 1, &tenants);
     let b = singles(&mut pool, 9);
     pool.retain(&b[..1], Retention::PINNED).unwrap();
     pool.assign_tenant(&b[1..2], TenantId(2)).unwrap();
@@ -309,8 +309,9 @@ fn times_are_numbers_that_do_not_run_backwards() {
     assert!(pool.advance_time(f64::NAN).is_err());
     assert_eq!(pool.advance_time(5.0).unwrap(), 0);
     // Times before 0 are times.
+    let retention = Some(RetentionConfig::default());
     let mut pool =
-        BlockPool::new(PoolConfig { retention: Some(RetentionConfig::default()), ..Default::default() })
+        BlockPool::new(PoolConfig { eviction: kvpool_policies::LRU, retention, ..Default::default() })
             .unwrap();
     pool.advance_time(-10.0).unwrap();
     let table = pool.allocate(2).unwrap();
@@ -330,7 +331,7 @@ fn chain_of_16() -> HashChain {
 #[test]
 fn retention_ends_with_the_content() {
     for how in ["evicted", "dropped by id", "a new epoch", "never computed"] {
-        let mut pool = pool_of(EvictionPolicy::LRU, 3, 3, &[limits(1, 0, Some(1))]);
+        let mut pool = pool_of(kvpool_policies::LRU, 3, 3, &[limits(1, 0, Some(1))]);
         let b = singles(&mut pool, 3);
         pool.retain(&b, Retention { ttl: Some(Ttl::Idle(5.0)), then: Then::Demote, ..Retention::PINNED })
             .unwrap();
@@ -410,7 +411,7 @@ fn of_those_that_waited_the_one_whose_wait_ended_last_is_next() {
 fn what_waited_for_its_child_is_the_next_of_its_kind() {
     let ceiling = [limits(1, 0, Some(0))];
     for by_tenant in [false, true] {
-        let mut pool = pool_of(EvictionPolicy::LRU, 5, 2, if by_tenant { &ceiling } else { &[] });
+        let mut pool = pool_of(kvpool_policies::LRU, 5, 2, if by_tenant { &ceiling } else { &[] });
         let chain = serve(&mut pool, &[0, 0]);
         let say = |pool: &mut BlockPool, blocks: &[BlockId]| {
             if by_tenant {
@@ -438,7 +439,7 @@ fn what_waited_for_its_child_is_the_next_of_its_kind() {
 #[test]
 fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
     for moved in [false, true] {
-        let mut pool = pool_of(EvictionPolicy::LRU, 6, 1, &[limits(1, 0, Some(0))]);
+        let mut pool = pool_of(kvpool_policies::LRU, 6, 1, &[limits(1, 0, Some(0))]);
         let chain = serve(&mut pool, &[0, 0]);
         pool.retain(&chain[1..], Retention::PINNED).unwrap();
         let first = serve(&mut pool, &[1]);
@@ -483,7 +484,7 @@ fn an_eviction_parks_a_chain_once() {
 
 #[test]
 fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
-    let mut pool = pool_of(EvictionPolicy::LRU, 8, 1, &[limits(1, 0, Some(2))]);
+    let mut pool = pool_of(kvpool_policies::LRU, 8, 1, &[limits(1, 0, Some(2))]);
     let b = singles(&mut pool, 6);
     pool.retain(&b[2..3], Retention::PINNED).unwrap();
     pool.retain(&b[3..4], priority(100)).unwrap();
@@ -498,7 +499,7 @@ fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
 
 #[test]
 fn a_tenant_at_its_floor_is_spared_while_anything_else_can_go() {
-    let mut pool = pool_of(EvictionPolicy::LRU, 8, 1, &[limits(1, 2, None)]);
+    let mut pool = pool_of(kvpool_policies::LRU, 8, 1, &[limits(1, 2, None)]);
     let b = singles(&mut pool, 6);
     pool.assign_tenant(&b[..3], TenantId(1)).unwrap();
     pool.retain(&b[4..5], priority(100)).unwrap();
@@ -537,7 +538,7 @@ fn what_was_set_aside_for_a_floor_is_evictable_when_the_tenant_has_more() {
 /// The spared one was taken into use again: another one has to be spared for it.
 #[test]
 fn a_floor_sets_no_more_aside_than_it_is_high() {
-    let mut pool = pool_of(EvictionPolicy::LRU, 7, 0, &[limits(1, 2, None)]);
+    let mut pool = pool_of(kvpool_policies::LRU, 7, 0, &[limits(1, 2, None)]);
     let mine = singles(&mut pool, 2);
     pool.assign_tenant(&mine, TenantId(1)).unwrap();
     serve(&mut pool, &[8]);
@@ -582,7 +583,7 @@ fn a_block_in_use_is_never_set_aside_for_a_floor() {
 
 #[test]
 fn the_first_to_say_whose_a_block_is_counts() {
-    let mut pool = pool_of(EvictionPolicy::LRU, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
+    let mut pool = pool_of(kvpool_policies::LRU, 8, 0, &[limits(1, 0, Some(0)), limits(2, 1, None)]);
     let b = singles(&mut pool, 2);
     pool.assign_tenant(&b[..1], TenantId(5)).unwrap(); // has no limits: nobody
     pool.assign_tenant(&b[..1], TenantId(2)).unwrap();

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use kvpool::{BlockId, EvictionPolicy, Fault, PoolError, Verify};
+use kvpool::{BlockId, Fault, PoolError, Verify};
 use kvpool_observe::PoolWatch;
 
 use super::world::{Numbers, Setting, World};
@@ -178,7 +178,7 @@ fn a_healthy_pool_passes() {
 fn the_reason_names_the_invariant() {
     let setting = Setting {
         num_blocks: 14,
-        eviction: EvictionPolicy::LRU,
+        eviction: kvpool_policies::LRU,
         retention: false,
         verify: Verify::None,
         duplicates: kvpool::DuplicatePolicy::Keep,

@@ -31,7 +31,8 @@ fn cursor(hasher: &Arc<BlockHasher>, tokens: u32) -> HashCursor {
 
 fn config(num_blocks: usize) -> PoolConfig {
     let retention = Some(RetentionConfig::default());
-    PoolConfig { num_blocks, block_size: BLOCK_SIZE, retention, ..PoolConfig::default() }
+    let eviction = kvpool_policies::LRU;
+    PoolConfig { num_blocks, block_size: BLOCK_SIZE, eviction, retention, ..PoolConfig::default() }
 }
 
 /// What watches these pools: their digest, and events if any are to be kept.
@@ -225,6 +226,7 @@ fn manager() -> CacheManager {
         num_blocks: 32,
         host_blocks: 16,
         block_size: BLOCK_SIZE,
+        eviction: kvpool_policies::LRU,
         retention,
         ..Default::default()
     };

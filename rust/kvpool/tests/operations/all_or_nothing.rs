@@ -117,8 +117,14 @@ fn a_registration_that_is_too_deep_is_refused() {
 #[test]
 fn a_time_to_live_that_overflows_fails_no_commit() {
     let retention = Some(RetentionConfig::default());
-    let config =
-        ManagerConfig { num_blocks: 16, block_size: BLOCK_SIZE, retention, ..ManagerConfig::default() };
+    let eviction = kvpool_policies::LRU;
+    let config = ManagerConfig {
+        num_blocks: 16,
+        block_size: BLOCK_SIZE,
+        eviction,
+        retention,
+        ..ManagerConfig::default()
+    };
     let mut manager = CacheManager::new(config).unwrap();
     manager.advance_time(1e308).unwrap();
     let retention = Retention {

@@ -28,6 +28,7 @@ fn manager(usable: usize, host_blocks: usize) -> CacheManager {
     CacheManager::new(ManagerConfig {
         num_blocks: usable + 1,
         block_size: B,
+        eviction: kvpool_policies::LRU,
         retention: Some(RetentionConfig { pin_budget: PIN_BUDGET, tenants }),
         host_blocks,
         ..ManagerConfig::default()
@@ -127,6 +128,7 @@ fn what_is_swapped_in_hangs_on_what_it_hung_on_before() {
         let mut manager = CacheManager::new(ManagerConfig {
             num_blocks: 5,
             block_size: B,
+            eviction: kvpool_policies::LRU,
             retention: Some(RetentionConfig::default()),
             host_blocks: 5,
             ..ManagerConfig::default()
@@ -236,6 +238,7 @@ fn grouped(usable: usize) -> CacheManager {
         num_blocks: usable + 1,
         block_size: 2,
         groups: Some(Groups::new(specs, Some(2)).unwrap()),
+        eviction: kvpool_policies::LRU,
         retention: Some(RetentionConfig { pin_budget: PIN_BUDGET, tenants: Vec::new() }),
         ..ManagerConfig::default()
     })

@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 use kvpool::hash::BlockHash;
-use kvpool::{BlockId, BlockPool, EvictionPolicy, Name, PoolConfig, PoolError, Ticket, Verify};
+use kvpool::{BlockId, BlockPool, Name, PoolConfig, PoolError, Ticket, Verify};
 use kvpool_observe::{PoolWatch, Scrubber, WatchConfig};
 use proptest::prelude::*;
 
@@ -435,13 +435,13 @@ proptest! {
 
     #[test]
     fn the_pool_does_what_the_model_does(
-        policy in prop_oneof![Just(EvictionPolicy::LRU), prop::sample::select(kvpool_policies::ALL)],
+        policy in prop_oneof![Just(kvpool_policies::LRU), prop::sample::select(kvpool_policies::ALL)],
         operations in prop::collection::vec(operation(), 1..70),
     ) {
         let config = PoolConfig { num_blocks: BLOCKS, eviction: policy, ..PoolConfig::default() };
         let digest = WatchConfig { digest: true, ..WatchConfig::default() };
         let pool = BlockPool::new(config).unwrap().watched(&digest).unwrap();
-        let is_lru = policy == EvictionPolicy::LRU;
+        let is_lru = policy == kvpool_policies::LRU;
         let mut pair = Pair { pool, model: Model::new(), is_lru, fence: None };
         for operation in &operations {
             // What a fence holds alone is in no part of the model.

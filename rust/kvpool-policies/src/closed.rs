@@ -19,7 +19,7 @@
 //! as a duplicate ([`Evictor::has_dependents`]). A lookup that takes a child through *another* copy of its parent frees the copy
 //! that it was linked to; that one may go while the child is in use, and at the child's release the pool links it to a copy that is
 //! left ([`Evictor::relink`]), as it does if the parent was never computed. What remains is what callers do to contents by id:
-//! [`crate::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
+//! [`kvpool_core::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
 //! they are evicted.
 //!
 //! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the order, a release, a
@@ -27,16 +27,15 @@
 //! the bound is reached when all of them are one chain whose order is the wrong way round (measured: up to 719 blocks on a chat
 //! trace, 9,000 on an agentic one, under ARC; a quarter of that under LRU; on average 0.25 to 1.2 per eviction). 32 bytes per block.
 
-use super::lru::sort_deepest_first;
-use super::policy::{Content, Outlook, Policy, Release, Signal};
-use super::ranks::Ranks;
-use super::{Candidate, Evictor};
-use crate::block::BlockId;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::try_reserve;
-use crate::retention::{
+use kvpool_core::parts::{ensure, sort_deepest_first, try_reserve};
+use kvpool_core::retention::{
     EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, Said, TenantId,
 };
+use kvpool_core::{
+    BlockId, Candidate, Content, Evictor, InvariantViolation, Outlook, Policy, PoolError, Release, Signal,
+};
+
+use crate::ranks::Ranks;
 
 /// What is known of a block's content.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,11 +85,36 @@ impl Node {
     }
 }
 
-/// A policy as a prefix-closed evictor, with retention if it is asked for.
+/// A policy as a prefix-closed evictor, with [retention](kvpool_core::retention) if it is asked for. The order of eviction, first to last:
+///
+/// 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
+/// 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
+/// 3. priorities below [`Priority::NORMAL`], lowest first; in each the least recently released first;
+/// 4. [`Priority::NORMAL`]: the policy decides;
+/// 5. priorities above, lowest first, as in 3;
+/// 6. blocks of 3 to 5 whose tenant is not above its floor;
+/// 7. pinned blocks, at most [`RetentionConfig::pin_budget`].
+///
+/// In all of them a block waits for its cached descendants. What moves, and to where:
+///
+/// - A hint, or the end of a time to live, that gives a cached-free block another rank puts it at the back of that rank and of
+///   its tenant's blocks: it counts as released at that moment. One that keeps the rank keeps the place.
+/// - A floor is applied when a block's turn comes: if it is idle, and its tenant not above its floor, it is *set aside*, and is
+///   asked again only when nothing of 3 to 5 is left. One block comes back, as the next of its rank, for each block that the
+///   tenant gains above its floor; a hit, a hint that moves it, and the end of its content take a block out. Blocks in use are
+///   not set aside, though they count; demoted blocks are not spared, pinned ones have no need to be.
+/// - The policy knows blocks of [`Priority::NORMAL`] alone. It forgets one that leaves that rank; one that comes back is new to
+///   it, but for what ghosts remember of its key.
+///
+/// Costs of retention: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit and release, too; 45 bytes per
+/// block, 18 more with tenants' limits. A pool without has none of it.
+///
+/// [`Then::Demote`]: kvpool_core::retention::Then::Demote
+/// [`Priority::NORMAL`]: kvpool_core::retention::Priority::NORMAL
 ///
 /// ```
-/// use kvpool::evictor::Recency;
-/// use kvpool::{BlockId, Candidate, Closed, Content, Evictor};
+/// use kvpool_core::{BlockId, Candidate, Content, Evictor};
+/// use kvpool_policies::{Closed, Recency};
 /// let id = BlockId::new;
 /// let mut evictor = Closed::new(Recency::new(8)?, 8, None)?;
 /// evictor.registered(id(1), Content { key: 11, depth: 0 }, None);
@@ -99,7 +123,7 @@ impl Node {
 /// evictor.insert(&mut [Candidate { block: id(2), depth: 1 }]);
 /// // The least recently released is 1; but 2 hangs on it.
 /// assert_eq!(evictor.order(), [id(2), id(1)]);
-/// # Ok::<(), kvpool::PoolError>(())
+/// # Ok::<(), kvpool_core::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Closed<P> {

@@ -1,7 +1,7 @@
 //! `Ranks`: a policy's order with retention around it.
 //!
-//! Owns: the rank of every block, and the lists of those that are not left to the policy. [`crate::retention`] says which rank goes
-//! first, [`crate::evictor::Closed`] whether a victim may go at all.
+//! Owns: the rank of every block, and the lists of those that are not left to the policy. [`crate::Closed`] says which rank goes
+//! first, and whether a victim may go at all.
 //!
 //! Without retention the arrays are empty: every block is of normal rank, so the policy has it, and nobody's.
 //!
@@ -22,15 +22,12 @@ use std::ops::Range;
 use deadlines::Deadlines;
 use tenants::{NOBODY, Tenants};
 
-use super::policy::{Content, Policy, Release};
-use crate::block::BlockId;
-use crate::block_lists::BlockLists;
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::try_reserve;
-use crate::retention::{
-    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId, Then,
-    Ttl, no_clock,
+use kvpool_core::parts::{BlockLists, ensure, no_clock, try_reserve};
+use kvpool_core::retention::{
+    EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId,
+    TenantLimits, Then, Ttl,
 };
+use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError, Release};
 
 /// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
 const DEMOTED: u8 = 0;
@@ -66,6 +63,32 @@ impl Entry {
     }
 }
 
+/// Checks that pins and floors fit into a pool of `usable` blocks at the same time.
+fn check(config: &RetentionConfig, usable: usize) -> Result<(), PoolError> {
+    let mut tenants: Vec<_> = config.tenants.iter().map(|limits| limits.tenant).collect();
+    tenants.sort_unstable();
+    if let Some(twice) = tenants.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(PoolError::config("tenants", format!("tenant {} twice", twice[0].0), "each tenant once"));
+    }
+    if tenants.len() > RetentionConfig::MAX_TENANTS {
+        let most = format!("at most {} tenants with limits", RetentionConfig::MAX_TENANTS);
+        return Err(PoolError::config("tenants", tenants.len(), most));
+    }
+    let mut reserved = config.pin_budget;
+    for &TenantLimits { tenant, floor, ceiling } in &config.tenants {
+        reserved = reserved.saturating_add(floor);
+        if let Some(ceiling) = ceiling.filter(|&ceiling| ceiling < floor) {
+            let at_least = format!("at least the floor of tenant {}, {floor}", tenant.0);
+            return Err(PoolError::config("ceiling", ceiling, at_least));
+        }
+    }
+    if reserved > usable {
+        let most = format!("at most the pool's {usable} usable blocks");
+        return Err(PoolError::config("pin_budget + floors", reserved, most));
+    }
+    Ok(())
+}
+
 /// The order of a policy, with retention if it was asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks<P> {
@@ -96,7 +119,7 @@ impl<P: Policy> Ranks<P> {
     ) -> Result<Self, PoolError> {
         let (has_retention, none) = (config.is_some(), RetentionConfig::default());
         let config = config.unwrap_or(&none);
-        config.check(num_blocks.saturating_sub(1))?;
+        check(config, num_blocks.saturating_sub(1))?;
         let mut ranks = Self {
             policy,
             has_retention,
