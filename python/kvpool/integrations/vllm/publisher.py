@@ -213,6 +213,8 @@ def replacements() -> list[tuple[Any, str, Any]]:
         return publisher
 
     def take_events(self: Any) -> Any:
+        if not self.enable_kv_cache_events:
+            return []
         publisher = getattr(self.block_pool.events, "publisher", None) if hasattr(self.block_pool, "events") else None
         if publisher is None:
             return stock_take(self)

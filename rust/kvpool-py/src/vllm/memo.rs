@@ -11,8 +11,8 @@ use super::block::Shared;
 use super::pool::{PyVllmPool, digest, digests};
 use crate::errors::OrRaise;
 
-/// Digests that are read from Python at once.
-const STRETCH: usize = 256;
+/// Digests that are read from Python at once: one at first, for most that miss do so at once, and then more.
+const STRETCHES: [usize; 3] = [1, 16, 256];
 
 /// The blocks of the last hit, and their objects.
 #[derive(Default)]
@@ -35,15 +35,17 @@ impl Memo {
         let removals = shared.lock().removals();
         let key_of = |at| Key::new(digest(hashes, at, scale)?.as_bytes(), group).or_raise(py);
         let find = |positions: Range<usize>, out: &mut Vec<u32>| {
-            for first in positions.clone().step_by(STRETCH) {
-                let end = positions.end.min(first + STRETCH);
+            let mut first = positions.start;
+            for stretch in STRETCHES.into_iter().chain(std::iter::repeat(STRETCHES[2])) {
+                let end = positions.end.min(first + stretch);
                 let digests = digests(hashes, first, scale, (first..end).map(|_| true))?;
                 let known = out.len();
                 let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
                 shared.lock().find_run(each, group, out);
-                if out.len() - known < end - first {
+                if out.len() - known < end - first || end == positions.end {
                     break;
                 }
+                first = end;
             }
             Ok(())
         };
