@@ -11,8 +11,8 @@ use super::block::Shared;
 use super::pool::{PyVllmPool, digest, digests};
 use crate::errors::OrRaise;
 
-/// Digests that are read from Python at once: one at first, for most that miss do so at once, and then more.
-const STRETCHES: [usize; 3] = [1, 16, 256];
+/// Digests that are read from Python at once, behind the first: few, and then more.
+const STRETCHES: [usize; 2] = [16, 256];
 
 /// The blocks of the last hit, and their objects.
 #[derive(Default)]
@@ -35,21 +35,28 @@ impl Memo {
         let removals = shared.lock().removals();
         let key_of = |at| Key::new(digest(hashes, at, scale)?.as_bytes(), group).or_raise(py);
         let find = |positions: Range<usize>, out: &mut Vec<u32>| {
-            let mut first = positions.start;
-            for stretch in STRETCHES.into_iter().chain(std::iter::repeat(STRETCHES[2])) {
-                let end = positions.end.min(first + stretch);
-                let digests = digests(hashes, first, scale, (first..end).map(|_| true))?;
+            let Range { start: mut first, end } = positions;
+            // Most that miss do so at once.
+            if first < end {
+                let key = key_of(first)?;
+                let Some(block) = shared.lock().find(&key) else { return Ok(()) };
+                out.push(block);
+                first += 1;
+            }
+            for stretch in STRETCHES.into_iter().chain(std::iter::repeat(STRETCHES[1])) {
+                let until = end.min(first + stretch);
+                let digests = digests(hashes, first, scale, (first..until).map(|_| true))?;
                 let known = out.len();
                 let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
                 shared.lock().find_run(each, group, out);
-                if out.len() - known < end - first || end == positions.end {
+                if out.len() - known < until - first || until == end {
                     break;
                 }
-                first = end;
+                first = until;
             }
             Ok(())
         };
-        if self.hit.resume(removals, blocks, key_of, find)? {
+        if self.hit.resume(removals, blocks, &key_of, find)? {
             self.handles = None;
         }
         Ok(self.hit.blocks().len())
