@@ -155,7 +155,7 @@ def _both(session: Session, rates: Rates, engines: Engines) -> None:
                         transfer.wait_on(stream)
                     session.driver.synchronize(stream)
                     seconds.append(time.perf_counter() - start)
-                    # Who is never told of an end keeps the stores until a later call frees them, and waits for the device.
+                    # Who is not told of an end keeps the stores until a later call frees them, and that waits.
                     for transfer in both:
                         transfer.wait(60)
                 # The first makes buffers.
