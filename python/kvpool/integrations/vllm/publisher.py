@@ -213,14 +213,15 @@ def replacements() -> list[tuple[Any, str, Any]]:
         return publisher
 
     def take_events(self: Any) -> Any:
-        if not self.enable_kv_cache_events:
+        pool = self.block_pool
+        if not pool.enable_kv_cache_events:
             return []
-        publisher = getattr(self.block_pool.events, "publisher", None) if hasattr(self.block_pool, "events") else None
+        publisher = getattr(pool.events, "publisher", None) if hasattr(pool, "events") else None
         if publisher is None:
             return stock_take(self)
         if not publisher.begun:
             publisher.begin(groups_of(self))
-        return self.block_pool.take_events()
+        return pool.take_events()
 
     return [(EventPublisherFactory, "create", classmethod(create)), (KVCacheManager, "take_events", take_events)]
 
