@@ -56,7 +56,7 @@ impl Memo {
             }
             Ok(())
         };
-        if self.hit.resume(removals, blocks, &key_of, find)? {
+        if self.hit.resume(removals, blocks, key_of, find)? {
             self.handles = None;
         }
         Ok(self.hit.blocks().len())

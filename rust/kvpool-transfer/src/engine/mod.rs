@@ -79,7 +79,7 @@ impl Default for Options {
 }
 
 /// How to make an engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
     /// Threads of a copy by the processor.
     pub threads: usize,
