@@ -244,6 +244,9 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
             Store(disk(tmp_path), arena, namespace(), **settings)
     with pytest.raises(InvalidArgumentError, match="eviction"):
         Store(disk(tmp_path), arena, namespace(), eviction="none")  # type: ignore[arg-type]
+    # Nobody states when an object was used last.
+    with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy with an order"):
+        Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
     with pytest.raises(StoreError, match="no room left"):
         Store(Disk(tmp_path, 1 << 20, free_floor_bytes=1 << 62), arena, namespace())
     (tmp_path / "file").touch()

@@ -339,7 +339,8 @@ class Store:
         backend: Where objects are kept.
         arena: Where they are moved from and to.
         namespace: Whose they are: objects of another one are free room.
-        eviction: What goes first when the room is full; any policy by name.
+        eviction: What goes first when the room is full; any policy by name but ``last-accessed``, whose times nobody
+            states here.
         admission: What is written, where an offer does not say: ``second_touch`` spares a disk the prompts that
             nobody sends again.
         remembered_offers: How many offers are remembered for a second one.

@@ -143,6 +143,18 @@ pub const ALL: &[EvictionPolicy] =
 /// Those that the advisor of kvpool's bindings compares unless it is told otherwise.
 pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE];
 
+/// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any other is itself.
+///
+/// ```
+/// use kvpool_core::EvictionPolicy;
+/// assert!(!EvictionPolicy::LRU.has_order() && kvpool_policies::in_full(EvictionPolicy::LRU).has_order());
+/// assert!(!kvpool_policies::in_full(kvpool_policies::LAST_ACCESS).has_order(), "the caller states its times");
+/// ```
+#[must_use]
+pub fn in_full(policy: EvictionPolicy) -> EvictionPolicy {
+    if policy == LRU { LRU } else { policy }
+}
+
 /// The policy of a name.
 ///
 /// # Errors

@@ -183,7 +183,9 @@ impl Arena {
 
 fn check(slots: u32, slot_bytes: u32) -> Result<(), StoreError> {
     match [("slots", slots), ("slot_bytes", slot_bytes)].into_iter().find(|&(_, value)| value == 0) {
-        Some((field, _)) => Err(StoreError::InvalidConfig { field, value: 0, expected: "at least 1" }),
+        Some((field, _)) => {
+            Err(StoreError::InvalidConfig { field, value: "0".into(), expected: "at least 1" })
+        }
         None => Ok(()),
     }
 }

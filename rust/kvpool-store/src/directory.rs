@@ -100,10 +100,8 @@ impl Directory {
         tell_gone: bool,
         namespace: NamespaceDigest,
     ) -> Result<Self, PoolError> {
-        let order = match eviction.order(places as usize + 1)? {
-            Some(order) => order,
-            None => kvpool_policies::LRU.order(places as usize + 1)?.ok_or_else(|| no_order(eviction))?,
-        };
+        let order = kvpool_policies::in_full(eviction).order(places as usize + 1)?;
+        let order = order.ok_or_else(|| no_order(eviction))?;
         let mut entries = Vec::new();
         kvpool::parts::try_reserve(&mut entries, places as usize)?;
         entries.resize_with(places as usize, Entry::default);

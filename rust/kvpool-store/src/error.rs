@@ -91,7 +91,7 @@ pub enum StoreError {
         /// The setting.
         field: &'static str,
         /// Its value.
-        value: u64,
+        value: String,
         /// What is allowed.
         expected: &'static str,
     },

@@ -65,7 +65,7 @@ impl FolderBackend {
             ("capacity_bytes", config.capacity_bytes, places > 0, "room for an object"),
         ] {
             if !sound {
-                return Err(StoreError::InvalidConfig { field, value, expected });
+                return Err(StoreError::InvalidConfig { field, value: value.to_string(), expected });
             }
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;

@@ -59,8 +59,7 @@ impl AdvisorConfig {
             return invalid("window", "0".into(), "1 or more references");
         }
         for (index, &policy) in self.policies.iter().enumerate() {
-            // The core's LRU is an evictor alone, and needs no times either.
-            if !policy.has_order() && policy != kvpool_policies::LRU {
+            if !kvpool_policies::in_full(policy).has_order() {
                 return invalid(
                     "policies",
                     policy.name().into(),

@@ -136,7 +136,11 @@ impl DiskBackend {
             [("max_payload", u64::from(config.max_payload)), ("scanners", config.scanners as u64)]
         {
             if value == 0 {
-                return Err(StoreError::InvalidConfig { field, value, expected: "at least 1" });
+                return Err(StoreError::InvalidConfig {
+                    field,
+                    value: value.to_string(),
+                    expected: "at least 1",
+                });
             }
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;

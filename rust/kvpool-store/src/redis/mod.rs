@@ -129,7 +129,7 @@ impl RedisBackend {
             ("timeout", timeout, timeout > 0, "at least a millisecond"),
         ] {
             if !sound {
-                return Err(StoreError::InvalidConfig { field, value, expected });
+                return Err(StoreError::InvalidConfig { field, value: value.to_string(), expected });
             }
         }
         let at = config.address.ready().map_err(BackendError::io("reading certificates"))?;

@@ -81,8 +81,15 @@ impl Store {
             ("breaker.failures", u64::from(config.breaker.failures)),
             ("places", u64::from(backend.places())),
         ];
-        if let Some((field, value)) = least.into_iter().find(|&(_, value)| value == 0) {
-            return Err(StoreError::InvalidConfig { field, value, expected: "at least 1" });
+        if let Some((field, _)) = least.into_iter().find(|&(_, value)| value == 0) {
+            return Err(StoreError::InvalidConfig { field, value: "0".into(), expected: "at least 1" });
+        }
+        if !kvpool_policies::in_full(config.eviction).has_order() {
+            return Err(StoreError::InvalidConfig {
+                field: "eviction",
+                value: config.eviction.name().into(),
+                expected: "a policy with an order of its own",
+            });
         }
         let no_memory = |error: kvpool::PoolError| StoreError::NoMemory {
             bytes: u64::from(backend.places()) * 200,

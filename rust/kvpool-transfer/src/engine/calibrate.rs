@@ -112,8 +112,6 @@ impl Calibration {
 const REGIONS: u64 = 8;
 const PIECES: [u64; 2] = [64, 1024];
 const BYTES: [u64; 7] = [4 << 10, 8 << 10, 16 << 10, 28 << 10, 64 << 10, 128 << 10, 256 << 10];
-/// From which bytes on the copy engine is taken although it was the slower one up to the largest piece.
-const BEYOND: u64 = 1 << 20;
 const CTAS: [u32; 4] = [4, 8, 16, 32];
 const ROUNDS: usize = 3;
 
@@ -180,8 +178,9 @@ impl TransferEngine {
                     let other = around_copy_engine(direction, pieces * bytes);
                     let other = self.measure(&stores, direction, other)?;
                     if one.seconds > 1.02 * other.seconds {
-                        // Beyond the largest nothing is measured.
-                        from[slot] = if Some(&bytes) == BYTES.last() { BEYOND } else { bytes + 1 };
+                        // Beyond the largest nothing is measured: what holds without a calibration does.
+                        let beyond = || Thresholds::default().batch_from(direction, pieces);
+                        from[slot] = if Some(&bytes) == BYTES.last() { beyond() } else { bytes + 1 };
                     }
                     measurements.extend([one, other]);
                 }
