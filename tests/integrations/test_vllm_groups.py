@@ -7,6 +7,7 @@ of reuse are the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -351,6 +352,43 @@ def test_each_group_alone_says_what_it_has() -> None:
     calls.free("r")
     stock.pool.evict(blocks[1][-1].block_id, True)
     assert calls.find_longest_cache_hit_per_group(later.block_hashes, 19)[1] == (4, 0)
+
+
+class Watched(Sequence[bytes]):
+    """The hashes of a request, and which of them were read."""
+
+    def __init__(self, hashes: Sequence[bytes]) -> None:
+        self.hashes = hashes
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def __getitem__(self, at: Any) -> Any:
+        self.read.append(at)
+        return self.hashes[at]
+
+
+def test_a_lookup_reads_one_hash_and_then_as_many_as_it_has_use_for() -> None:
+    stock = Stock(200, [("full", 2, 0, 0)])
+    calls = groups_of(stock)
+    request = request_of("r", [1] * 101)
+    hashes = Watched(request.block_hashes)
+
+    def read() -> list[int]:
+        hashes.read.clear()
+        calls.find_longest_cache_hit(block_hashes=hashes, max_cache_hit_length=100)
+        return hashes.read
+
+    assert read() == [0], "most that miss do so at once"
+    calls.allocate_slots(request, 8)
+    # The first, 16 more, of which 3 are there, and the last that was found, to go on from the next time.
+    assert read() == [*range(17), 3]
+    assert read() == [3, 4], "one hash says that the hit stands, one that there is no more of it"
+    calls.free("r")
+    one = Watched(request_of("one", [1, 1, 2]).block_hashes)
+    calls.find_longest_cache_hit(block_hashes=one, max_cache_hit_length=2)
+    assert one.read == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,8 @@ def test_other_pools_and_settings_get_vllms_publisher_and_vllms_objects() -> Non
     assert pool.feed is None
     cache(pool, [1, 2])
     assert len(Manager(pool).take_events()[1]) == 1
+    pool.enable_kv_cache_events = False
+    assert Manager(pool).take_events() == [], "nobody is asked where nobody listens"
 
 
 def test_one_publisher_is_one_pools_and_one_that_is_gone_is_nobodys() -> None:

@@ -44,12 +44,15 @@ impl Memo {
                 first += 1;
             }
             for stretch in STRETCHES.into_iter().chain(std::iter::repeat(STRETCHES[1])) {
+                if first >= end {
+                    break;
+                }
                 let until = end.min(first + stretch);
                 let digests = digests(hashes, first, scale, (first..until).map(|_| true))?;
                 let known = out.len();
                 let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
                 shared.lock().find_run(each, group, out);
-                if out.len() - known < until - first || until == end {
+                if out.len() - known < until - first {
                     break;
                 }
                 first = until;
