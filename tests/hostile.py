@@ -25,7 +25,7 @@ from kvpool.transfer import BlockStore, TransferEngine  # noqa: E402
 
 HUGE = 2**40
 # What a call may take beyond what is there: what never ends is read until it is full.
-ROOM = 16 << 20
+ROOM = 4 << 20
 
 
 class Liar(Sequence[Any]):
