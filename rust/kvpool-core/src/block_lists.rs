@@ -74,6 +74,28 @@ pub struct BlockLists<N = u8> {
     torn: bool,
 }
 
+/// What is kept by block.
+struct Shared<'a, N> {
+    links: &'a mut [Link],
+    on: &'a mut [N],
+}
+
+impl<N> Links for Shared<'_, N> {
+    #[inline]
+    fn link(&self, id: u32) -> Option<&Link> {
+        self.links.link(id)
+    }
+
+    #[inline]
+    fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
+        self.links.link_mut(id)
+    }
+
+    fn num_links(&self) -> usize {
+        self.links.len()
+    }
+}
+
 impl<N: ListNumber> BlockLists<N> {
     /// `num_lists` empty lists for blocks `1..num_blocks`, with all their memory taken.
     ///
@@ -189,10 +211,63 @@ impl<N: ListNumber> BlockLists<N> {
         Some(list)
     }
 
+    /// Puts a run of blocks after the back of `list`, `ids(0)` first, up to the first that is on a list already, or is no block. Returns
+    /// how many; none if there is no such list.
+    #[inline]
+    pub fn push_back_run(&mut self, list: usize, len: usize, ids: impl Fn(usize) -> BlockId) -> usize {
+        let sound = self.lists.get(list).and_then(List::back).is_none_or(|back| self.is_on(list, back.get()));
+        self.torn |= !sound;
+        let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
+        let mut shared = Shared { links: &mut self.links, on: &mut self.on };
+        let put = |shared: &mut Shared<'_, N>, id: u32, link: Link| {
+            let Some(place) = shared.links.link_mut(id).filter(|place| !place.is_linked()) else {
+                return false;
+            };
+            *place = link;
+            shared.on[id as usize] = N::of(list);
+            true
+        };
+        let done = ends.push_back_run(&mut shared, len, |at| ids(at).get(), put);
+        self.torn = ends.is_torn();
+        self.linked += done as u32;
+        done
+    }
+
+    /// Takes blocks off the list that the first of them is on, up to the first that is not on it. The list, and how many, if it is on
+    /// any. Blocks that are neighbours, each before the one that was taken last, cost least.
+    #[inline]
+    pub fn remove_run(&mut self, blocks: &[BlockId]) -> Option<(usize, usize)> {
+        let list = self.list_of(*blocks.first()?)?;
+        let ends = self.lists.get_mut(list).filter(|_| !self.torn)?;
+        let mut shared = Shared { links: &mut self.links, on: &mut self.on };
+        let taken = ends.remove_run(&mut shared, blocks, |shared, block| {
+            let on = shared.on.get_mut(block.index()).filter(|on| on.index() == list)?;
+            *on = N::LOOSE;
+            let link = shared.links.link_mut(block.get())?;
+            Some(std::mem::replace(link, Link::LOOSE))
+        });
+        self.torn = ends.is_torn();
+        self.linked = self.linked.wrapping_sub(taken as u32); // a count that is wrong is found by the sums, not here
+        (!self.torn).then_some((list, taken))
+    }
+
     /// Takes the front block of `list`.
     pub fn pop_front(&mut self, list: usize) -> Option<BlockId> {
-        let front = self.front(list)?;
-        self.remove(front).map(|_| front)
+        self.pop(list, true)
+    }
+
+    /// Takes the front block of `list`, or its back.
+    #[inline]
+    pub fn pop(&mut self, list: usize, front: bool) -> Option<BlockId> {
+        let ends = self.lists.get_mut(list).filter(|_| !self.torn)?;
+        let block = if front { ends.front() } else { ends.back() }?;
+        let on = self.on.get_mut(block.index()).filter(|on| on.index() == list);
+        self.torn = ends.pop(&mut self.links[..], front).is_none() || on.map(|on| *on = N::LOOSE).is_none();
+        if self.torn {
+            return None;
+        }
+        self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        Some(block)
     }
 
     /// Takes every block off every list. O(blocks).

@@ -164,8 +164,8 @@ impl List {
         true
     }
 
-    /// Puts a run of blocks after the back, `ids(0)` first. `put` notes the link of one, and says whether it was on no list: whoever
-    /// has a run knows that none of them is. False, and the list is torn, otherwise.
+    /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is on a list already: `put` notes the link of one, and
+    /// says whether it was on none. Returns how many.
     #[inline]
     pub(crate) fn push_back_run<L: Links + ?Sized>(
         &mut self,
@@ -173,27 +173,28 @@ impl List {
         len: usize,
         ids: impl Fn(usize) -> u32,
         put: impl Fn(&mut L, u32, Link) -> bool,
-    ) -> bool {
-        if len == 0 {
-            return true;
+    ) -> usize {
+        let back = self.back;
+        if len == 0 || !self.mirrors(links, back, END) {
+            return 0;
         }
-        let (first, back) = (ids(0), self.back);
-        if !self.mirrors(links, back, END) {
-            return false;
-        }
-        let (mut prev, mut id) = (back, first);
-        for at in 1..=len {
-            let next = if at < len { ids(at) } else { END };
-            if id == END || !put(links, id, Link { prev, next }) {
-                self.torn = true;
-                return false;
+        let first = ids(0);
+        let (mut prev, mut id, mut done) = (back, first, 0);
+        while id != END {
+            let next = if done + 1 < len { ids(done + 1) } else { END };
+            if !put(links, id, Link { prev, next }) {
+                break;
             }
             (prev, id) = (id, next);
+            done += 1;
         }
-        self.set_next(links, back, first);
-        self.back = prev;
-        self.len = self.len.wrapping_add(len);
-        true
+        if done > 0 {
+            self.set_next(links, back, first);
+            self.set_next(links, prev, END);
+            self.back = prev;
+            self.len = self.len.wrapping_add(done);
+        }
+        done
     }
 
     /// Takes blocks out, up to the first that `take` has no link of: it makes the link loose that it gives. Returns how many. Blocks
@@ -299,6 +300,18 @@ impl List {
         self.torn = true;
         out.truncate(before);
         false
+    }
+
+    /// Takes the block at the front, or at the back.
+    #[inline]
+    pub(crate) fn pop(&mut self, links: &mut (impl Links + ?Sized), front: bool) -> Option<BlockId> {
+        let block = if front { self.front() } else { self.back() }?;
+        let link = links.link_mut(block.get()).filter(|_| !self.torn)?;
+        let Link { prev, next } = std::mem::replace(link, Link::LOOSE);
+        self.torn = if front { prev != END } else { next != END };
+        self.join(links, (prev, block.get()), (block.get(), next));
+        self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
+        (!self.torn).then_some(block)
     }
 
     /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing changed, if it is on none.

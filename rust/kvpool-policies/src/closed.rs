@@ -32,7 +32,8 @@ use kvpool_core::retention::{
     EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, Said, TenantId,
 };
 use kvpool_core::{
-    BlockId, Candidate, Content, Evictor, InvariantViolation, Outlook, Policy, PoolError, Release, Signal,
+    BlockId, Candidate, Content, Evictor, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError,
+    Release, Signal,
 };
 
 use crate::ranks::Ranks;
@@ -83,6 +84,12 @@ impl Node {
     fn end_content(&mut self) {
         *self = Self { generation: self.generation.wrapping_add(1), ..Self::default() };
     }
+}
+
+/// The parent that a block notes, if that still has the content that it had.
+#[inline]
+fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> {
+    nodes.get_mut(parent as usize).filter(|parent| parent.generation == generation)
 }
 
 /// A policy as a prefix-closed evictor, with [retention](kvpool_core::retention) if it is asked for. The order of eviction, first to last:
@@ -169,7 +176,7 @@ impl<P: Policy + Clone> Closed<P> {
 
     /// From now on `block` hangs on `parent`, if that has a content.
     fn hang(&mut self, block: BlockId, parent: BlockId) {
-        let Node { generation, flags, .. } = self.node(parent);
+        let Some(&Node { generation, flags, .. }) = self.nodes.get(parent.index()) else { return };
         if parent != block
             && flags & Node::KNOWN != 0
             && let Some(node) = self.node_mut(block)
@@ -179,32 +186,59 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// What a node notes as its parent, if that still has the content that it had.
-    fn parent_mut(&mut self, node: Node) -> Option<&mut Node> {
-        let parent = self.nodes.get_mut(node.parent as usize);
-        parent.filter(|parent| parent.generation == node.parent_generation)
-    }
-
     /// `block`, if it is idle, is so no more. Returns whether it was. Its parent may be free to go.
     fn end_idle(&mut self, block: BlockId) -> bool {
-        let node = self.node(block);
-        if !node.is(Node::IDLE) {
-            return false;
-        }
-        self.set(block, Node::IDLE | Node::COUNTED, false);
-        self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
-        if node.is(Node::COUNTED)
-            && let Some(parent) = self.parent_mut(node)
+        let ended = self.end_wait(block);
+        if let Some((_, parent)) = ended
+            && !parent.is_null()
         {
-            let torn = parent.children == 0; // the scrubber's to find
-            parent.children = parent.children.saturating_sub(1);
-            let is_free = parent.children == 0 && parent.is(Node::IDLE);
-            self.torn |= torn;
-            if is_free {
-                self.unpark(BlockId::new(node.parent));
+            self.unpark(parent);
+        }
+        ended.is_some()
+    }
+
+    /// `block`, if it is idle, is so no more. Its flags until then, and its parent, if that is parked and free to go now, or the null
+    /// block.
+    #[inline]
+    fn end_wait(&mut self, block: BlockId) -> Option<(u8, BlockId)> {
+        let node = self.nodes.get_mut(block.index()).filter(|node| node.is(Node::IDLE))?;
+        let Node { flags, parent, parent_generation, .. } = *node;
+        node.flags &= !(Node::IDLE | Node::COUNTED);
+        self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
+        let mut freed = NULL_BLOCK;
+        if flags & Node::COUNTED != 0
+            && let Some(node) = noted(&mut self.nodes, parent, parent_generation)
+        {
+            self.torn |= node.children == 0; // the scrubber's to find
+            node.children = node.children.saturating_sub(1);
+            if node.children == 0 && node.is(Node::IDLE) && node.is(Node::PARKED) {
+                freed = BlockId::new(parent);
             }
         }
-        true
+        Some((flags, freed))
+    }
+
+    /// `block`, which is known and in use, is idle.
+    #[inline]
+    fn begin_wait(&mut self, block: BlockId) {
+        let Some(node) = self.nodes.get_mut(block.index()) else { return };
+        node.flags |= Node::IDLE;
+        self.idle += 1;
+        let Node { parent, parent_generation, .. } = *node;
+        if parent != 0
+            && let Some(node) = noted(&mut self.nodes, parent, parent_generation)
+        {
+            node.children = node.children.saturating_add(1);
+            self.nodes[block.index()].flags |= Node::COUNTED;
+        }
+    }
+
+    /// The order learns of hits of blocks that were idle.
+    #[inline]
+    fn tell_hits(&mut self, blocks: &[BlockId]) {
+        let nodes = &self.nodes;
+        let content = |block: BlockId| nodes.get(block.index()).copied().unwrap_or_default().content();
+        self.order.hit_all(blocks, content);
     }
 
     fn unpark(&mut self, block: BlockId) {
@@ -236,10 +270,11 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
-        if self.node(block).flags != 0 {
+        let Some(node) = self.node_mut(block) else { return };
+        if node.flags != 0 {
             self.remove(block); // contents end before new ones begin
         }
-        let Some(node) = self.node_mut(block) else { return };
+        let node = &mut self.nodes[block.index()];
         (node.key, node.depth, node.flags) = (content.key, content.depth, Node::KNOWN);
         if let Some(parent) = parent {
             self.hang(block, parent);
@@ -273,30 +308,53 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         was_idle
     }
 
+    fn hit_run(&mut self, blocks: &[BlockId]) -> usize {
+        // The order is told of many at once, but of none before one that is told first of another.
+        let mut told = 0;
+        for (at, &block) in blocks.iter().enumerate() {
+            let Some((flags, freed)) = self.end_wait(block) else {
+                self.tell_hits(&blocks[told..at]);
+                return at;
+            };
+            if !freed.is_null() || flags & Node::PARKED != 0 {
+                self.tell_hits(&blocks[told..at]);
+                told = at;
+                self.unpark(freed);
+                self.unpark(block);
+            }
+        }
+        self.tell_hits(&blocks[told..]);
+        blocks.len()
+    }
+
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
-        for &mut Candidate { block, depth } in candidates {
-            if self.node(block).is(Node::IDLE) || self.node_mut(block).is_none() {
+        // As in `hit_run`. Those that are told of move to the front.
+        let (mut told, mut idle) = (0, 0);
+        for at in 0..candidates.len() {
+            let Candidate { block, depth } = candidates[at];
+            let Some(&mut Node { flags, .. }) = self.node_mut(block) else { continue };
+            if flags & Node::IDLE != 0 {
                 continue;
             }
-            if !self.node(block).is(Node::KNOWN) {
-                // Nobody said what it holds: a content of its own.
-                let key = u64::from(block.get());
-                self.registered(block, Content { key, depth }, None);
+            if flags != Node::KNOWN {
+                self.order.release_all(&candidates[told..idle]);
+                told = idle;
+                if flags & Node::KNOWN == 0 {
+                    // Nobody said what it holds: a content of its own.
+                    let key = u64::from(block.get());
+                    self.registered(block, Content { key, depth }, None);
+                }
+                self.unpark(block);
             }
-            self.set(block, Node::IDLE, true);
-            self.idle += 1;
-            let node = self.node(block);
-            if node.parent != 0
-                && let Some(parent) = self.parent_mut(node)
-            {
-                parent.children = parent.children.saturating_add(1);
-                self.set(block, Node::COUNTED, true);
+            self.begin_wait(block);
+            if idle < at {
+                candidates[idle] = candidates[at];
             }
-            self.unpark(block);
-            self.order.release(block);
+            idle += 1;
         }
+        self.order.release_all(&candidates[told..idle]);
     }
 
     fn wants_signals(&self) -> bool {
@@ -341,14 +399,16 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             let nodes = &self.nodes;
             let idle = |block: BlockId| nodes.get(block.index()).is_some_and(|node| node.is(Node::IDLE));
             let victim = self.order.pop(idle)?;
-            let node = self.node(victim);
-            if node.is(Node::IDLE) && node.children == 0 {
+            let Some(&Node { key, depth, flags, children, .. }) = self.nodes.get(victim.index()) else {
+                continue;
+            };
+            if flags & Node::IDLE != 0 && children == 0 {
                 self.end_idle(victim);
-                self.order.evicted(victim, node.content());
+                self.order.evicted(victim, Content { key, depth });
                 self.nodes[victim.index()].end_content();
                 return Some(victim);
             }
-            self.set(victim, Node::PARKED, node.is(Node::KNOWN));
+            self.set(victim, Node::PARKED, flags & Node::KNOWN != 0);
         }
     }
 

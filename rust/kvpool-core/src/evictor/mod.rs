@@ -82,6 +82,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         self.remove(block)
     }
 
+    /// [`Self::hit`] of blocks that one lookup took, from the first on, up to the first that is not held. Returns how many were.
+    fn hit_run(&mut self, blocks: &[BlockId]) -> usize {
+        blocks.iter().take_while(|&&block| self.contains(block) && self.hit(block)).count()
+    }
+
     /// Whether [`Self::registered`], and [`Self::hit`] for blocks in use, are to be called. Must always say the same.
     fn wants_history(&self) -> bool {
         false
@@ -95,6 +100,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// computed, and says so with [`Self::relink`].
     fn parent(&self, _block: BlockId) -> Option<BlockId> {
         None
+    }
+
+    /// Where in `candidates` the first block is whose [`Self::parent`] is gone, or is none of those that are `computed`.
+    fn find_orphan(&self, candidates: &[Candidate], computed: &dyn Fn(BlockId) -> bool) -> Option<usize> {
+        candidates.iter().position(|one| !self.parent(one.block).is_some_and(computed))
     }
 
     /// Learns that `parent` has the content before that of `block`, which is in use: from now on it hangs on that.
@@ -129,6 +139,11 @@ pub trait Evictor: fmt::Debug + Send + Sync {
 
     /// Gives up the next victim. MUST return a block whenever it holds one. MUST NOT allocate.
     fn evict(&mut self) -> Option<BlockId>;
+
+    /// [`Self::evict`], `n` times or until nothing is held, appending to `out`. MUST NOT allocate beyond what `out` takes.
+    fn evict_run(&mut self, n: usize, out: &mut Vec<BlockId>) {
+        out.extend((0..n).map_while(|_| self.evict()));
+    }
 
     /// Why the last [`Self::evict`] gave up the block that it did; for explanations.
     fn cause(&self) -> EvictionCause {

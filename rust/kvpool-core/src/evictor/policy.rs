@@ -186,6 +186,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// [`Self::release`] at the latest.
     fn hit(&mut self, block: BlockId);
 
+    /// [`Self::hit`] of blocks that one lookup took, each of them once.
+    fn hit_all(&mut self, blocks: &[BlockId]) {
+        blocks.iter().for_each(|&block| self.hit(block));
+    }
+
     /// The releases that follow, up to the next call of this, are of one moment, and of one request.
     fn begin_release(&mut self, _release: &Release<'_>) {}
 
@@ -207,6 +212,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
 
     /// `block` lost its last holder: MUST be in the order afterwards. The calls of one moment come deepest first.
     fn release(&mut self, block: BlockId);
+
+    /// [`Self::release`] of blocks of one moment, each of them once.
+    fn release_all(&mut self, blocks: &[Candidate]) {
+        blocks.iter().for_each(|candidate| self.release(candidate.block));
+    }
 
     /// Takes the next victim out of the order. MUST return a block while any is in the order.
     fn pop(&mut self) -> Option<BlockId>;

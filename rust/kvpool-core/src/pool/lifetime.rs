@@ -17,6 +17,7 @@ use crate::retention::EvictionCause;
 /// Victims of one turn. What is done with each is done while its line is near: a request's blocks may not fit the nearest cache.
 const VICTIMS: usize = 64;
 
+const FEW_VICTIMS: &str = "B2: the evictor has fewer blocks than it says";
 const BROKEN_ORDER: &str =
     "B2, L1: the order has a block that is in use, or links that do not mirror each other";
 
@@ -97,6 +98,7 @@ impl BlockPool {
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) -> Result<(), PoolError> {
         let end = out.len() + n;
+        let watched = self.is_watched();
         while out.len() < end {
             let first = out.len();
             match &mut self.order {
@@ -105,6 +107,13 @@ impl BlockPool {
                         return Err(self.broken(BROKEN_ORDER.into()));
                     }
                     self.allocator.note_held(out.len() - first);
+                    self.unregister_run(&out[first..], &mut gone);
+                }
+                // Nobody asks of each why it goes.
+                Order::Other(evictor) if self.pinned_in_order == 0 && !watched => {
+                    let n = VICTIMS.min(end - first);
+                    evictor.tell(|evictor| evictor.evict_run(n, out));
+                    self.hold_victims(&out[first..], n)?;
                     self.unregister_run(&out[first..], &mut gone);
                 }
                 _ => {
@@ -119,6 +128,22 @@ impl BlockPool {
         Ok(())
     }
 
+    /// The first reference of victims that no pin holds, of which there have to be `n`.
+    fn hold_victims(&mut self, victims: &[BlockId], n: usize) -> Result<(), PoolError> {
+        for &victim in victims {
+            match self.records.of_mut(victim).filter(|record| record.references == 0 && record.is_computed())
+            {
+                Some(record) => Allocator::hold(record),
+                None => {
+                    self.check_victim(victim)?;
+                    return Err(self.broken(BROKEN_ORDER.into()));
+                }
+            }
+        }
+        self.allocator.note_held(victims.len());
+        if victims.len() == n { Ok(()) } else { Err(self.broken(FEW_VICTIMS.into())) }
+    }
+
     /// The next victim that no pin holds, of which there is one. It is registered still.
     pub(super) fn evict_one(&mut self) -> Result<BlockId, PoolError> {
         while let Some(victim) = self.order.evict(&mut self.records) {
@@ -126,7 +151,7 @@ impl BlockPool {
                 return Ok(victim);
             }
         }
-        Err(self.broken("B2: the evictor has fewer blocks than it says".into()))
+        Err(self.broken(FEW_VICTIMS.into()))
     }
 
     /// Poisons the pool if the evictor gave up what it cannot have held. Returns whether pins hold it.
@@ -354,10 +379,10 @@ impl BlockPool {
     /// it up uncomputed, and until then it protects nothing that a lookup needs.
     fn relink_candidates(&mut self) {
         let mut at = 0;
-        while let Some(&Candidate { block, .. }) = self.candidates.get(at) {
-            let parent = self.order.parent(block);
-            if parent.is_none_or(|parent| !self.records.at(parent.get()).is_computed())
-                && let Some(hash) = self.index.parent_of(&self.records, block)
+        while let Some(orphan) = self.order.find_orphan(&self.records, &self.candidates[at..]) {
+            at += orphan;
+            let block = self.candidates[at].block;
+            if let Some(hash) = self.index.parent_of(&self.records, block)
                 && let group = self.records.at(block.get()).group
                 && let Some(parent) = self.index.head_of_name(&self.records, Name { hash: &hash, group })
             {

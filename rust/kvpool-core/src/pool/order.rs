@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError};
 use crate::evictor::lru::Lru;
-use crate::evictor::{Content, Evictor, Outlook, Signal};
+use crate::evictor::{Candidate, Content, Evictor, Outlook, Signal};
 use crate::record::{ByBlock, Record, Records};
 use crate::retention::{EvictionCause, Retain};
 
@@ -125,14 +125,14 @@ impl Order {
         match self {
             Self::Lru(lru) => lru.hit_run(records, blocks, hold),
             Self::Other(evictor) => {
-                let mut hit = |block: BlockId| {
-                    let record = records.of_mut(block).filter(|record| record.references == 0);
-                    let hit = record.is_some()
-                        && evictor.ask(|evictor| evictor.contains(block))
-                        && evictor.tell(|evictor| evictor.hit(block));
-                    record.filter(|_| hit).map(&hold).is_some()
-                };
-                blocks.iter().take_while(|&&block| hit(block)).count()
+                let unheld = |&&block: &&BlockId| records.at(block.get()).references == 0;
+                let unheld = &blocks[..blocks.iter().take_while(unheld).count()];
+                // A caller's own evictor may count wrong.
+                let hit = evictor.tell(|evictor| evictor.hit_run(unheld)).min(unheld.len());
+                for &block in &unheld[..hit] {
+                    records.of_mut(block).map(&hold);
+                }
+                hit
             }
         }
     }
@@ -179,6 +179,11 @@ impl Order {
 
     pub(super) fn parent(&self, block: BlockId) -> Option<BlockId> {
         self.ask(|evictor| evictor.parent(block))
+    }
+
+    pub(super) fn find_orphan(&self, records: &Records, candidates: &[Candidate]) -> Option<usize> {
+        let computed = |block: BlockId| records.at(block.get()).is_computed();
+        self.ask(|evictor| evictor.find_orphan(candidates, &computed))
     }
 
     pub(super) fn relink(&mut self, block: BlockId, parent: BlockId) {

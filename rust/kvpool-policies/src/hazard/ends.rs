@@ -12,6 +12,7 @@
 use super::State;
 use super::clock::Clock;
 use super::table::{Table, newer};
+use super::tails::Run;
 use kvpool_core::BlockId;
 use kvpool_core::parts::BlockLists;
 
@@ -28,22 +29,22 @@ pub(super) struct Ends<'a> {
 impl Ends<'_> {
     /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
     #[inline]
-    pub(super) fn least(self, class: u16) -> Option<(u64, BlockId)> {
-        let age = |block: BlockId| Some(self.clock.age(self.states.get(block.index())?.stamp));
+    pub(super) fn least(self, class: u16) -> Option<(u64, Run)> {
+        let stamp = |block: BlockId| Some(self.states.get(block.index())?.stamp);
         let rank = |worth: u32, age: u32| u64::from(worth) << 32 | u64::from(u32::MAX - age);
-        let block = self.lists.front(class.into())?;
-        let old = age(block)?;
-        let oldest = (rank(self.table.worth_at(class, old), old), block);
+        let run = Run { class, stamp: stamp(self.lists.front(class.into())?)?, oldest: true };
+        let old = self.clock.age(run.stamp);
+        let oldest = (rank(self.table.worth_at(class, old), old), run);
         if !self.both {
             return Some(oldest);
         }
-        let block = self.lists.back(class.into())?;
-        let young = age(block)?;
+        let run = Run { class, stamp: stamp(self.lists.back(class.into())?)?, oldest: false };
+        let young = self.clock.age(run.stamp);
         // What was put aside and comes back is first of its class, and may be younger than the last.
         if young <= old && !self.table.may_rise(class, old) {
             return Some(oldest);
         }
-        let newest = (rank(newer(self.table.worth_at(class, young)), young), block);
+        let newest = (rank(newer(self.table.worth_at(class, young)), young), run);
         Some(if newest.0 < oldest.0 { newest } else { oldest })
     }
 }
@@ -73,7 +74,11 @@ mod tests {
             lists.push_back(class, old);
             lists.push_back(class, new);
             let ends = Ends { lists: &lists, states: &states, clock, table: &table, both };
-            assert_eq!(ends.least(class as u16).map(|(_, block)| block), Some(least), "{class}, {both}");
+            assert_eq!(
+                ends.least(class as u16).map(|(_, run)| run.oldest),
+                Some(least == old),
+                "{class}, {both}"
+            );
             assert_eq!(ends.least(0), None);
         }
         // What was put aside and came back is first, and younger than the last.
@@ -81,6 +86,6 @@ mod tests {
         lists.push_back(2, old);
         lists.push_front(2, new);
         let ends = Ends { lists: &lists, states: &states, clock, table: &table, both: true };
-        assert_eq!(ends.least(2).map(|(_, block)| block), Some(old));
+        assert!(ends.least(2).is_some_and(|(_, run)| !run.oldest));
     }
 }

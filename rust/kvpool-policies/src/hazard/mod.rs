@@ -43,7 +43,7 @@ use clock::Clock;
 use ends::Ends;
 use kvpool_core::parts::{BlockLists, ensure, try_reserve};
 use kvpool_core::{
-    BlockId, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
+    BlockId, Candidate, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
 };
 use memory::{EVERY, Ghost, Memory};
 use table::Table;
@@ -105,6 +105,8 @@ pub struct Hazard {
     behind: Option<u16>,
     /// The age of victims: the mean of its logarithm, with 8 fractional bits.
     victims: u32,
+    /// That of the last victim.
+    aged: u32,
     /// The last victim, its class and its age, until a content comes in: for explanations.
     gone: (BlockId, u16, u32),
     /// The depth of the last block of which a ghost was looked for, and what it was.
@@ -137,6 +139,7 @@ impl Hazard {
             closed: false,
             behind: None,
             victims: 0,
+            aged: 0,
             gone: NOBODY,
             found: None,
             hit: NONE_ALIKE,
@@ -229,22 +232,18 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// The block behind the last victim at its end of its class, if it is as old, and nothing else has changed: what ranked lowest then
+    /// That of the last victim, if the block at that end of its class is as old, and nothing else has changed: what ranked lowest then
     /// does now.
     #[inline]
-    fn alike(&self) -> Option<(BlockId, Run)> {
+    fn alike(&self) -> Option<Run> {
         let run = self.tails.run()?;
-        let next = self.end_of(run)?;
-        self.states.get(next.index()).is_some_and(|state| state.stamp == run.stamp).then_some((next, run))
+        let class = run.class.into();
+        let next = if run.oldest { self.lists.front(class) } else { self.lists.back(class) }?;
+        self.states.get(next.index()).is_some_and(|state| state.stamp == run.stamp).then_some(run)
     }
 
-    #[inline]
-    fn end_of(&self, Run { class, oldest, .. }: Run) -> Option<BlockId> {
-        if oldest { self.lists.front(class.into()) } else { self.lists.back(class.into()) }
-    }
-
-    /// What ranks lowest, and what of its class would follow it.
-    fn least(&mut self) -> Option<(BlockId, Run)> {
+    /// That of what ranks lowest; notes how old it is.
+    fn least(&mut self) -> Option<Run> {
         let ends = Ends {
             lists: &self.lists,
             states: &self.states,
@@ -252,11 +251,51 @@ impl Hazard {
             table: &self.table,
             both: self.closed,
         };
-        let victim = self.tails.next(|class| ends.least(class))?;
-        let stamp = self.states.get(victim.index())?.stamp;
-        let class = self.lists.list_of(victim)? as u16;
-        let oldest = self.lists.front(class.into()) == Some(victim);
-        Some((victim, Run { class, stamp, oldest }))
+        let run = self.tails.next(|class| ends.least(class))?;
+        self.aged = u32::from(age::eighths(self.clock.age(run.stamp))) << 8;
+        Some(run)
+    }
+
+    /// What becomes of a waiting block that is hit now; its bin is in `self.hit`.
+    #[inline]
+    fn hit_of(&mut self, before: State) -> State {
+        let stamp = self.clock.now();
+        if self.hit.before != before || self.hit.after.stamp != stamp {
+            let age = self.clock.age(before.stamp);
+            let after = State { stamp, class: class::UNSAID, history: before.history.again(age) };
+            self.hit = Alike { before, after, bin: age::bin(age) };
+        }
+        self.hit.after
+    }
+
+    /// What becomes of a block that is released now.
+    #[inline]
+    fn released_as(&mut self, before: State) -> State {
+        let stamp = self.clock.now();
+        if self.returned.before != before || self.returned.after.stamp != stamp {
+            let class = class::of(self.share, class::said(before.class), before.history);
+            self.returned = Alike { before, after: State { stamp, class, ..before }, bin: 0 };
+        }
+        self.returned.after
+    }
+
+    /// Replaces the states of blocks, from the first on, as long as they are the same. How many were.
+    #[inline]
+    fn replace(&mut self, blocks: impl Iterator<Item = BlockId>, before: State, after: State) -> usize {
+        let mut is_replaced = |block: &BlockId| {
+            let state = self.states.get_mut(block.index()).filter(|state| **state == before);
+            state.filter(|_| !block.is_null()).map(|state| *state = after).is_some()
+        };
+        blocks.take_while(|block| is_replaced(block)).count()
+    }
+
+    /// So many more blocks were released.
+    #[inline]
+    fn count_released(&mut self, blocks: u64) {
+        self.released += blocks;
+        if self.released >= self.learns {
+            self.tick();
+        }
     }
 
     /// When worths are learned anew.
@@ -326,15 +365,32 @@ impl Policy for Hazard {
         // The head of another prompt: what was found for the one before says nothing of what comes in behind it.
         self.found = None;
         // What is in use is hit by those who use it together: that is no coming back.
-        if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
-            let stamp = self.clock.now();
-            if self.hit.before != *state || self.hit.after.stamp != stamp {
-                let age = self.clock.age(state.stamp);
-                let after = State { stamp, class: class::UNSAID, history: state.history.again(age) };
-                self.hit = Alike { before: *state, after, bin: age::bin(age) };
+        if let Some(state) = self.states.get(block.index()).filter(|state| class::waits(state.class)) {
+            let before = *state;
+            self.states[block.index()] = self.hit_of(before);
+            self.table.event(before.class, self.hit.bin, 1);
+        }
+    }
+
+    fn hit_all(&mut self, blocks: &[BlockId]) {
+        let mut rest = blocks;
+        while !rest.is_empty() {
+            let run = self.lists.remove_run(rest);
+            run.inspect(|&(list, _)| self.tails.change(list as u16));
+            rest = &rest[run.map_or(1, |(_, blocks)| blocks)..];
+        }
+        self.found = None;
+        let mut rest = blocks;
+        while let [first, ..] = rest {
+            let before = self.states.get(first.index()).copied().unwrap_or(UNKNOWN);
+            if class::waits(before.class) {
+                let after = self.hit_of(before);
+                let alike = self.replace(rest.iter().copied(), before, after);
+                self.table.event(before.class, self.hit.bin, alike as u32);
+                rest = &rest[alike..];
+            } else {
+                rest = &rest[1..];
             }
-            self.table.event(state.class, self.hit.bin, 1);
-            *state = self.hit.after;
         }
     }
 
@@ -355,16 +411,42 @@ impl Policy for Hazard {
         }
     }
 
+    fn release_all(&mut self, blocks: &[Candidate]) {
+        let mut rest = blocks;
+        while let [first, ..] = rest {
+            let state = self.states.get(first.block.index());
+            let Some(&before) = state.filter(|_| self.closed && !first.block.is_null()) else {
+                self.release(first.block);
+                rest = &rest[1..];
+                continue;
+            };
+            let after = self.released_as(before);
+            let until_learned = self.learns.saturating_sub(self.released).max(1);
+            let run = &rest[..rest.len().min(until_learned.try_into().unwrap_or(usize::MAX))];
+            let alike = self.replace(run.iter().map(|candidate| candidate.block), before, after);
+            self.tails.change(after.class);
+            let mut put = 0;
+            while put < alike {
+                let rest = &run[put..alike];
+                put += self.lists.push_back_run(after.class.into(), rest.len(), |at| rest[at].block);
+                // One that waits already moves to the end.
+                if let Some(next) = run[..alike].get(put) {
+                    self.unlist(next.block);
+                    self.list(after.class, next.block, false);
+                    put += 1;
+                }
+            }
+            self.count_released(alike as u64);
+            rest = &rest[alike..];
+        }
+    }
+
     fn release(&mut self, block: BlockId) {
         self.unlist(block);
-        let Some(state) = self.states.get_mut(block.index()).filter(|_| !block.is_null()) else { return };
-        let stamp = self.clock.now();
-        if self.returned.before != *state || self.returned.after.stamp != stamp {
-            let class = class::of(self.share, class::said(state.class), state.history);
-            self.returned = Alike { before: *state, after: State { stamp, class, ..*state }, bin: 0 };
-        }
-        *state = self.returned.after;
-        let mut class = state.class;
+        let Some(&before) = self.states.get(block.index()).filter(|_| !block.is_null()) else { return };
+        let after = self.released_as(before);
+        self.states[block.index()] = after;
+        let mut class = after.class;
         if !self.closed {
             let bin = self.compared_at();
             let worth = |class: u16| self.table.worth(class, bin);
@@ -372,10 +454,7 @@ impl Policy for Hazard {
             self.behind = Some(class);
         }
         self.list(class, block, false);
-        self.released += 1;
-        if self.released >= self.learns {
-            self.tick();
-        }
+        self.count_released(1);
     }
 
     fn pop(&mut self) -> Option<BlockId> {
@@ -383,11 +462,10 @@ impl Policy for Hazard {
             self.ranked = self.clock.now();
             self.tails.change_all();
         }
-        let (victim, run) = self.alike().or_else(|| self.least())?;
-        self.take_off(victim);
+        let run = self.alike().or_else(|| self.least())?;
+        let victim = self.lists.pop(run.class.into(), run.oldest)?;
         self.tails.went(run);
-        let age = self.clock.age(run.stamp);
-        self.victims = self.victims - self.victims / 64 + (u32::from(age::eighths(age)) << 8) / 64;
+        self.victims = self.victims - self.victims / 64 + self.aged / 64;
         Some(victim)
     }
 
@@ -443,7 +521,8 @@ impl Policy for Hazard {
         self.table.clear();
         self.tails.clear();
         self.memory.clear();
-        (self.ranked, self.victims, self.released, self.learned, self.decayed) = (0, 0, 0, 0, 0);
+        (self.ranked, self.victims, self.aged, self.released, self.learned, self.decayed) =
+            (0, 0, 0, 0, 0, 0);
         (self.share, self.closed, self.behind, self.gone, self.found) = (0, false, None, NOBODY, None);
         (self.hit, self.returned) = (NONE_ALIKE, NONE_ALIKE);
         self.set_learns();

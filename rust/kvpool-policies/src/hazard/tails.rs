@@ -77,6 +77,7 @@ impl Tails {
     /// The victim, one of those, has gone.
     #[inline]
     pub(super) const fn went(&mut self, run: Run) {
+        self.change(run.class);
         self.run = Some(run);
     }
 

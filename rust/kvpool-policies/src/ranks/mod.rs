@@ -27,7 +27,7 @@ use kvpool_core::retention::{
     EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId,
     TenantLimits, Then, Ttl,
 };
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError, Release};
+use kvpool_core::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
 
 /// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
 const DEMOTED: u8 = 0;
@@ -238,6 +238,21 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
+    /// [`Self::hit`] of blocks of sound contents.
+    pub(super) fn hit_all(&mut self, blocks: &[BlockId], content: impl Fn(BlockId) -> Content) {
+        if !self.has_retention {
+            return self.policy.hit_all(blocks);
+        }
+        blocks.iter().for_each(|&block| self.hit(block, content(block)));
+    }
+
+    pub(super) fn release_all(&mut self, blocks: &[Candidate]) {
+        if !self.has_retention {
+            return self.policy.release_all(blocks);
+        }
+        blocks.iter().for_each(|candidate| self.release(candidate.block));
+    }
+
     pub(super) fn release(&mut self, block: BlockId) {
         if !self.has_retention {
             return self.policy.release(block);
@@ -314,8 +329,9 @@ impl<P: Policy> Ranks<P> {
         self.put(block, true);
     }
 
+    #[inline]
     pub(super) fn evicted(&mut self, block: BlockId, content: Content) {
-        if self.end(block) == NORMAL {
+        if !self.has_retention || self.end(block) == NORMAL {
             self.policy.evicted(block, content);
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kvpool_core::BlockId;
-use kvpool_core::evictor::{Policy, Release};
+use kvpool_core::evictor::{Candidate, Policy, Release};
 use kvpool_policies::{Gdsf, Lrfu};
 use proptest::prelude::*;
 
@@ -207,12 +207,12 @@ fn the_largest_numbers_are_borne() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// Any calls in any order, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
+    /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
     /// per return, there is a victim while a block is in the order, and the same calls give the same order.
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),
-        calls in prop::collection::vec((0_u8..24, 0_u32..12, 0_u64..16), 1..150),
+        calls in prop::collection::vec((0_u8..28, 0_u32..12, 0_u64..16), 1..150),
     ) {
         let (name, make) = POLICIES[policy];
         let (mut policy, mut twin) = (make(8).unwrap(), make(8).unwrap());
@@ -220,7 +220,9 @@ proptest! {
         // Blocks that must be in the order, and that may be.
         let (mut must, mut may) = (BTreeSet::new(), BTreeSet::new());
         for (call, block, key) in calls {
-            let real = block > 0 && block < num_blocks;
+            let real = |block: u32| block > 0 && block < num_blocks;
+            let run: Vec<_> = (block..block + 1 + key as u32 % 4).map(id).collect();
+            let released: Vec<_> = run.iter().map(|&block| Candidate { block, depth: 0 }).collect();
             let mut popped = [None, None];
             for (policy, popped) in [&mut policy, &mut twin].into_iter().zip(&mut popped) {
                 match call {
@@ -234,6 +236,8 @@ proptest! {
                     20 => policy.evicted(id(block), content(key)),
                     21 => policy.forget(id(block)),
                     22 if key == 0 => policy.clear(),
+                    24..26 => policy.hit_all(&run),
+                    26..28 => policy.release_all(&released),
                     _ => policy.grow(block as usize).unwrap(),
                 }
                 policy.check_invariants().unwrap();
@@ -243,11 +247,14 @@ proptest! {
                     must.remove(&block);
                 }
                 8 => {}
-                9..15 | 19 if real => {
-                    must.insert(block);
-                    may.insert(block);
+                24..26 => run.iter().for_each(|block| _ = must.remove(&block.get())),
+                9..15 | 19 | 26..28 => {
+                    let run = if call < 26 { &run[..1] } else { &run[..] };
+                    for block in run.iter().map(|block| block.get()).filter(|&block| real(block)) {
+                        must.insert(block);
+                        may.insert(block);
+                    }
                 }
-                9..15 | 19 => {}
                 15..18 => {
                     prop_assert_eq!(popped[0], popped[1], "{}", name);
                     match popped[0] {

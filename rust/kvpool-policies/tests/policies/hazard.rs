@@ -145,10 +145,13 @@ impl Pair {
         }
         let mut table: Vec<BlockId> =
             contents[..hits].iter().map(|content| self.find(content.key).unwrap()).collect();
-        for &block in &table {
-            self.shipped.hit(block);
-            self.model.hit(block);
+        // One by one or all at once: that is the same.
+        if self.draw(2) == 0 {
+            self.shipped.hit_all(&table);
+        } else {
+            table.iter().for_each(|&block| self.shipped.hit(block));
         }
+        table.iter().for_each(|&block| self.model.hit(block));
         for &content in &contents[hits..] {
             // Behind a gap: gone without a word, as a pool drops what is of no use.
             if let Some(block) = self.find(content.key) {
@@ -164,7 +167,12 @@ impl Pair {
         let released: Vec<_> = table.iter().enumerate().map(candidate).rev().collect();
         table.iter().for_each(|&block| self.signal(block, signal));
         self.begin_release(&Release { blocks: &released, ..Release::default() });
-        released.iter().for_each(|candidate| self.release(candidate.block));
+        if self.draw(2) == 0 {
+            self.shipped.release_all(&released);
+            released.iter().for_each(|candidate| self.model.release(candidate.block));
+        } else {
+            released.iter().for_each(|candidate| self.release(candidate.block));
+        }
         contents.len()
     }
 

@@ -1,6 +1,7 @@
-//! Ghosts, against vectors.
+//! Ghosts and lists, against vectors.
 
-use kvpool_core::parts::ListNumber;
+use kvpool_core::BlockId;
+use kvpool_core::parts::{BlockLists, ListNumber};
 use kvpool_policies::parts::Ghosts;
 use proptest::prelude::*;
 
@@ -61,6 +62,83 @@ proptest! {
             for (queue, expected) in model.iter().enumerate() {
                 prop_assert_eq!(&ghosts.iter(queue).collect::<Vec<_>>(), expected);
                 prop_assert_eq!((ghosts.len(queue), ghosts.is_empty(queue)), (expected.len(), expected.is_empty()));
+            }
+        }
+    }
+}
+
+/// The runs of a call on three lists of blocks 1 to 11: which blocks, from any, and which list.
+fn calls() -> impl Strategy<Value = Vec<(u8, usize, Vec<u32>)>> {
+    let blocks = prop::collection::vec(0_u32..13, 0..8);
+    // As a chain's are: neighbours, in either direction.
+    let chain = (1_u32..8, 1_u32..5, any::<bool>()).prop_map(|(first, len, down)| {
+        let mut chain: Vec<_> = (first..first + len).collect();
+        if down {
+            chain.reverse();
+        }
+        chain
+    });
+    prop::collection::vec((0_u8..6, 0_usize..4, prop_oneof![blocks, chain]), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lists_are_vectors(calls in calls()) {
+        let mut lists: BlockLists = BlockLists::new(3, 12).unwrap();
+        let mut model = [const { Vec::<u32>::new() }; 3];
+        for (call, list, blocks) in calls {
+            let ids: Vec<_> = blocks.iter().copied().map(BlockId::new).collect();
+            match call {
+                0 | 1 => for (&id, &block) in ids.iter().zip(&blocks) {
+                    let is_loose = (1..12).contains(&block) && model.iter().all(|one| !one.contains(&block));
+                    prop_assert_eq!(lists.push(list, id, call == 1), is_loose && list < 3);
+                    if is_loose && list < 3 {
+                        model[list].insert(if call == 1 { 0 } else { model[list].len() }, block);
+                    }
+                },
+                2 => {
+                    let run = blocks.iter().enumerate().take_while(|&(at, block)| {
+                        let is_loose = !blocks[..at].contains(block) && model.iter().all(|one| !one.contains(block));
+                        (1..12).contains(block) && is_loose && list < 3
+                    });
+                    let run: Vec<_> = run.map(|(_, &block)| block).collect();
+                    prop_assert_eq!(lists.push_back_run(list, ids.len(), |at| ids[at]), run.len());
+                    if list < 3 {
+                        model[list].extend(run);
+                    }
+                }
+                3 => {
+                    let on = blocks.first().and_then(|first| model.iter().position(|one| one.contains(first)));
+                    let expected = on.map(|on| {
+                        let of = |at: &usize| {
+                            let block = blocks[*at];
+                            model[on].contains(&block) && !blocks[..*at].contains(&block)
+                        };
+                        (on, (0..blocks.len()).take_while(of).count())
+                    });
+                    prop_assert_eq!(lists.remove_run(&ids), expected);
+                    if let Some((on, taken)) = expected {
+                        model[on].retain(|block| !blocks[..taken].contains(block));
+                    }
+                }
+                4 => for at in 0..blocks.len() {
+                    let front = at % 2 == 0;
+                    let end = |one: &mut Vec<u32>| if front && !one.is_empty() { Some(one.remove(0)) } else { one.pop() };
+                    let expected = model.get_mut(list).and_then(end);
+                    prop_assert_eq!(lists.pop(list, front).map(BlockId::get), expected);
+                },
+                _ => for (&id, &block) in ids.iter().zip(&blocks) {
+                    let on = model.iter().position(|one| one.contains(&block));
+                    prop_assert_eq!(lists.remove(id), on);
+                    model.iter_mut().for_each(|one| one.retain(|&other| other != block));
+                },
+            }
+            lists.check_invariants().unwrap();
+            for (number, expected) in model.iter().enumerate() {
+                prop_assert_eq!(&lists.iter(number).map(BlockId::get).collect::<Vec<_>>(), expected);
+                prop_assert_eq!(lists.back(number).map(BlockId::get), expected.last().copied());
             }
         }
     }

@@ -112,9 +112,7 @@ fn drive(
                 .map(|&content| BlockId::new(cache.block_of[content as usize]))
                 .take_while(|block| !block.is_null()),
         );
-        for &block in &table {
-            evictor.hit(block);
-        }
+        evictor.hit_run(&table); // nobody holds any of them
         let hit = table.len();
         hits.push(hit as u32);
         while table.len() < contents.len() {

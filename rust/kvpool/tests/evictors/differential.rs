@@ -19,6 +19,32 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A run of hits is one call, and so are the releases of a moment: for a policy that works on all at once that is the same.
+#[test]
+fn a_run_of_blocks_is_each_of_them() {
+    const LENGTH: u32 = 60;
+    let steps = prop::collection::vec(step(), LENGTH as usize);
+    let policy =
+        prop_oneof![1 => prop::sample::select(kvpool_policies::ALL), 1 => Just(kvpool_policies::HAZARD)];
+    check(
+        file!(),
+        LENGTH,
+        (4_usize..16, any::<bool>(), policy, steps),
+        |(num_blocks, drop, policy, steps)| {
+            let config = RetentionConfig::default();
+            let kinds = [Kind::Plain(policy), Kind::OneByOne(policy)];
+            let mut worlds = kinds.map(|kind| World::new(kind, num_blocks, &config, drop));
+            for step in &steps {
+                worlds.iter_mut().for_each(|world| world.act(step));
+                let [run, each] = [0, 1].map(|at: usize| worlds[at].pool().eviction_order());
+                assert_eq!(run, each, "{} after {step:?}", policy.name());
+            }
+            let [run, each] = worlds.map(|world| world.victims);
+            assert_eq!(run, each);
+        },
+    );
+}
+
 #[test]
 fn lru_behind_closed_is_lru() {
     const LENGTH: u32 = 100;

@@ -53,7 +53,7 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_nobodys_victim() {
 }
 
 #[derive(Debug, Default)]
-struct Log {
+pub(crate) struct Log {
     inside: AtomicBool,
     evictions: AtomicUsize,
     calls: AtomicUsize,
@@ -61,9 +61,13 @@ struct Log {
 
 /// An evictor that notes what it is asked, and fails if it is asked while it answers.
 #[derive(Debug)]
-struct Watched(Box<dyn Evictor>, Arc<Log>);
+pub(crate) struct Watched(Box<dyn Evictor>, Arc<Log>);
 
 impl Watched {
+    pub(crate) fn new(evictor: Box<dyn Evictor>, log: Arc<Log>) -> Self {
+        Self(evictor, log)
+    }
+
     fn enter<T>(&mut self, call: impl FnOnce(&mut dyn Evictor) -> T) -> T {
         assert!(!self.1.inside.swap(true, Ordering::Relaxed), "the policy was re-entered");
         self.1.calls.fetch_add(1, Ordering::Relaxed);
@@ -88,6 +92,12 @@ impl Evictor for Watched {
     }
     fn wants_history(&self) -> bool {
         self.0.wants_history()
+    }
+    fn keeps_time(&self) -> bool {
+        self.0.keeps_time()
+    }
+    fn set_time(&mut self, now: f64) -> Result<(), PoolError> {
+        self.enter(|inner| inner.set_time(now))
     }
     fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
         self.enter(|inner| inner.registered(block, content, parent));

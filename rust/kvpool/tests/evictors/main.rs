@@ -58,6 +58,8 @@ enum Kind {
     /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and FIFO, whose order has.
     StrictLru,
     StrictFifo,
+    /// As a pool without retention has it, but told of every block by itself.
+    OneByOne(EvictionPolicy),
 }
 
 impl Kind {
@@ -76,13 +78,13 @@ impl Kind {
     }
 
     fn keeps_time(self) -> bool {
-        matches!(self, Self::Plain(policy) | Self::Retaining(policy) if keeps_time(policy))
+        matches!(self, Self::Plain(policy) | Self::Retaining(policy) | Self::OneByOne(policy) if keeps_time(policy))
     }
 
     /// Whether a cached-free block waits for its cached-free children, whatever holders do. The two evictors that are not
     /// behind `Closed` are closed for holders that hold whole prefixes.
     fn is_closed(self) -> bool {
-        !matches!(self, Self::Plain(policy) if [kvpool_policies::LRU, kvpool_policies::LAST_ACCESS].contains(&policy))
+        !matches!(self, Self::Plain(policy) | Self::OneByOne(policy) if [kvpool_policies::LRU, kvpool_policies::LAST_ACCESS].contains(&policy))
     }
 
     fn build(self, num_blocks: usize, retention: &RetentionConfig) -> Box<dyn Evictor> {
@@ -96,6 +98,9 @@ impl Kind {
         let (lru, fifo) = (Recency::new(num_blocks).unwrap(), Fifo::new(num_blocks).unwrap());
         match self {
             Self::Plain(policy) => policy.build(num_blocks, None).unwrap(),
+            Self::OneByOne(policy) => {
+                Box::new(leases::Watched::new(policy.build(num_blocks, None).unwrap(), Arc::default()))
+            }
             Self::Retaining(policy) => policy.build(num_blocks, Some(retention)).unwrap(),
             Self::ClosedLru => closed(lru, num_blocks, None),
             Self::StrictLru => closed(strict::Strict::new(lru), num_blocks, Some(retention)),
