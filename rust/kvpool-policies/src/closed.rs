@@ -233,14 +233,6 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// The order learns of hits of blocks that were idle.
-    #[inline]
-    fn tell_hits(&mut self, blocks: &[BlockId]) {
-        let nodes = &self.nodes;
-        let content = |block: BlockId| nodes.get(block.index()).copied().unwrap_or_default().content();
-        self.order.hit_all(blocks, content);
-    }
-
     fn unpark(&mut self, block: BlockId) {
         if self.node(block).is(Node::PARKED) {
             self.set(block, Node::PARKED, false);
@@ -309,29 +301,27 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn hit_run(&mut self, blocks: &[BlockId]) -> usize {
-        // The order is told of many at once, but of none before one that is told first of another.
-        let mut told = 0;
-        for (at, &block) in blocks.iter().enumerate() {
-            let Some((flags, freed)) = self.end_wait(block) else {
-                self.tell_hits(&blocks[told..at]);
-                return at;
-            };
+        let mut hit = 0;
+        while let Some(&block) = blocks.get(hit)
+            && let Some((flags, freed)) = self.end_wait(block)
+        {
             if !freed.is_null() || flags & Node::PARKED != 0 {
-                self.tell_hits(&blocks[told..at]);
-                told = at;
                 self.unpark(freed);
                 self.unpark(block);
             }
+            hit += 1;
         }
-        self.tell_hits(&blocks[told..]);
-        blocks.len()
+        let nodes = &self.nodes;
+        let content = |block: BlockId| nodes.get(block.index()).copied().unwrap_or_default().content();
+        self.order.hit_all(&blocks[..hit], content);
+        hit
     }
 
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
-        // As in `hit_run`. Those that are told of move to the front.
-        let (mut told, mut idle) = (0, 0);
+        // Those that are idle now move to the front.
+        let mut idle = 0;
         for at in 0..candidates.len() {
             let Candidate { block, depth } = candidates[at];
             let Some(&mut Node { flags, .. }) = self.node_mut(block) else { continue };
@@ -339,8 +329,6 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
                 continue;
             }
             if flags != Node::KNOWN {
-                self.order.release_all(&candidates[told..idle]);
-                told = idle;
                 if flags & Node::KNOWN == 0 {
                     // Nobody said what it holds: a content of its own.
                     let key = u64::from(block.get());
@@ -354,7 +342,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
             idle += 1;
         }
-        self.order.release_all(&candidates[told..idle]);
+        self.order.release_all(&candidates[..idle]);
     }
 
     fn wants_signals(&self) -> bool {

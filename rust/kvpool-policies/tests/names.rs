@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use kvpool_core::retention::RetentionConfig;
-use kvpool_core::{BlockPool, EvictionPolicy, PoolConfig, PoolError};
+use kvpool_core::{BlockId, BlockPool, Candidate, Content, EvictionPolicy, PoolConfig, PoolError};
 use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, LRU, by_name};
 
 #[test]
@@ -20,6 +20,32 @@ fn a_policy_is_its_name() {
     }
     assert_eq!(ALL.iter().collect::<HashSet<_>>().len(), ALL.len(), "a name is used once");
     assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
+}
+
+/// Of blocks that a lookup took, those before the first that is in use; and as many victims as there are.
+#[test]
+fn a_run_ends_where_it_has_to() {
+    let ids = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();
+    for &policy in ALL {
+        for retention in [None, Some(RetentionConfig::default())] {
+            let Ok(mut evictor) = policy.build(9, retention.as_ref()) else { continue };
+            for (block, depth) in ids(&[1, 2, 3, 4, 5]).into_iter().zip(0..) {
+                let before = block.get() - 1;
+                let parent = Some(BlockId::new(before)).filter(|parent| !parent.is_null());
+                evictor.registered(block, Content { key: block.get().into(), depth }, parent);
+            }
+            let candidate = |&block: &BlockId| Candidate { block, depth: block.get() - 1 };
+            evictor.insert(&mut ids(&[1, 2, 3, 4, 5]).iter().map(candidate).collect::<Vec<_>>());
+            assert!(evictor.hit(BlockId::new(3)));
+            assert_eq!(evictor.hit_run(&ids(&[1, 2, 3, 4])), 2, "{policy:?}");
+            assert_eq!(evictor.hit_run(&ids(&[0, 4])), 0, "{policy:?}");
+            assert_eq!(evictor.hit_run(&ids(&[8, 4])), 0, "{policy:?}");
+            let mut victims = ids(&[7]);
+            evictor.evict_run(3, &mut victims);
+            assert_eq!(victims, ids(&[7, 5, 4]), "{policy:?}");
+            evictor.check_invariants().unwrap();
+        }
+    }
 }
 
 #[test]
