@@ -123,8 +123,8 @@ DEFECTS: Final = (
         (
             Replacement(
                 "kvpool-core/pool/lifetime.rs",
-                "                    self.unregister_run(&out[first..], &mut gone);\n",
-                "                    let _ = &mut gone;\n",
+                "            self.unregister_run(&out[first..], &mut gone);\n",
+                "            let _ = &mut gone;\n",
             ),
         ),
         ("pool_model", "manager_model"),

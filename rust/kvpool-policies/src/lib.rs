@@ -52,6 +52,7 @@ use kvpool_core::{EvictionPolicy, LruEvictor, PoolError};
 pub use adaptive::Adaptive;
 pub use arc::AdaptiveReplacement;
 pub use closed::Closed;
+pub use closed::chains::Chained;
 pub use fifo::Fifo;
 pub use gdsf::Gdsf;
 pub use hazard::Hazard;
@@ -126,7 +127,12 @@ pub const GDSF: EvictionPolicy = eviction_policy!("gdsf", Gdsf::new);
 /// Chooses between recency and frequency for itself: see [`adaptive`].
 pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new);
 /// By when content comes back: see [`Hazard`].
-pub const HAZARD: EvictionPolicy = eviction_policy!("hazard", Hazard::new);
+pub const HAZARD: EvictionPolicy = EvictionPolicy::new(
+    "hazard",
+    // It gives up the newest of a class, which only a prefix-closed order can.
+    Some(|num_blocks| Ok(Box::new(Chained::new(Hazard::new(num_blocks)?, num_blocks)?))),
+    |num_blocks, retention| Ok(Box::new(Closed::new(Hazard::new(num_blocks)?, num_blocks, retention)?)),
+);
 
 /// What the sister crates are made of, and engines need not: it may change in any release.
 #[doc(hidden)]

@@ -101,20 +101,18 @@ impl BlockPool {
         let watched = self.is_watched();
         while out.len() < end {
             let first = out.len();
+            let most = VICTIMS.min(end - first);
             match &mut self.order {
                 Order::Lru(lru) if self.pinned_in_order == 0 => {
-                    if !lru.evict_run(&mut self.records, VICTIMS.min(end - first), out, Allocator::hold) {
+                    if !lru.evict_run(&mut self.records, most, out, Allocator::hold) {
                         return Err(self.broken(BROKEN_ORDER.into()));
                     }
                     self.allocator.note_held(out.len() - first);
-                    self.unregister_run(&out[first..], &mut gone);
                 }
                 // Nobody asks of each why it goes.
                 Order::Other(evictor) if self.pinned_in_order == 0 && !watched => {
-                    let n = VICTIMS.min(end - first);
-                    evictor.tell(|evictor| evictor.evict_run(n, out));
-                    self.hold_victims(&out[first..], n)?;
-                    self.unregister_run(&out[first..], &mut gone);
+                    evictor.tell(|evictor| evictor.evict_run(most, out));
+                    self.hold_victims(&out[first..], most)?;
                 }
                 _ => {
                     let victim = self.evict_one()?;
@@ -122,8 +120,10 @@ impl BlockPool {
                     gone(victim, self.records.at(victim.get()).name(), visibility);
                     self.allocator.hold_parked(&mut self.records, victim);
                     out.push(victim);
+                    continue;
                 }
             }
+            self.unregister_run(&out[first..], &mut gone);
         }
         Ok(())
     }

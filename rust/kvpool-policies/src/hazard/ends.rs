@@ -4,8 +4,8 @@
 //! content comes back after a long time, the hazard rises, and the newest is worth least: it would have to be held the longest.
 //! In a loop larger than the cache, oldest first never hits; newest first keeps a part of it.
 //!
-//! The newest of a class is the head of what was released last. It can go only where somebody keeps chains closed, as [`crate::Closed`]
-//! does: it puts the block aside, and what hangs on it, until the end of the chain is found and goes.
+//! The newest of a class is the head of what was released last. [`crate::Closed`] puts it aside, and what hangs on it, until the end of the
+//! chain is found and goes.
 //!
 //! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1).
 
@@ -22,8 +22,6 @@ pub(super) struct Ends<'a> {
     pub(super) states: &'a [State],
     pub(super) clock: Clock,
     pub(super) table: &'a Table,
-    /// The newest may go, too.
-    pub(super) both: bool,
 }
 
 impl Ends<'_> {
@@ -35,9 +33,6 @@ impl Ends<'_> {
         let run = Run { class, stamp: stamp(self.lists.front(class.into())?)?, oldest: true };
         let old = self.clock.age(run.stamp);
         let oldest = (rank(self.table.worth_at(class, old), old), run);
-        if !self.both {
-            return Some(oldest);
-        }
         let run = Run { class, stamp: stamp(self.lists.back(class.into())?)?, oldest: false };
         let young = self.clock.age(run.stamp);
         // What was put aside and comes back is first of its class, and may be younger than the last.
@@ -67,25 +62,19 @@ mod tests {
         table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute,
         table.event(2, age::bin(age::SECOND), 1000); // class 2 after a second
         table.learn();
-        for (class, both, least) in
-            [(1, true, new), (1, false, old), (2, true, old), (2, false, old), (3, true, old)]
-        {
+        for (class, least) in [(1, new), (2, old), (3, old)] {
             lists.clear();
             lists.push_back(class, old);
             lists.push_back(class, new);
-            let ends = Ends { lists: &lists, states: &states, clock, table: &table, both };
-            assert_eq!(
-                ends.least(class as u16).map(|(_, run)| run.oldest),
-                Some(least == old),
-                "{class}, {both}"
-            );
+            let ends = Ends { lists: &lists, states: &states, clock, table: &table };
+            assert_eq!(ends.least(class as u16).map(|(_, run)| run.oldest), Some(least == old), "{class}");
             assert_eq!(ends.least(0), None);
         }
         // What was put aside and came back is first, and younger than the last.
         lists.clear();
         lists.push_back(2, old);
         lists.push_front(2, new);
-        let ends = Ends { lists: &lists, states: &states, clock, table: &table, both: true };
+        let ends = Ends { lists: &lists, states: &states, clock, table: &table };
         assert!(ends.least(2).is_some_and(|(_, run)| !run.oldest));
     }
 }

@@ -7,9 +7,8 @@
 //! expected hits per second from now on. The victim is what is worth least of the oldest and the newest block of each class (`ends`,
 //! `tails`): what comes back after a long time is worth more the nearer that is, and of a loop that does not fit the newest goes.
 //!
-//! *Chains.* Whoever uses a block uses those before it: a parent is worth at least what its child is. In a pool [`crate::Closed`] sees
-//! to it. Without one, in stream form, parents that went first would break what is behind them: there, of one release,
-//! a block that would be worth less than one behind it at the age at which blocks are evicted at present waits in the class of that one.
+//! *Chains.* Whoever uses a block uses those before it: a parent that went first would break what is behind it, and the newest of a class
+//! is the head of a chain. So it belongs behind what keeps chains closed: [`crate::Closed`] in a pool, [`crate::Chained`] in stream form.
 //!
 //! *Time* is the caller's clock, if it is told; else admitted blocks (`clock`). Signals at a release, its finish reason and the length
 //! of the answer, refine the classes; where they are wrong or noise, classes learn that they do not matter.
@@ -99,14 +98,6 @@ pub struct Hazard {
     ranked: u32,
     /// Of the release that goes on: how much of its prompt was known.
     share: u16,
-    /// Whoever releases says of which blocks beforehand, as a pool does: it keeps chains closed itself.
-    closed: bool,
-    /// Otherwise: the class in which the block released before waits, of this release.
-    behind: Option<u16>,
-    /// The age of victims: the mean of its logarithm, with 8 fractional bits.
-    victims: u32,
-    /// That of the last victim.
-    aged: u32,
     /// The last victim, its class and its age, until a content comes in: for explanations.
     gone: (BlockId, u16, u32),
     /// The depth of the last block of which a ghost was looked for, and what it was.
@@ -136,10 +127,6 @@ impl Hazard {
             memory: Memory::default(),
             ranked: 0,
             share: 0,
-            closed: false,
-            behind: None,
-            victims: 0,
-            aged: 0,
             gone: NOBODY,
             found: None,
             hit: NONE_ALIKE,
@@ -162,7 +149,6 @@ impl Hazard {
         self.table.clear();
         self.memory.clear();
         self.found = None;
-        self.victims = 0;
         let now = self.clock.now();
         self.states.iter_mut().for_each(|state| state.stamp = now);
         self.tails.change_all();
@@ -205,12 +191,6 @@ impl Hazard {
         ghost
     }
 
-    /// The bin at which classes of one release are compared: the age of victims.
-    fn compared_at(&self) -> usize {
-        let octaves = self.victims >> 8 >> 3; // of eighths
-        age::bin(1 << octaves.min(31))
-    }
-
     /// Counts who is waiting, by a sample, and works out what everybody is worth.
     fn learn(&mut self) {
         self.table.nobody_waits();
@@ -242,18 +222,10 @@ impl Hazard {
         self.states.get(next.index()).is_some_and(|state| state.stamp == run.stamp).then_some(run)
     }
 
-    /// That of what ranks lowest; notes how old it is.
+    /// That of what ranks lowest.
     fn least(&mut self) -> Option<Run> {
-        let ends = Ends {
-            lists: &self.lists,
-            states: &self.states,
-            clock: self.clock,
-            table: &self.table,
-            both: self.closed,
-        };
-        let run = self.tails.next(|class| ends.least(class))?;
-        self.aged = u32::from(age::eighths(self.clock.age(run.stamp))) << 8;
-        Some(run)
+        let ends = Ends { lists: &self.lists, states: &self.states, clock: self.clock, table: &self.table };
+        self.tails.next(|class| ends.least(class))
     }
 
     /// What becomes of a waiting block that is hit now; its bin is in `self.hit`.
@@ -404,19 +376,13 @@ impl Policy for Hazard {
         }
         self.share = class::share(length, known);
         self.returned = NONE_ALIKE;
-        self.behind = None;
-        if self.closed == release.blocks.is_empty() {
-            self.closed = !self.closed;
-            self.tails.change_all();
-        }
     }
 
     fn release_all(&mut self, blocks: &[Candidate]) {
         let mut rest = blocks;
         while let [first, ..] = rest {
             let state = self.states.get(first.block.index());
-            let Some(&before) = state.filter(|_| self.closed && !first.block.is_null()) else {
-                self.release(first.block);
+            let Some(&before) = state.filter(|_| !first.block.is_null()) else {
                 rest = &rest[1..];
                 continue;
             };
@@ -446,14 +412,7 @@ impl Policy for Hazard {
         let Some(&before) = self.states.get(block.index()).filter(|_| !block.is_null()) else { return };
         let after = self.released_as(before);
         self.states[block.index()] = after;
-        let mut class = after.class;
-        if !self.closed {
-            let bin = self.compared_at();
-            let worth = |class: u16| self.table.worth(class, bin);
-            class = self.behind.filter(|&behind| worth(behind) > worth(class)).unwrap_or(class);
-            self.behind = Some(class);
-        }
-        self.list(class, block, false);
+        self.list(after.class, block, false);
         self.count_released(1);
     }
 
@@ -465,7 +424,6 @@ impl Policy for Hazard {
         let run = self.alike().or_else(|| self.least())?;
         let victim = self.lists.pop(run.class.into(), run.oldest)?;
         self.tails.went(run);
-        self.victims = self.victims - self.victims / 64 + self.aged / 64;
         Some(victim)
     }
 
@@ -521,9 +479,8 @@ impl Policy for Hazard {
         self.table.clear();
         self.tails.clear();
         self.memory.clear();
-        (self.ranked, self.victims, self.aged, self.released, self.learned, self.decayed) =
-            (0, 0, 0, 0, 0, 0);
-        (self.share, self.closed, self.behind, self.gone, self.found) = (0, false, None, NOBODY, None);
+        (self.ranked, self.released, self.learned, self.decayed) = (0, 0, 0, 0);
+        (self.share, self.gone, self.found) = (0, NOBODY, None);
         (self.hit, self.returned) = (NONE_ALIKE, NONE_ALIKE);
         self.set_learns();
     }

@@ -123,13 +123,7 @@ impl Table {
         }
     }
 
-    /// What a block of a class is worth at an age in that bin: expected hits per 2^32 ticks.
-    #[inline]
-    pub(super) fn worth(&self, class: u16, bin: usize) -> u32 {
-        self.classes[usize::from(class)].worth[bin]
-    }
-
-    /// What it is worth at an age: between the beginnings of two bins in proportion, so that worths of two classes cross where they should
+    /// What a block of a class is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two bins in proportion, so that worths of two classes cross where they should
     /// and not at the edge of a bin. No less than half of what it was: behind a bin in which all come back worths fall to nothing, but not
     /// in it.
     #[inline]
@@ -277,6 +271,10 @@ pub(super) const fn newer(worth: u32) -> u32 {
 mod tests {
     use super::*;
 
+    fn worth(table: &Table, class: usize, bin: usize) -> u32 {
+        table.classes[class].worth[bin]
+    }
+
     #[test]
     fn before_anything_is_learned_it_is_lru() {
         let table = Table::new().unwrap();
@@ -293,9 +291,9 @@ mod tests {
         table.event(2, 9, 1000);
         table.lose(3, 12, 1000);
         table.learn();
-        assert!(table.worth(1, 0) > table.worth(2, 0) && table.worth(2, 0) > table.worth(3, 0));
-        assert!(table.worth(2, 8) > table.worth(2, 0), "it rises towards the age at which all come back");
-        assert!(table.worth(2, 12) < table.worth(2, 0), "and falls behind it");
+        assert!(worth(&table, 1, 0) > worth(&table, 2, 0) && worth(&table, 2, 0) > worth(&table, 3, 0));
+        assert!(worth(&table, 2, 8) > worth(&table, 2, 0), "it rises towards the age at which all come back");
+        assert!(worth(&table, 2, 12) < worth(&table, 2, 0), "and falls behind it");
     }
 
     /// Where it says that no younger block is worth less by a quarter, none is.
@@ -326,13 +324,13 @@ mod tests {
         let mut table = Table::new().unwrap();
         table.event(1, 2, 1000);
         table.learn();
-        let before = table.worth(1, 0);
+        let before = worth(&table, 1, 0);
         table.wait(1, 15, 3000);
         table.learn();
-        assert!(table.worth(1, 0) < before, "three of four did not come back");
+        assert!(worth(&table, 1, 0) < before, "three of four did not come back");
         table.nobody_waits();
         table.learn();
-        assert_eq!(table.worth(1, 0), before);
+        assert_eq!(worth(&table, 1, 0), before);
     }
 
     #[test]

@@ -77,11 +77,10 @@ pub(crate) struct Model {
     told: Option<u64>,
     distrusted: bool,
     parts: u64,
-    victims: u32,
     found: Option<(u32, Ghost)>,
     /// Evicted one after the other, from the far end, since the last that is remembered.
     passed: Vec<Content>,
-    release: (u16, bool, Option<u16>),
+    share: u16,
     releases: u64,
     learned_at: u64,
     decayed_at: u64,
@@ -183,7 +182,7 @@ impl Model {
     fn restart(&mut self) {
         self.ghosts.fill(None);
         self.passed.clear();
-        (self.seen, self.learned, self.found, self.victims) = (Seen::default(), Seen::default(), None, 0);
+        (self.seen, self.learned, self.found) = (Seen::default(), Seen::default(), None);
         (self.all, self.worths) = (None, HashMap::new());
         let now = self.now;
         self.known.iter_mut().for_each(|known| known.stamp = now);
@@ -358,30 +357,21 @@ impl Model {
     pub(crate) fn begin_release(&mut self, blocks: &[Candidate], length: u32, known: u32) {
         let used = blocks.iter().filter(|one| self.known[one.block.index()].uses > 1).count() as u32;
         let (length, known) = if blocks.is_empty() { (length, known) } else { (blocks.len() as u32, used) };
-        let share = match known {
+        self.share = match known {
             0 | 1 => 0,
             _ if f64::from(known) / f64::from(length) < 0.9 => 1,
             _ => 2,
         };
-        self.release = (share, !blocks.is_empty(), None);
     }
 
     pub(crate) fn release(&mut self, block: BlockId) {
         self.unlist(block);
-        let (share, closed, behind) = self.release;
-        let now = self.now;
+        let (now, share) = (self.now, self.share);
         let known = self.of(block);
         known.stamp = now;
         known.class = (share * 12 + known.said) * 19 + history(known.uses, known.gap);
         (known.said, known.waits) = (0, true);
-        let own = known.class;
-        // The age of victims.
-        let at = bin(1 << ((self.victims >> 8) / 8).min(31));
-        let class = match behind {
-            Some(behind) if self.worth(behind, at) > self.worth(own, at) => behind,
-            _ => own,
-        };
-        self.release.2 = (!closed).then_some(class);
+        let class = known.class;
         self.waiting.push((class, block));
         self.releases += 1;
         let capacity = self.capacity() as u64;
@@ -416,11 +406,8 @@ impl Model {
                 ends.push((class, 0, block));
             }
         }
-        // Where chains are kept closed, the newest of each class, too.
-        if self.release.1 {
-            let newest: HashMap<u16, BlockId> = self.waiting.iter().copied().collect();
-            ends.extend(newest.into_iter().map(|(class, block)| (class, 1, block)));
-        }
+        let newest: HashMap<u16, BlockId> = self.waiting.iter().copied().collect();
+        ends.extend(newest.into_iter().map(|(class, block)| (class, 1, block)));
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
             let worth = self.worth_at(class, age);
@@ -430,9 +417,6 @@ impl Model {
         });
         let (_, victim) = ranked.min()?;
         self.unlist(victim);
-        let stamp = self.of(victim).stamp;
-        let age = self.age(stamp);
-        self.victims = self.victims - self.victims / 64 + (log(age) << 8) / 64;
         Some(victim)
     }
 

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
 mod adaptive;
+mod chained;
 mod contract;
 mod golden;
 mod hazard;
@@ -15,7 +16,8 @@ mod random;
 use kvpool_core::evictor::{Content, Policy};
 use kvpool_core::{BlockId, PoolError};
 use kvpool_policies::{
-    Adaptive, AdaptiveReplacement, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ,
+    Adaptive, AdaptiveReplacement, Chained, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve,
+    TwoQ,
 };
 
 fn id(block: u32) -> BlockId {
@@ -33,7 +35,7 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
     Ok(Box::new(policy?))
 }
 
-const POLICIES: [(&str, Make); 12] = [
+const POLICIES: [(&str, Make); 13] = [
     ("fifo", |blocks| boxed(Fifo::new(blocks))),
     ("lru", |blocks| boxed(Recency::new(blocks))),
     ("sieve", |blocks| boxed(Sieve::new(blocks))),
@@ -46,4 +48,5 @@ const POLICIES: [(&str, Make); 12] = [
     ("gdsf", |blocks| boxed(Gdsf::new(blocks))),
     ("adaptive", |blocks| boxed(Adaptive::new(blocks))),
     ("hazard", |blocks| boxed(Hazard::new(blocks))),
+    ("hazard", |blocks| boxed(Chained::new(Hazard::new(blocks)?, blocks))),
 ];

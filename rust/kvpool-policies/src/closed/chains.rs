@@ -1,0 +1,181 @@
+//! `Chained`: a prefix-closed order, where blocks are released one by one, as in stream form, and nobody says what hangs on what.
+//!
+//! Owns: which blocks of a release are a chain. They come deepest first, so each hangs on the one after it. A victim waits for what hangs
+//! on it, as in a pool, so that a cache evicts from the ends of chains, whatever the policy says.
+//!
+//! Costs: those of [`Closed`].
+
+use kvpool_core::{
+    BlockId, Content, Evictor, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
+};
+
+use super::{Closed, Node};
+
+/// A policy as a prefix-closed order, for whoever has no [`Evictor`]'s words for what hangs on what.
+///
+/// ```
+/// use kvpool_core::{BlockId, Content, Policy, Release};
+/// use kvpool_policies::{Chained, Fifo};
+/// let id = BlockId::new;
+/// let mut order = Chained::new(Fifo::new(8)?, 8)?;
+/// order.begin_release(&Release { length: 3, ..Release::default() });
+/// for (block, depth) in [(3, 2), (2, 1), (1, 0)] {
+///     order.admit(id(block), Content { key: u64::from(block), depth });
+///     order.release(id(block));
+/// }
+/// order.begin_release(&Release::default());
+/// order.admit(id(4), Content { key: 4, depth: 0 });
+/// order.release(id(4));
+/// // The first in is block 3, then 2, then 1. Nothing hangs on 4, but it came last.
+/// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [3, 2, 1, 4].map(id));
+/// # Ok::<(), kvpool_core::PoolError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Chained<P> {
+    closed: Closed<P>,
+    /// What was released last of this request, and how many of it are to come.
+    behind: BlockId,
+    left: u32,
+}
+
+impl<P: Policy + Clone> Chained<P> {
+    /// An empty order for blocks `1..num_blocks`, with all its memory taken.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
+    pub fn new(policy: P, num_blocks: usize) -> Result<Self, PoolError> {
+        Ok(Self { closed: Closed::new(policy, num_blocks, None)?, behind: NULL_BLOCK, left: 0 })
+    }
+
+    /// Whether it is a block of the order's; its flags.
+    fn flags(&self, block: BlockId) -> Option<u8> {
+        self.closed.nodes.get(block.index()).filter(|_| !block.is_null()).map(|node| node.flags)
+    }
+
+    /// `block` waits from now on, if it did not.
+    fn begin_wait(&mut self, block: BlockId, flags: u8) {
+        if flags & Node::KNOWN == 0 {
+            // Nobody said what it holds: a content of its own.
+            self.closed.registered(block, Content { key: u64::from(block.get()), depth: 0 }, None);
+        }
+        if flags & Node::IDLE == 0 {
+            self.closed.begin_wait(block);
+        }
+    }
+
+    /// `child`, if it is idle and deeper, hangs on `parent` from now on, and on nothing else. So no block hangs on itself, around a ring.
+    fn hang_on(&mut self, child: BlockId, parent: BlockId) {
+        let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
+        if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {
+            // As if it were taken, and given back behind another.
+            self.closed.end_idle(child);
+            self.closed.hang(child, parent);
+            self.closed.begin_wait(child);
+        }
+    }
+}
+
+impl<P: Policy + Clone> Policy for Chained<P> {
+    fn name(&self) -> &'static str {
+        self.closed.name()
+    }
+
+    fn admit(&mut self, block: BlockId, content: Content) {
+        self.closed.registered(block, content, None);
+    }
+
+    fn hit(&mut self, block: BlockId) {
+        self.closed.hit(block);
+    }
+
+    fn begin_release(&mut self, release: &Release<'_>) {
+        (self.behind, self.left) = (NULL_BLOCK, release.length);
+        self.closed.order.policy.begin_release(release);
+    }
+
+    fn wants_signals(&self) -> bool {
+        self.closed.wants_signals()
+    }
+
+    fn signal(&mut self, block: BlockId, signal: Signal) {
+        self.closed.signal(&[block], signal);
+    }
+
+    fn keeps_time(&self) -> bool {
+        self.closed.keeps_time()
+    }
+
+    fn set_time(&mut self, now: f64) {
+        self.closed.order.policy.set_time(now);
+    }
+
+    fn release(&mut self, block: BlockId) {
+        let Some(flags) = self.flags(block) else { return };
+        self.begin_wait(block, flags);
+        self.closed.unpark(block);
+        self.closed.order.release(block);
+        if self.left > 0 {
+            self.left -= 1;
+            let child = std::mem::replace(&mut self.behind, block);
+            self.hang_on(child, block);
+        }
+    }
+
+    fn pop(&mut self) -> Option<BlockId> {
+        self.closed.next_victim().map(|(victim, _)| victim)
+    }
+
+    fn take(&mut self, block: BlockId) {
+        if self.closed.end_idle(block) {
+            self.closed.unpark(block);
+            self.closed.order.policy.take(block);
+        }
+    }
+
+    fn unpop(&mut self, block: BlockId) {
+        if let Some(flags) = self.flags(block).filter(|flags| flags & Node::IDLE == 0) {
+            self.begin_wait(block, flags);
+            self.closed.order.unpop(block);
+        }
+    }
+
+    fn evicted(&mut self, block: BlockId, content: Content) {
+        self.closed.end_idle(block);
+        self.closed.unpark(block);
+        self.closed.order.evicted(block, content);
+        if let Some(node) = self.closed.node_mut(block) {
+            node.end_content();
+        }
+    }
+
+    fn outlook(&self, block: BlockId) -> Option<Outlook> {
+        self.closed.outlook(block)
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.closed.unpark(block);
+        self.closed.remove(block);
+    }
+
+    fn clear(&mut self) {
+        self.closed.clear();
+        (self.behind, self.left) = (NULL_BLOCK, 0);
+    }
+
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        self.closed.grow(num_blocks)
+    }
+
+    fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
+        self.closed.check_block(block)
+    }
+
+    #[cfg(feature = "fault-injection")]
+    fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
+        self.closed.corrupt(block, what, to)
+    }
+
+    fn check_invariants(&self) -> Result<(), InvariantViolation> {
+        self.closed.check_invariants()
+    }
+}
