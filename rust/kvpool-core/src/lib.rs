@@ -28,7 +28,6 @@
 
 mod allocator;
 mod block;
-mod block_lists;
 mod error;
 pub mod evictor;
 mod fence;
@@ -67,12 +66,11 @@ pub use stats::PoolStats;
 /// What the sister crates are made of, and engines need not: it may change in any release.
 #[doc(hidden)]
 pub mod parts {
-    pub use crate::block_lists::{BlockLists, ListNumber};
     pub use crate::error::ensure;
     pub use crate::evictor::lru::sort_deepest_first;
     pub use crate::free_list::check_id;
     pub use crate::groups::keep::Kept;
-    pub use crate::list::try_reserve;
+    pub use crate::list::{END, Link, Links, List, try_reserve};
     pub use crate::pool::{Carried, PrefixMatch};
     pub use crate::record::MAX_POSITIONS;
     pub use crate::retention::no_clock;

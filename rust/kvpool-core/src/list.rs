@@ -16,32 +16,39 @@ use crate::block::BlockId;
 use crate::error::{InvariantViolation, PoolError, ensure};
 
 /// Behind the last block, and before the first.
-pub(crate) const END: u32 = 0;
+pub const END: u32 = 0;
 const UNLINKED: u32 = u32::MAX;
 /// How many blocks ahead of a walk lines are asked for.
 const AHEAD: u32 = 16;
 
 /// The neighbours of a block on a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) prev: u32,
-    pub(crate) next: u32,
+pub struct Link {
+    /// The block before it, or [`END`].
+    pub prev: u32,
+    /// The block behind it, or [`END`].
+    pub next: u32,
 }
 
 impl Link {
     /// Of a block on no list.
-    pub(crate) const LOOSE: Self = Self { prev: UNLINKED, next: UNLINKED };
+    pub const LOOSE: Self = Self { prev: UNLINKED, next: UNLINKED };
 
+    /// Whether its block is on a list.
+    #[must_use]
     #[inline]
-    pub(crate) const fn is_linked(self) -> bool {
+    pub const fn is_linked(self) -> bool {
         self.next != UNLINKED
     }
 }
 
 /// An array of links, by block id.
-pub(crate) trait Links {
+pub trait Links {
+    /// That of a block.
     fn link(&self, id: u32) -> Option<&Link>;
+    /// That of a block, to be changed.
     fn link_mut(&mut self, id: u32) -> Option<&mut Link>;
+    /// Blocks that have one, with the null block.
     fn num_links(&self) -> usize;
 }
 
@@ -76,7 +83,7 @@ pub(crate) fn no_memory(num_blocks: usize) -> PoolError {
 
 /// The ends of a list. Every call is given the array that has its links: the same one, always.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct List {
+pub struct List {
     front: u32,
     back: u32,
     len: usize,
@@ -85,20 +92,33 @@ pub(crate) struct List {
 }
 
 impl List {
-    pub(crate) const fn len(&self) -> usize {
+    /// Blocks on it.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether no block is on it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Whether the list met a broken link, and does nothing any more.
-    pub(crate) const fn is_torn(&self) -> bool {
+    #[must_use]
+    pub const fn is_torn(&self) -> bool {
         self.torn
     }
 
-    pub(crate) const fn front(&self) -> Option<BlockId> {
+    /// The first.
+    #[must_use]
+    pub const fn front(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.front)) } else { None }
     }
 
-    pub(crate) const fn back(&self) -> Option<BlockId> {
+    /// The last.
+    #[must_use]
+    pub const fn back(&self) -> Option<BlockId> {
         if self.len > 0 { Some(BlockId::new(self.back)) } else { None }
     }
 
@@ -139,13 +159,13 @@ impl List {
 
     /// Puts `block` before the front; false, and nothing changed, if it is on a list already.
     #[inline]
-    pub(crate) fn push_front(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
+    pub fn push_front(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), END, self.front)
     }
 
     /// Puts `block` after the back; false, and nothing changed, if it is on a list already.
     #[inline]
-    pub(crate) fn push_back(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
+    pub fn push_back(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         self.insert_between(links, block.get(), self.back, END)
     }
 
@@ -167,7 +187,7 @@ impl List {
     /// Puts a run of blocks after the back, `ids(0)` first, up to the first that is on a list already: `put` notes the link of one, and
     /// says whether it was on none. Returns how many.
     #[inline]
-    pub(crate) fn push_back_run<L: Links + ?Sized>(
+    pub fn push_back_run<L: Links + ?Sized>(
         &mut self,
         links: &mut L,
         len: usize,
@@ -200,7 +220,7 @@ impl List {
     /// Takes blocks out, up to the first that `take` has no link of: it makes the link loose that it gives. Returns how many. Blocks
     /// that are neighbours on the list, each before the one that was taken last, as a chain's are, cost one record each.
     #[inline]
-    pub(crate) fn remove_run<L: Links + ?Sized>(
+    pub fn remove_run<L: Links + ?Sized>(
         &mut self,
         links: &mut L,
         blocks: &[BlockId],
@@ -304,7 +324,7 @@ impl List {
 
     /// Takes the block at the front, or at the back.
     #[inline]
-    pub(crate) fn pop(&mut self, links: &mut (impl Links + ?Sized), front: bool) -> Option<BlockId> {
+    pub fn pop(&mut self, links: &mut (impl Links + ?Sized), front: bool) -> Option<BlockId> {
         let block = if front { self.front() } else { self.back() }?;
         let link = links.link_mut(block.get()).filter(|_| !self.torn)?;
         let Link { prev, next } = std::mem::replace(link, Link::LOOSE);
@@ -316,7 +336,7 @@ impl List {
 
     /// Takes `block`, which is on this list or on none, out of it, wherever it is; false, and nothing changed, if it is on none.
     #[inline]
-    pub(crate) fn remove(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
+    pub fn remove(&mut self, links: &mut (impl Links + ?Sized), block: BlockId) -> bool {
         let id = block.get();
         let Some(&Link { prev, next }) = links.link(id).filter(|link| link.is_linked()) else { return false };
         if id == END || self.torn {
@@ -343,7 +363,7 @@ impl List {
     }
 
     /// The blocks from front to back.
-    pub(crate) fn iter<'a>(&self, links: &'a (impl Links + ?Sized)) -> impl Iterator<Item = BlockId> + 'a {
+    pub fn iter<'a>(&self, links: &'a (impl Links + ?Sized)) -> impl Iterator<Item = BlockId> + 'a {
         walk(links, self.front, |link| link.next)
     }
 
@@ -352,7 +372,7 @@ impl List {
     ///
     /// # Errors
     /// The broken invariant.
-    pub(crate) fn check_block(
+    pub fn check_block(
         &self,
         links: &(impl Links + ?Sized),
         block: BlockId,
@@ -380,10 +400,7 @@ impl List {
     ///
     /// # Errors
     /// The broken invariant.
-    pub(crate) fn check_invariants(
-        &self,
-        links: &(impl Links + ?Sized),
-    ) -> Result<usize, InvariantViolation> {
+    pub fn check_invariants(&self, links: &(impl Links + ?Sized)) -> Result<usize, InvariantViolation> {
         const NAME: &str = "L1 (a list's walks agree with its length)";
         ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
         let forward: Vec<_> = self.iter(links).collect();
@@ -406,7 +423,7 @@ impl List {
     /// Changes what is noted of `block` behind the list's back: 0 its link backward, 1 its link forward (of block 0 the list's back
     /// and front), 2 the length. False if there is no such thing, or if it is so already.
     #[cfg(feature = "fault-injection")]
-    pub(crate) fn corrupt(
+    pub fn corrupt(
         &mut self,
         links: &mut (impl Links + ?Sized),
         block: BlockId,

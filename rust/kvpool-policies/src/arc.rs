@@ -14,8 +14,9 @@
 //! When not to use it: with loops larger than the cache, and where a request's blocks are a large part of the cache: all are
 //! touched at one moment, and T1 then says little. At 20 to 50 % of a chat workload LRU hits up to 2.5 points more.
 
+use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
-use kvpool_core::parts::{BlockLists, ensure, try_reserve};
+use kvpool_core::parts::{ensure, try_reserve};
 use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// T1 and B1.

@@ -7,7 +7,7 @@
 //! Cost: O(1), 9 bytes per block. When not to use it: as a cache policy, hardly ever; it is the yardstick of the others, and
 //! what loops and one-shot floods do to it is easy to see.
 
-use kvpool_core::parts::BlockLists;
+use crate::block_lists::BlockLists;
 use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// First in, first out.

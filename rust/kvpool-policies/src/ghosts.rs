@@ -9,8 +9,8 @@
 //! Costs: push, take, trim (per key) O(1); 23 bytes per ghost and those of `V`, taken at once. Nobody can choose keys that
 //! collide (`slots`).
 
+use crate::block_lists::BlockLists;
 use crate::slots::Slots;
-use kvpool_core::parts::BlockLists;
 use kvpool_core::parts::ensure;
 use kvpool_core::parts::try_reserve;
 use kvpool_core::{BlockId, MAX_BLOCKS};

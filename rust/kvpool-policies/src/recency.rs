@@ -6,7 +6,7 @@
 //! Cost: O(1), 9 bytes per block. Hard to beat once a cache holds a few per cent of a workload's blocks, and it never stagnates;
 //! a scan of never-reused prompts larger than the cache flushes it, and a loop larger than the cache never hits.
 
-use kvpool_core::parts::BlockLists;
+use crate::block_lists::BlockLists;
 use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Least recently used.

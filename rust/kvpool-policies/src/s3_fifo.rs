@@ -15,9 +15,9 @@
 //! When not to use it: at 5 to 20 % of a chat workload LRU and ARC hit 4 points more, for small is too short for the time
 //! between two turns.
 
+use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
 use kvpool_core::BlockId;
-use kvpool_core::parts::BlockLists;
 use kvpool_core::parts::ensure;
 use kvpool_core::parts::try_reserve;
 use kvpool_core::{Content, Policy};

@@ -12,7 +12,8 @@
 //! now and then, nothing that was proven once is displaced, and the cache stagnates (12.8 % where LRU hits 19.6 %,
 //! `docs/eviction-study.md`). Prefix-closed eviction makes it nearly LRU on agents, not on chats.
 
-use kvpool_core::parts::{BlockLists, try_reserve};
+use crate::block_lists::BlockLists;
+use kvpool_core::parts::try_reserve;
 use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// A lazily promoting FIFO queue with a hand.

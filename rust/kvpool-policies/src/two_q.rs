@@ -12,8 +12,9 @@
 //! When not to use it: where blocks are used many times within a short while and then never again, as in agents' sessions: a
 //! hit in A1in proves nothing, so each block has to be evicted once before it is kept.
 
+use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
-use kvpool_core::parts::{BlockLists, ensure, try_reserve};
+use kvpool_core::parts::{ensure, try_reserve};
 use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 const A1_IN: usize = 0;

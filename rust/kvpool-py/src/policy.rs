@@ -17,10 +17,10 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use kvpool::parts::BlockLists;
 use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, Content, Evictor, InvariantViolation, Policy, PoolError};
 use kvpool_policies::Closed;
+use kvpool_policies::parts::BlockLists;
 use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt};

@@ -16,10 +16,9 @@
 use std::cmp::Reverse;
 
 use super::{Candidate, Evictor};
-use crate::block::BlockId;
-use crate::block_lists::BlockLists;
+use crate::block::{BlockId, MAX_BLOCKS};
 use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::{Link, List};
+use crate::list::{Link, List, try_reserve};
 use crate::record::{ByBlock, COMPUTED, IN_ORDER, Record, Records};
 
 /// Deepest first, as the blocks of one release are evicted; of equal depth in the order given.
@@ -141,7 +140,7 @@ impl Lru {
     }
 }
 
-/// The least-recently-used policy, by itself: 9 bytes per block. A pool has the same over its records.
+/// The least-recently-used policy, by itself: 8 bytes per block. A pool has the same over its records.
 ///
 /// ```
 /// use kvpool::{BlockId, Candidate, Evictor, LruEvictor};
@@ -156,8 +155,9 @@ impl Lru {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LruEvictor {
-    /// One list; front: the next victim.
-    list: BlockLists,
+    /// Front: the next victim.
+    list: List,
+    links: Vec<Link>,
 }
 
 impl LruEvictor {
@@ -166,7 +166,9 @@ impl LruEvictor {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory for so many blocks.
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
-        Ok(Self { list: BlockLists::new(1, num_blocks)? })
+        let mut lru = Self { list: List::default(), links: Vec::new() };
+        lru.grow(num_blocks)?;
+        Ok(lru)
     }
 }
 
@@ -178,12 +180,12 @@ impl Evictor for LruEvictor {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         for candidate in candidates {
-            self.list.push_back(0, candidate.block);
+            self.list.push_back(&mut self.links[..], candidate.block);
         }
     }
 
     fn remove(&mut self, block: BlockId) -> bool {
-        self.list.remove(block).is_some()
+        self.list.remove(&mut self.links[..], block)
     }
 
     fn renew(&mut self, block: BlockId) -> bool {
@@ -191,35 +193,43 @@ impl Evictor for LruEvictor {
     }
 
     fn evict(&mut self) -> Option<BlockId> {
-        self.list.pop_front(0)
+        self.list.pop(&mut self.links[..], true)
     }
 
     fn len(&self) -> usize {
-        self.list.len(0)
+        self.list.len()
     }
 
     fn contains(&self, block: BlockId) -> bool {
-        self.list.list_of(block).is_some()
+        self.links.get(block.index()).is_some_and(|link| link.is_linked())
     }
 
     fn order(&self) -> Vec<BlockId> {
-        self.list.iter(0).collect()
+        self.list.iter(&self.links[..]).collect()
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        self.list.grow(num_blocks)
+        let num_blocks = num_blocks.clamp(self.links.len(), MAX_BLOCKS.max(self.links.len()));
+        try_reserve(&mut self.links, num_blocks)?;
+        self.links.resize(num_blocks, Link::LOOSE);
+        Ok(())
     }
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.list.check_block(block)
+        self.list.check_block(&self.links[..], block)
     }
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        self.list.corrupt(block, what, to)
+        // Links of a block on no list are not followed.
+        (what == 2 || self.contains(block)) && self.list.corrupt(&mut self.links[..], block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        self.list.check_invariants()
+        let len = self.list.check_invariants(&self.links[..])?;
+        let linked = self.links.iter().filter(|link| link.is_linked()).count();
+        ensure(linked == len, "L1 (every block in the order is on its list)", || {
+            format!("{linked} say so, {len} are")
+        })
     }
 }

@@ -23,8 +23,9 @@
 
 use std::fmt;
 
-use kvpool::parts::{BlockLists, ensure, try_reserve};
+use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
+use kvpool_policies::parts::BlockLists;
 use kvpool_policies::parts::Slots;
 
 use crate::changes::Cause;

@@ -38,10 +38,10 @@ mod mode;
 mod recent;
 mod shadow;
 
+use crate::block_lists::BlockLists;
 pub use choice::Choice;
 use contest::Contest;
 use kvpool_core::BlockId;
-use kvpool_core::parts::BlockLists;
 use kvpool_core::parts::ensure;
 use kvpool_core::parts::try_reserve;
 use kvpool_core::{Content, Policy, Release};

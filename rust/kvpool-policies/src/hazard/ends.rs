@@ -13,8 +13,8 @@ use super::State;
 use super::clock::Clock;
 use super::table::{Table, newer};
 use super::tails::Run;
+use crate::block_lists::BlockLists;
 use kvpool_core::BlockId;
-use kvpool_core::parts::BlockLists;
 
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {

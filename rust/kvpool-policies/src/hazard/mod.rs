@@ -37,10 +37,11 @@ mod memory;
 mod table;
 mod tails;
 
+use crate::block_lists::BlockLists;
 use class::{CLASSES, History};
 use clock::Clock;
 use ends::Ends;
-use kvpool_core::parts::{BlockLists, ensure, try_reserve};
+use kvpool_core::parts::{ensure, try_reserve};
 use kvpool_core::{
     BlockId, Candidate, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
 };

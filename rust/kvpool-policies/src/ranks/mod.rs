@@ -22,7 +22,8 @@ use std::ops::Range;
 use deadlines::Deadlines;
 use tenants::{NOBODY, Tenants};
 
-use kvpool_core::parts::{BlockLists, ensure, no_clock, try_reserve};
+use crate::block_lists::BlockLists;
+use kvpool_core::parts::{ensure, no_clock, try_reserve};
 use kvpool_core::retention::{
     EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId,
     TenantLimits, Then, Ttl,

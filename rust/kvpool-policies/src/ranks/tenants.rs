@@ -6,7 +6,8 @@
 //!
 //! Costs: every operation O(1), but O(tenants) for a victim while one is above its ceiling; 18 bytes per block with limits.
 
-use kvpool_core::parts::{BlockLists, ensure};
+use crate::block_lists::BlockLists;
+use kvpool_core::parts::ensure;
 use kvpool_core::retention::{TenantId, TenantLimits};
 use kvpool_core::{BlockId, InvariantViolation, PoolError};
 

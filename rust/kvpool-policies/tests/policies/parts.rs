@@ -1,8 +1,7 @@
 //! Ghosts and lists, against vectors.
 
 use kvpool_core::BlockId;
-use kvpool_core::parts::{BlockLists, ListNumber};
-use kvpool_policies::parts::Ghosts;
+use kvpool_policies::parts::{BlockLists, Ghosts, ListNumber};
 use proptest::prelude::*;
 
 /// Queues of (key, value), oldest first.

@@ -10,9 +10,8 @@
 
 use std::fmt;
 
-use crate::block::{BlockId, MAX_BLOCKS};
-use crate::error::{InvariantViolation, PoolError, ensure};
-use crate::list::{END, Link, Links, List, try_reserve};
+use kvpool_core::parts::{END, Link, Links, List, ensure, try_reserve};
+use kvpool_core::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
 /// How the number of a list is kept with each block: in a byte, or in two where a policy has more lists than that.
 pub trait ListNumber: Copy + Eq + fmt::Debug + Send + Sync + 'static {
@@ -52,7 +51,8 @@ list_numbers!(u8 u16);
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
 /// ```
-/// use kvpool::{BlockId, parts::BlockLists};
+/// use kvpool_core::BlockId;
+/// use kvpool_policies::parts::BlockLists;
 /// let (a, b) = (BlockId::new(1), BlockId::new(2));
 /// let mut lists: BlockLists = BlockLists::new(2, 8)?;
 /// lists.push_back(0, a);
@@ -60,7 +60,7 @@ list_numbers!(u8 u16);
 /// assert!(!lists.push_back(1, a), "a block is on one list at a time");
 /// assert_eq!((lists.list_of(a), lists.front(1), lists.back(1), lists.len(0)), (Some(0), Some(b), Some(b), 1));
 /// assert_eq!(lists.pop_front(0), Some(a));
-/// # Ok::<(), kvpool::PoolError>(())
+/// # Ok::<(), kvpool_core::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct BlockLists<N = u8> {
