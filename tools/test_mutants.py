@@ -166,8 +166,8 @@ DEFECTS: Final = (
         (
             Replacement(
                 "kvpool-policies/closed.rs",
-                "if node.is(Node::IDLE) && node.children == 0 {",
-                "if node.is(Node::IDLE) {",
+                "if flags & Node::IDLE != 0 && children == 0 {",
+                "if flags & Node::IDLE != 0 && children < u32::MAX {",
             ),
         ),
         ("evictors",),
