@@ -18,16 +18,16 @@ use super::{Closed, Node};
 /// use kvpool_policies::{Chained, Fifo};
 /// let id = BlockId::new;
 /// let mut order = Chained::new(Fifo::new(8)?, 8)?;
-/// order.begin_release(&Release { length: 3, ..Release::default() });
-/// for (block, depth) in [(3, 2), (2, 1), (1, 0)] {
-///     order.admit(id(block), Content { key: u64::from(block), depth });
-///     order.release(id(block));
-/// }
-/// order.begin_release(&Release::default());
-/// order.admit(id(4), Content { key: 4, depth: 0 });
-/// order.release(id(4));
-/// // The first in is block 3, then 2, then 1. Nothing hangs on 4, but it came last.
-/// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [3, 2, 1, 4].map(id));
+/// order.begin_release(&Release { length: 1, ..Release::default() });
+/// order.admit(id(1), Content { key: 11, depth: 0 });
+/// order.release(id(1));
+/// order.begin_release(&Release { length: 2, known: 1, ..Release::default() });
+/// order.admit(id(2), Content { key: 22, depth: 1 });
+/// order.release(id(2));
+/// order.hit(id(1));
+/// order.release(id(1));
+/// // The first that came in is 1; but 2 hangs on it.
+/// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [id(2), id(1)]);
 /// # Ok::<(), kvpool_core::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -360,7 +360,7 @@ impl Policy for Hazard {
                 let after = self.hit_of(before);
                 let alike = self.replace(rest.iter().copied(), before, after);
                 self.table.event(before.class, self.hit.bin, alike as u32);
-                rest = &rest[alike..];
+                rest = &rest[alike.max(1)..];
             } else {
                 rest = &rest[1..];
             }
