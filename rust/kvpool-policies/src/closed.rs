@@ -82,6 +82,11 @@ impl Node {
         Content { key: self.key, depth: self.depth }
     }
 
+    /// It is in use.
+    const fn end_wait(&mut self) {
+        self.flags &= !(Self::IDLE | Self::COUNTED);
+    }
+
     /// Its content is gone, and so is all that was known of it.
     fn end_content(&mut self) {
         *self = Self { generation: self.generation.wrapping_add(1), ..Self::default() };
@@ -204,20 +209,41 @@ impl<P: Policy + Clone> Closed<P> {
     #[inline]
     fn end_wait(&mut self, block: BlockId) -> Option<(u8, BlockId)> {
         let node = self.nodes.get_mut(block.index()).filter(|node| node.is(Node::IDLE))?;
-        let Node { flags, parent, parent_generation, .. } = *node;
-        node.flags &= !(Node::IDLE | Node::COUNTED);
+        let was = *node;
+        node.end_wait();
+        Some((was.flags, self.count_waited(was)))
+    }
+
+    /// What was such a node is idle no more. Its parent, if that is parked and free to go now, or the null block.
+    #[inline]
+    fn count_waited(&mut self, was: Node) -> BlockId {
         self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
-        let mut freed = NULL_BLOCK;
-        if flags & Node::COUNTED != 0
-            && let Some(node) = noted(&mut self.nodes, parent, parent_generation)
+        if was.is(Node::COUNTED)
+            && let Some(parent) = noted(&mut self.nodes, was.parent, was.parent_generation)
         {
-            self.torn |= node.children == 0; // the scrubber's to find
-            node.children = node.children.saturating_sub(1);
-            if node.children == 0 && node.is(Node::IDLE) && node.is(Node::PARKED) {
-                freed = BlockId::new(parent);
+            self.torn |= parent.children == 0; // the scrubber's to find
+            parent.children = parent.children.saturating_sub(1);
+            if parent.children == 0 && parent.is(Node::IDLE) && parent.is(Node::PARKED) {
+                return BlockId::new(was.parent);
             }
         }
-        Some((flags, freed))
+        NULL_BLOCK
+    }
+
+    /// `block`, if it is a real block of the pool, has a content from now on, which hangs on nothing.
+    #[inline]
+    fn begin_content(&mut self, block: BlockId, Content { key, depth }: Content) -> Option<&mut Node> {
+        if self.node(block).flags != 0 {
+            self.remove(block); // contents end before new ones begin
+        }
+        let node = self.node_mut(block)?;
+        (node.key, node.depth, node.flags) = (key, depth, Node::KNOWN);
+        Some(node)
+    }
+
+    /// Nobody said what `block` holds: a content of its own.
+    fn registered_unsaid(&mut self, block: BlockId, depth: u32) {
+        self.registered(block, Content { key: block.get().into(), depth }, None);
     }
 
     /// `block`, which is known and in use, is idle.
@@ -235,9 +261,10 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// The next block that is idle and on which nothing idle hangs, and its content; it is out of the order. The others are parked.
+    /// The next block that is idle and on which nothing idle hangs, and what its node was; it is out of the order, and `ends` says what
+    /// its node is. The others are parked.
     #[inline]
-    fn next_victim(&mut self) -> Option<(BlockId, Content)> {
+    fn next_victim(&mut self, ends: impl Fn(&mut Node)) -> Option<(BlockId, Node)> {
         if self.idle == 0 {
             return None; // a policy that were asked would age what others hold
         }
@@ -245,14 +272,17 @@ impl<P: Policy + Clone> Closed<P> {
             let nodes = &self.nodes;
             let idle = |block: BlockId| nodes.get(block.index()).is_some_and(|node| node.is(Node::IDLE));
             let victim = self.order.pop(idle)?;
-            let Some(&Node { key, depth, flags, children, .. }) = self.nodes.get(victim.index()) else {
-                continue;
-            };
-            if flags & Node::IDLE != 0 && children == 0 {
-                self.end_idle(victim);
-                return Some((victim, Content { key, depth }));
+            let Some(node) = self.nodes.get_mut(victim.index()) else { continue };
+            let was = *node;
+            if was.is(Node::IDLE) && was.children == 0 {
+                ends(node);
+                let freed = self.count_waited(was);
+                if !freed.is_null() {
+                    self.unpark(freed);
+                }
+                return Some((victim, was));
             }
-            self.set(victim, Node::PARKED, flags & Node::KNOWN != 0);
+            self.set(victim, Node::PARKED, was.is(Node::KNOWN));
         }
     }
 
@@ -285,16 +315,26 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
-        let Some(node) = self.node_mut(block) else { return };
-        if node.flags != 0 {
-            self.remove(block); // contents end before new ones begin
+        self.registered_run(&[(block, content)], parent);
+    }
+
+    fn registered_run(&mut self, run: &[(BlockId, Content)], parent: Option<BlockId>) {
+        let parent = parent.map_or(0, BlockId::get);
+        let known = self.nodes.get(parent as usize).filter(|node| node.is(Node::KNOWN));
+        let mut before = known.map_or((0, 0), |node| (parent, node.generation));
+        let mut rest = run;
+        while !rest.is_empty() {
+            let mut known = 0;
+            for &(block, content) in rest {
+                let Some(node) = self.begin_content(block, content) else { break };
+                (node.parent, node.parent_generation) = before;
+                before = (block.get(), node.generation);
+                known += 1;
+            }
+            self.order.admit_all(&rest[..known]);
+            // What is no block of the pool has no content, and nothing hangs on it.
+            (rest, before) = (rest.get(known + 1..).unwrap_or(&[]), (0, 0));
         }
-        let node = &mut self.nodes[block.index()];
-        (node.key, node.depth, node.flags) = (content.key, content.depth, Node::KNOWN);
-        if let Some(parent) = parent {
-            self.hang(block, parent);
-        }
-        self.order.admit(block, content);
     }
 
     fn parent(&self, block: BlockId) -> Option<BlockId> {
@@ -353,9 +393,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
             if flags != Node::KNOWN {
                 if flags & Node::KNOWN == 0 {
-                    // Nobody said what it holds: a content of its own.
-                    let key = u64::from(block.get());
-                    self.registered(block, Content { key, depth }, None);
+                    self.registered_unsaid(block, depth);
                 }
                 self.unpark(block);
             }
@@ -403,9 +441,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn evict(&mut self) -> Option<BlockId> {
-        let (victim, content) = self.next_victim()?;
-        self.order.evicted(victim, content);
-        self.nodes[victim.index()].end_content();
+        let (victim, was) = self.next_victim(Node::end_content)?;
+        self.order.evicted(victim, was.content());
         Some(victim)
     }
 

@@ -22,18 +22,26 @@ fn a_policy_is_its_name() {
     assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
 }
 
-/// Of blocks that a lookup took, those before the first that is in use; and as many victims as there are.
+/// Each of a chain's blocks hangs on the one before it; of blocks that a lookup took, those before the first that is in use; and as many victims as there are.
 #[test]
 fn a_run_ends_where_it_has_to() {
     let ids = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();
     for &policy in ALL {
         for retention in [None, Some(RetentionConfig::default())] {
             let Ok(mut evictor) = policy.build(9, retention.as_ref()) else { continue };
-            for (block, depth) in ids(&[1, 2, 3, 4, 5]).into_iter().zip(0..) {
-                let before = block.get() - 1;
-                let parent = Some(BlockId::new(before)).filter(|parent| !parent.is_null());
-                evictor.registered(block, Content { key: block.get().into(), depth }, parent);
+            let content =
+                |block: BlockId| (block, Content { key: block.get().into(), depth: block.get() - 1 });
+            evictor.registered_run(&ids(&[1, 2]).into_iter().map(content).collect::<Vec<_>>(), None);
+            let rest = ids(&[3, 4, 5]).into_iter().map(content).collect::<Vec<_>>();
+            evictor.registered_run(&rest, Some(BlockId::new(2)));
+            if evictor.wants_history() {
+                let parents = ids(&[1, 2, 3, 4, 5]).into_iter().map(|block| evictor.parent(block));
+                assert_eq!(parents.flatten().collect::<Vec<_>>(), ids(&[1, 2, 3, 4]), "{policy:?}");
             }
+            // What is no block of the pool has no content, and nothing hangs on it.
+            let strange = ids(&[6, 0, 7, 9, 8]).into_iter().map(|block| (block, Content::default()));
+            evictor.registered_run(&strange.collect::<Vec<_>>(), None);
+            assert!(ids(&[6, 7, 8]).into_iter().all(|block| evictor.parent(block).is_none()), "{policy:?}");
             let candidate = |&block: &BlockId| Candidate { block, depth: block.get() - 1 };
             evictor.insert(&mut ids(&[1, 2, 3, 4, 5]).iter().map(candidate).collect::<Vec<_>>());
             assert!(evictor.hit(BlockId::new(3)));

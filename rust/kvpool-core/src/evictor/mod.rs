@@ -95,6 +95,14 @@ pub trait Evictor: fmt::Debug + Send + Sync {
     /// Learns that `block`, which is in use, has a new content, behind that of `parent` if there is one in its chain.
     fn registered(&mut self, _block: BlockId, _content: Content, _parent: Option<BlockId>) {}
 
+    /// [`Self::registered`] of blocks of one chain: the first behind `parent`, each of the others behind the one before it.
+    fn registered_run(&mut self, run: &[(BlockId, Content)], mut parent: Option<BlockId>) {
+        for &(block, content) in run {
+            self.registered(block, content, parent);
+            parent = Some(block);
+        }
+    }
+
     /// The block that `block` hangs on: the one with the content before its own. `None` if there was none, or if that content
     /// is gone: at the release of `block` the pool then looks for another block with it, as it does if the parent was never
     /// computed, and says so with [`Self::relink`].

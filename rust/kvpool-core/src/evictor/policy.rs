@@ -182,6 +182,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// `block`, which is in use, has a new content. Ghosts are asked here. It does not have to be in the order yet.
     fn admit(&mut self, block: BlockId, content: Content);
 
+    /// [`Self::admit`] of blocks of one chain, first to last, each of them once.
+    fn admit_all(&mut self, run: &[(BlockId, Content)]) {
+        run.iter().for_each(|&(block, content)| self.admit(block, content));
+    }
+
     /// A lookup took `block`, whether it was idle or in use. The block may stay in the order or leave it; it comes back with
     /// [`Self::release`] at the latest.
     fn hit(&mut self, block: BlockId);

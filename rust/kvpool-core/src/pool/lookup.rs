@@ -3,13 +3,17 @@
 use super::BlockPool;
 use super::observe::Lookup;
 use crate::allocator::Allocator;
-use crate::block::BlockId;
+use crate::block::{BlockId, NULL_BLOCK};
 use crate::error::PoolError;
+use crate::evictor::Content;
 use crate::free_list::check_id;
 use crate::hash::{BlockHash, HashChain, Verify};
 use crate::prefix_index::Inserted;
-use crate::record::ByBlock;
+use crate::record::{ByBlock, Name};
 use crate::retention::TenantId;
+
+/// Blocks that an evictor is told of at once.
+const RUN: usize = 64;
 
 /// The answer to "what would a lookup find?". Counts, not ids: another request may take the blocks meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -262,11 +266,19 @@ impl BlockPool {
         if !self.history {
             return;
         }
-        for (done, &block) in blocks.iter().enumerate() {
-            if let Some(link) = chain.link(start + done) {
-                let before = done.checked_sub(1).map(|before| blocks[before]);
-                self.note_registered(block, &link, before);
+        let behind = chain.hashes().split_at_checked(start);
+        let (Some((before, hashes)), Some(&first)) = (behind, blocks.first()) else { return };
+        let mut parent = self.head_of(before.last(), self.records.at(first.get()).group);
+        let mut run = [(NULL_BLOCK, Content::default()); RUN];
+        let mut depth = start as u32; // below 2^28
+        for (blocks, hashes) in blocks.chunks(RUN).zip(hashes.chunks(RUN)) {
+            for (place, (&block, hash)) in run.iter_mut().zip(blocks.iter().zip(hashes)) {
+                let group = self.records.at(block.get()).group;
+                *place = (block, Content { key: Name { hash, group }.key(), depth });
+                depth += 1;
             }
+            self.order.registered_run(&run[..blocks.len()], parent);
+            parent = blocks.last().copied();
         }
     }
 

@@ -493,10 +493,14 @@ impl BlockPool {
             return;
         }
         let group = self.records.at(block.get()).group;
-        let named = || self.index.head_of_name(&self.records, Name { hash: &link.parent?, group });
-        let parent = before.or_else(named);
+        let parent = before.or_else(|| self.head_of(link.parent.as_ref(), group));
         let content = Content { key: Name { hash: &link.hash, group }.key(), depth: link.depth };
         self.order.registered(block, content, parent);
+    }
+
+    /// The first block with a content of that hash, if there is one.
+    fn head_of(&self, hash: Option<&BlockHash>, group: u16) -> Option<BlockId> {
+        self.index.head_of_name(&self.records, Name { hash: hash?, group })
     }
 
     /// Tells the evictor that a lookup took a block which was in use.

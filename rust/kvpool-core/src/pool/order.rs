@@ -177,6 +177,10 @@ impl Order {
         self.tell(|evictor| evictor.registered(block, content, parent));
     }
 
+    pub(super) fn registered_run(&mut self, run: &[(BlockId, Content)], parent: Option<BlockId>) {
+        self.tell(|evictor| evictor.registered_run(run, parent));
+    }
+
     pub(super) fn parent(&self, block: BlockId) -> Option<BlockId> {
         self.ask(|evictor| evictor.parent(block))
     }

@@ -55,8 +55,7 @@ impl<P: Policy + Clone> Chained<P> {
     /// `block` waits from now on, if it did not.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
-            // Nobody said what it holds: a content of its own.
-            self.closed.registered(block, Content { key: u64::from(block.get()), depth: 0 }, None);
+            self.closed.registered_unsaid(block, 0);
         }
         if flags & Node::IDLE == 0 {
             self.closed.begin_wait(block);
@@ -122,7 +121,7 @@ impl<P: Policy + Clone> Policy for Chained<P> {
     }
 
     fn pop(&mut self) -> Option<BlockId> {
-        self.closed.next_victim().map(|(victim, _)| victim)
+        self.closed.next_victim(Node::end_wait).map(|(victim, _)| victim)
     }
 
     fn take(&mut self, block: BlockId) {
@@ -141,7 +140,6 @@ impl<P: Policy + Clone> Policy for Chained<P> {
 
     fn evicted(&mut self, block: BlockId, content: Content) {
         self.closed.end_idle(block);
-        self.closed.unpark(block);
         self.closed.order.evicted(block, content);
         if let Some(node) = self.closed.node_mut(block) {
             node.end_content();
@@ -153,7 +151,6 @@ impl<P: Policy + Clone> Policy for Chained<P> {
     }
 
     fn forget(&mut self, block: BlockId) {
-        self.closed.unpark(block);
         self.closed.remove(block);
     }
 

@@ -320,16 +320,23 @@ impl Policy for Hazard {
     }
 
     fn admit(&mut self, block: BlockId, content: Content) {
+        self.admit_all(&[(block, content)]);
+    }
+
+    fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         self.gone = NOBODY;
-        self.unlist(block);
-        if self.clock.admit(self.capacity()) {
-            self.restart();
-        }
-        let history = self.remembered(content).map_or(History::NEW, |ghost| {
-            History::of_class(ghost.class()).again(self.clock.age(ghost.stamp))
-        });
-        if let Some(state) = self.states.get_mut(block.index()) {
-            *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
+        let capacity = self.capacity();
+        for &(block, content) in run {
+            self.unlist(block);
+            if self.clock.admit(capacity) {
+                self.restart();
+            }
+            let history = self.remembered(content).map_or(History::NEW, |ghost| {
+                History::of_class(ghost.class()).again(self.clock.age(ghost.stamp))
+            });
+            if let Some(state) = self.states.get_mut(block.index()) {
+                *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
+            }
         }
     }
 
@@ -422,7 +429,10 @@ impl Policy for Hazard {
             self.ranked = self.clock.now();
             self.tails.change_all();
         }
-        let run = self.alike().or_else(|| self.least())?;
+        if let Some(run) = self.alike() {
+            return self.lists.pop(run.class.into(), run.oldest); // nothing else changes
+        }
+        let run = self.least()?;
         let victim = self.lists.pop(run.class.into(), run.oldest)?;
         self.tails.went(run);
         Some(victim)
@@ -446,14 +456,15 @@ impl Policy for Hazard {
     }
 
     fn evicted(&mut self, block: BlockId, content: Content) {
-        if let Some(&State { class, stamp, .. }) = self.states.get(block.index()) {
-            let class = class::learned(class);
-            self.gone = (block, class, self.clock.age(stamp));
-            if let Some(lost) = self.memory.push(content, class, stamp, self.clock.now()) {
-                self.table.lose(lost.class(), age::bin(self.clock.age(lost.stamp)), EVERY);
-            }
+        self.unlist(block);
+        let now = self.clock.now();
+        let Some(state) = self.states.get_mut(block.index()) else { return };
+        let State { class, stamp, .. } = std::mem::replace(state, State { stamp: now, ..UNKNOWN });
+        let class = class::learned(class);
+        self.gone = (block, class, self.clock.age(stamp));
+        if let Some(lost) = self.memory.push(content, class, stamp, now) {
+            self.table.lose(lost.class(), age::bin(self.clock.age(lost.stamp)), EVERY);
         }
-        self.forget(block);
     }
 
     fn outlook(&self, block: BlockId) -> Option<Outlook> {

@@ -202,9 +202,12 @@ impl<P: Policy> Ranks<P> {
         self.tenants.sheltered.remove(block);
     }
 
-    pub(super) fn admit(&mut self, block: BlockId, content: Content) {
-        self.counts[usize::from(NORMAL)] += u32::from(self.has_retention);
-        self.policy.admit(block, content);
+    /// Blocks of one chain have contents from now on.
+    pub(super) fn admit_all(&mut self, run: &[(BlockId, Content)]) {
+        if self.has_retention {
+            self.counts[usize::from(NORMAL)] += run.len() as u32;
+        }
+        self.policy.admit_all(run);
     }
 
     pub(super) fn hit(&mut self, block: BlockId, content: Content) {

@@ -212,7 +212,7 @@ proptest! {
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),
-        calls in prop::collection::vec((0_u8..28, 0_u32..12, 0_u64..16), 1..150),
+        calls in prop::collection::vec((0_u8..30, 0_u32..12, 0_u64..16), 1..150),
     ) {
         let (name, make) = POLICIES[policy];
         let (mut policy, mut twin) = (make(8).unwrap(), make(8).unwrap());
@@ -223,6 +223,7 @@ proptest! {
             let real = |block: u32| block > 0 && block < num_blocks;
             let run: Vec<_> = (block..block + 1 + key as u32 % 4).map(id).collect();
             let released: Vec<_> = run.iter().map(|&block| Candidate { block, depth: 0 }).collect();
+            let admitted: Vec<_> = run.iter().map(|&block| (block, content(key))).collect();
             let mut popped = [None, None];
             for (policy, popped) in [&mut policy, &mut twin].into_iter().zip(&mut popped) {
                 match call {
@@ -238,6 +239,7 @@ proptest! {
                     22 if key == 0 => policy.clear(),
                     24..26 => policy.hit_all(&run),
                     26..28 => policy.release_all(&released),
+                    28..30 => policy.admit_all(&admitted),
                     _ => policy.grow(block as usize).unwrap(),
                 }
                 policy.check_invariants().unwrap();
@@ -247,7 +249,7 @@ proptest! {
                     must.remove(&block);
                 }
                 8 => {}
-                24..26 => run.iter().for_each(|block| _ = must.remove(&block.get())),
+                24..26 | 28..30 => run.iter().for_each(|block| _ = must.remove(&block.get())),
                 9..15 | 19 | 26..28 => {
                     let run = if call < 26 { &run[..1] } else { &run[..] };
                     for block in run.iter().map(|block| block.get()).filter(|&block| real(block)) {

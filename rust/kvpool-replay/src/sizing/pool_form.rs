@@ -100,7 +100,7 @@ fn drive(
     };
     let mut turnover = Turnover::new(capacity_blocks, blocks + 1);
     let mut table: Vec<BlockId> = Vec::new();
-    let mut released: Vec<Candidate> = Vec::new();
+    let (mut registered, mut released): (Vec<(BlockId, Content)>, Vec<Candidate>) = (Vec::new(), Vec::new());
     let mut hits = Vec::with_capacity(references.requests());
     for index in 0..references.requests() {
         let contents = references.request(index);
@@ -119,14 +119,15 @@ fn drive(
             let Some(block) = cache.take(evictor) else { break };
             table.push(block);
         }
+        registered.clear();
         for depth in hit..table.len() {
-            let parent = depth.checked_sub(1).map(|before| table[before]);
             let (block, content) = (table[depth], contents[depth]);
             cache.block_of[content as usize] = block.get();
             cache.content_of[block.index()] = content;
-            evictor.registered(block, Content { key: key_of(content), depth: depth as u32 }, parent);
+            registered.push((block, Content { key: key_of(content), depth: depth as u32 }));
             turnover.insert(block.index(), cache.evictions > 0);
         }
+        evictor.registered_run(&registered, hit.checked_sub(1).map(|before| table[before]));
         released.clear();
         released.extend(
             table.iter().enumerate().rev().map(|(depth, &block)| Candidate { block, depth: depth as u32 }),
