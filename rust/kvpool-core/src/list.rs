@@ -328,8 +328,16 @@ impl List {
         let block = if front { self.front() } else { self.back() }?;
         let link = links.link_mut(block.get()).filter(|_| !self.torn)?;
         let Link { prev, next } = std::mem::replace(link, Link::LOOSE);
-        self.torn = if front { prev != END } else { next != END };
-        self.join(links, (prev, block.get()), (block.get(), next));
+        let (outer, inner) = if front { (prev, next) } else { (next, prev) };
+        // What is beside it is at the end from now on.
+        let beside = match (links.link_mut(inner).filter(|_| inner != END), front) {
+            (Some(link), true) => &mut link.prev,
+            (Some(link), false) => &mut link.next,
+            (None, true) => &mut self.back,
+            (None, false) => &mut self.front,
+        };
+        self.torn = outer != END || std::mem::replace(beside, END) != block.get();
+        *(if front { &mut self.front } else { &mut self.back }) = inner;
         self.len = self.len.wrapping_sub(1); // a count that is wrong is found by the sums, not here
         (!self.torn).then_some(block)
     }

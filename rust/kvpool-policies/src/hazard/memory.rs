@@ -37,6 +37,9 @@ pub(super) struct Ghost {
 }
 
 const GAP: u16 = u16::MAX;
+/// Where a ghost goes: above all ages.
+const FREE: u64 = 1 << 32;
+const SAME: u64 = 1 << 33;
 const NO_GHOST: Ghost = Ghost { mark: 0, what: GAP, stamp: 0 };
 /// Bits of a class, and of a neighbour's mark.
 const CLASS: u32 = 10;
@@ -112,15 +115,19 @@ impl Memory {
     fn replace(&mut self, key: u64, what: u16, stamp: u32, now: u32) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let ghosts = self.ghosts.get_mut(bucket)?;
-        let same = ghosts.iter().position(|ghost| ghost.what != GAP && ghost.mark == mark);
-        let free = || ghosts.iter().position(|ghost| ghost.what == GAP);
-        let oldest = || {
-            let ages = ghosts.iter().map(|ghost| now.wrapping_sub(ghost.stamp));
-            ages.enumerate().max_by_key(|&(at, age)| (age, std::cmp::Reverse(at))).map(|(at, _)| at)
+        // The ghost of the same, else a gap, else the oldest; of equals the first.
+        let rank = |ghost: &Ghost| match ghost {
+            Ghost { what: GAP, .. } => FREE,
+            ghost if ghost.mark == mark => SAME,
+            ghost => u64::from(now.wrapping_sub(ghost.stamp)),
         };
-        let place = same.or_else(free).or_else(oldest)?;
+        let first = (rank(&ghosts[0]), 0);
+        let (what_goes, place) = (1..WAYS).fold(first, |most, at| {
+            let rank = rank(&ghosts[at]);
+            if rank > most.0 { (rank, at) } else { most }
+        });
         let before = std::mem::replace(&mut ghosts[place], Ghost { mark, what, stamp });
-        (before.what != GAP && same.is_none()).then_some(before)
+        (what_goes < FREE).then_some(before)
     }
 
     /// Ghosts that there is room for.
