@@ -166,8 +166,8 @@ DEFECTS: Final = (
         (
             Replacement(
                 "kvpool-policies/closed.rs",
-                "if flags & Node::IDLE != 0 && children == 0 {",
-                "if flags & Node::IDLE != 0 && children < u32::MAX {",
+                "if was.is(Node::IDLE) && was.children == 0 {",
+                "if was.is(Node::IDLE) && was.children < u32::MAX {",
             ),
         ),
         ("evictors",),
