@@ -257,15 +257,16 @@ impl BlockPool {
         }
         self.counters.collisions += u64::from(registered < blocks.len());
         self.tell_changed(&blocks[..registered]);
-        self.note_all_registered(&blocks[..registered], chain, start);
+        if self.history {
+            self.note_all_registered(&blocks[..registered], chain, start);
+        }
         self.tell_registered(&blocks[..registered], Some((chain, start)));
         Ok(Registered { blocks: registered, collided: registered < blocks.len() })
     }
 
+    /// Tells the evictor, which asks for it, what blocks just registered hold. Plain LRU does not: apart from what it pays for.
+    #[inline(never)]
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
-        if !self.history {
-            return;
-        }
         let behind = chain.hashes().split_at_checked(start);
         let (Some((before, hashes)), Some(&first)) = (behind, blocks.first()) else { return };
         let mut parent = self.head_of(before.last(), self.records.at(first.get()).group);

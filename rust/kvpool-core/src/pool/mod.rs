@@ -499,6 +499,7 @@ impl BlockPool {
     }
 
     /// The first block with a content of that hash, if there is one.
+    #[inline]
     fn head_of(&self, hash: Option<&BlockHash>, group: u16) -> Option<BlockId> {
         self.index.head_of_name(&self.records, Name { hash: hash?, group })
     }
