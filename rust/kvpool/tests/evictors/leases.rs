@@ -1,11 +1,11 @@
 //! Property 12 for blocks that only a planned copy or a step still needs, and property 22's calls, for every policy.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use kvpool::retention::Retain;
-use kvpool::{BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
+use kvpool::{BlockPool, BlockState, Candidate, Content, InvariantViolation, PoolConfig, PoolError, Tiers};
 
 /// trtllm#12542, sglang#31427: a block whose KV a planned copy reads, or that a step still writes, was evicted. Whatever the
 /// policy, it is not among the victims, and a lookup finds it.
@@ -57,6 +57,26 @@ pub(crate) struct Log {
     inside: AtomicBool,
     evictions: AtomicUsize,
     calls: AtomicUsize,
+    /// Blocks that have a content, how deep it is, and what it hangs on.
+    registered: Mutex<Vec<(BlockId, u32, Option<BlockId>)>>,
+}
+
+/// However many blocks a call registers, each hangs on the one before it, the first on what was there before.
+#[test]
+fn a_chain_of_any_length_hangs_together() {
+    const LENGTH: usize = 200;
+    let log = Arc::new(Log::default());
+    let evictor = Kind::ClosedLru.build(LENGTH + 1, &RetentionConfig::default());
+    let config = PoolConfig { num_blocks: LENGTH + 1, block_size: BLOCK_SIZE, ..Default::default() };
+    let watched = Box::new(Watched::new(evictor, Arc::clone(&log)));
+    let mut pool = BlockPool::with_evictor(config, watched).unwrap();
+    let blocks = pool.allocate(LENGTH).unwrap();
+    let chain = chain(0, &(0..LENGTH as u8).collect::<Vec<_>>());
+    pool.register(&blocks[..70], &chain, 0).unwrap();
+    pool.register(&blocks[70..], &chain, 70).unwrap();
+    let before = |at: usize| at.checked_sub(1).map(|before| blocks[before]);
+    let expected: Vec<_> = (0..LENGTH).map(|at| (blocks[at], at as u32, before(at))).collect();
+    assert_eq!(*log.registered.lock().unwrap(), expected);
 }
 
 /// An evictor that notes what it is asked, and fails if it is asked while it answers.
@@ -100,6 +120,7 @@ impl Evictor for Watched {
         self.enter(|inner| inner.set_time(now))
     }
     fn registered(&mut self, block: BlockId, content: Content, parent: Option<BlockId>) {
+        self.1.registered.lock().unwrap().push((block, content.depth, parent));
         self.enter(|inner| inner.registered(block, content, parent));
     }
     fn parent(&self, block: BlockId) -> Option<BlockId> {
@@ -155,7 +176,7 @@ fn property_22_one_eviction_per_victim_under_every_policy() {
                 let log = Arc::new(Log::default());
                 let evictor = Box::new(Watched(kind.build(8, &config), Arc::clone(&log)));
                 let settings = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
-                let mut pool = kvpool::BlockPool::with_evictor(settings, evictor).unwrap();
+                let mut pool = BlockPool::with_evictor(settings, evictor).unwrap();
                 // Two prompts with a common start, and hints that put every obstacle into the way.
                 for path in [&[0, 0, 0][..], &[0, 1, 1]] {
                     let path = &path[..path.len().min(cached)];
