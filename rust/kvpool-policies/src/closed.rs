@@ -324,16 +324,16 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         let mut before = known.map_or((0, 0), |node| (parent, node.generation));
         let mut rest = run;
         while !rest.is_empty() {
-            let mut known = 0;
+            let mut begun = 0;
             for &(block, content) in rest {
                 let Some(node) = self.begin_content(block, content) else { break };
                 (node.parent, node.parent_generation) = before;
                 before = (block.get(), node.generation);
-                known += 1;
+                begun += 1;
             }
-            self.order.admit_all(&rest[..known]);
+            self.order.admit_all(&rest[..begun]);
             // What is no block of the pool has no content, and nothing hangs on it.
-            (rest, before) = (rest.get(known + 1..).unwrap_or(&[]), (0, 0));
+            (rest, before) = (rest.get(begun + 1..).unwrap_or(&[]), (0, 0));
         }
     }
 

@@ -269,12 +269,12 @@ impl BlockPool {
     fn note_all_registered(&mut self, blocks: &[BlockId], chain: &HashChain, start: usize) {
         let behind = chain.hashes().split_at_checked(start);
         let (Some((before, hashes)), Some(&first)) = (behind, blocks.first()) else { return };
-        let mut parent = self.head_of(before.last(), self.records.at(first.get()).group);
+        let group = self.records.at(first.get()).group; // that of the whole chain
+        let mut parent = self.head_of(before.last(), group);
         let mut run = [(NULL_BLOCK, Content::default()); RUN];
         let mut depth = start as u32; // below 2^28
         for (blocks, hashes) in blocks.chunks(RUN).zip(hashes.chunks(RUN)) {
             for (place, (&block, hash)) in run.iter_mut().zip(blocks.iter().zip(hashes)) {
-                let group = self.records.at(block.get()).group;
                 *place = (block, Content { key: Name { hash, group }.key(), depth });
                 depth += 1;
             }
