@@ -250,8 +250,11 @@ impl Allocator {
             };
             record.references -= 1;
             if record.references == record.fences {
-                free += usize::from(record.references == 0);
-                fenced += usize::from(record.references > 0);
+                if record.references == 0 {
+                    free += 1;
+                } else {
+                    fenced += 1;
+                }
                 if record.is_released() {
                     idle(block, record);
                 }

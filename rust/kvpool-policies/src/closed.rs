@@ -195,17 +195,16 @@ impl<P: Policy + Clone> Closed<P> {
 
     /// `block`, if it is idle, is so no more. Returns whether it was. Its parent may be free to go.
     fn end_idle(&mut self, block: BlockId) -> bool {
-        let ended = self.end_wait(block);
-        if let Some((_, parent)) = ended
-            && !parent.is_null()
-        {
-            self.unpark(parent);
+        let Some((_, freed)) = self.end_wait(block) else { return false };
+        self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
+        if !freed.is_null() {
+            self.unpark(freed);
         }
-        ended.is_some()
+        true
     }
 
-    /// `block`, if it is idle, is so no more. Its flags until then, and its parent, if that is parked and free to go now, or the null
-    /// block.
+    /// `block`, if it is idle, is so no more: the caller counts it. Its flags until then, and its parent, if that is parked and free to
+    /// go now, or the null block.
     #[inline]
     fn end_wait(&mut self, block: BlockId) -> Option<(u8, BlockId)> {
         let node = self.nodes.get_mut(block.index()).filter(|node| node.is(Node::IDLE))?;
@@ -217,13 +216,15 @@ impl<P: Policy + Clone> Closed<P> {
     /// What was such a node is idle no more. Its parent, if that is parked and free to go now, or the null block.
     #[inline]
     fn count_waited(&mut self, was: Node) -> BlockId {
-        self.idle = self.idle.wrapping_sub(1); // found by the sums, if it is wrong
+        const WAITS: u8 = Node::IDLE | Node::PARKED;
         if was.is(Node::COUNTED)
             && let Some(parent) = noted(&mut self.nodes, was.parent, was.parent_generation)
         {
-            self.torn |= parent.children == 0; // the scrubber's to find
-            parent.children = parent.children.saturating_sub(1);
-            if parent.children == 0 && parent.is(Node::IDLE) && parent.is(Node::PARKED) {
+            match parent.children.checked_sub(1) {
+                Some(children) => parent.children = children,
+                None => self.torn = true, // the scrubber's to find
+            }
+            if parent.flags & WAITS == WAITS && parent.children == 0 {
                 return BlockId::new(was.parent);
             }
         }
@@ -246,18 +247,19 @@ impl<P: Policy + Clone> Closed<P> {
         self.registered(block, Content { key: block.get().into(), depth }, None);
     }
 
-    /// `block`, which is known and in use, is idle.
+    /// `block`, which is known and in use, is idle: the caller counts it.
     #[inline]
     fn begin_wait(&mut self, block: BlockId) {
-        let Some(node) = self.nodes.get_mut(block.index()) else { return };
-        node.flags |= Node::IDLE;
-        self.idle += 1;
-        let Node { parent, parent_generation, .. } = *node;
+        let Node { parent, parent_generation, .. } = self.node(block);
+        let mut flags = Node::IDLE;
         if parent != 0
-            && let Some(node) = noted(&mut self.nodes, parent, parent_generation)
+            && let Some(parent) = noted(&mut self.nodes, parent, parent_generation)
         {
-            node.children = node.children.saturating_add(1);
-            self.nodes[block.index()].flags |= Node::COUNTED;
+            parent.children = parent.children.saturating_add(1);
+            flags |= Node::COUNTED;
+        }
+        if let Some(node) = self.nodes.get_mut(block.index()) {
+            node.flags |= flags;
         }
     }
 
@@ -276,6 +278,7 @@ impl<P: Policy + Clone> Closed<P> {
             let was = *node;
             if was.is(Node::IDLE) && was.children == 0 {
                 ends(node);
+                self.idle -= 1; // checked above
                 let freed = self.count_waited(was);
                 if !freed.is_null() {
                     self.unpark(freed);
@@ -338,9 +341,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     }
 
     fn parent(&self, block: BlockId) -> Option<BlockId> {
-        let node = self.node(block);
-        let parent = BlockId::new(node.parent);
-        (!parent.is_null() && self.node(parent).generation == node.parent_generation).then_some(parent)
+        let node = self.nodes.get(block.index()).filter(|node| node.parent != 0)?;
+        let parent = self.nodes.get(node.parent as usize)?;
+        (parent.generation == node.parent_generation).then_some(BlockId::new(node.parent))
     }
 
     fn relink(&mut self, block: BlockId, parent: BlockId) {
@@ -374,6 +377,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
             hit += 1;
         }
+        self.idle = self.idle.wrapping_sub(hit); // found by the sums, if it is wrong
         let nodes = &self.nodes;
         let content = |block: BlockId| nodes.get(block.index()).copied().unwrap_or_default().content();
         self.order.hit_all(&blocks[..hit], content);
@@ -388,10 +392,10 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
         for at in 0..candidates.len() {
             let Candidate { block, depth } = candidates[at];
             let Some(&mut Node { flags, .. }) = self.node_mut(block) else { continue };
-            if flags & Node::IDLE != 0 {
-                continue;
-            }
             if flags != Node::KNOWN {
+                if flags & Node::IDLE != 0 {
+                    continue;
+                }
                 if flags & Node::KNOWN == 0 {
                     self.registered_unsaid(block, depth);
                 }
@@ -403,6 +407,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             }
             idle += 1;
         }
+        self.idle += idle;
         self.order.release_all(&candidates[..idle]);
     }
 

@@ -110,9 +110,14 @@ pub trait Evictor: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Where in `candidates` the first block is whose [`Self::parent`] is gone, or is none of those that are `computed`.
+    /// Where in `candidates` the first block is whose [`Self::parent`] is gone, or is none of those that are `computed`, as candidates
+    /// are.
     fn find_orphan(&self, candidates: &[Candidate], computed: &dyn Fn(BlockId) -> bool) -> Option<usize> {
-        candidates.iter().position(|one| !self.parent(one.block).is_some_and(computed))
+        candidates.iter().enumerate().position(|(at, one)| {
+            // Of a chain that is released each hangs on the next.
+            let next = candidates.get(at + 1).map(|next| next.block);
+            !self.parent(one.block).is_some_and(|parent| next == Some(parent) || computed(parent))
+        })
     }
 
     /// Learns that `parent` has the content before that of `block`, which is in use: from now on it hangs on that.

@@ -59,6 +59,7 @@ impl<P: Policy + Clone> Chained<P> {
         }
         if flags & Node::IDLE == 0 {
             self.closed.begin_wait(block);
+            self.closed.idle += 1;
         }
     }
 
@@ -70,6 +71,7 @@ impl<P: Policy + Clone> Chained<P> {
             self.closed.end_idle(child);
             self.closed.hang(child, parent);
             self.closed.begin_wait(child);
+            self.closed.idle += 1;
         }
     }
 }

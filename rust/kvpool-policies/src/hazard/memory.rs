@@ -8,6 +8,9 @@
 //! *Neighbours* behind it that went right before it have marks of 2 bits in its ghost. What is new behind a known prompt, as a question about a
 //! document, has none there, or two times of three another: without marks it would be taken for what comes back.
 //!
+//! *Together.* The line of a ghost is a cache miss. So ghosts wait until there are [`TOGETHER`] or somebody looks, and the lines of all are
+//! asked for at once; so are those of the contents of one call ([`Memory::ask_for`]).
+//!
 //! Costs: one line per eviction or admission that is remembered; 7 bytes per block of the pool. Small pools forget fastest: they have
 //! up to four times as many ghosts, 0.11 MB more at most.
 
@@ -17,6 +20,8 @@ use kvpool_core::{Content, PoolError};
 
 /// Of so many neighbours one is remembered: those at depths that it divides.
 pub(super) const EVERY: u32 = 4;
+/// Ghosts that are put down at once.
+const TOGETHER: usize = 16;
 /// Ghosts of a bucket.
 const WAYS: usize = 8;
 /// Ghosts per block of the pool: 7/8.
@@ -68,9 +73,15 @@ impl Ghost {
     }
 }
 
+/// One that is to be put down: its key, and what and when it was.
+type Waiting = (u64, u16, u32);
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     ghosts: Vec<[Ghost; WAYS]>,
+    /// To be put down, the first so many.
+    waiting: [Waiting; TOGETHER],
+    num_waiting: usize,
     /// The depth of what was evicted last, if it was none that is remembered, and the marks of it and of those behind it.
     neighbours: (u32, u16),
 }
@@ -91,7 +102,14 @@ impl Memory {
         (bucket as usize, mixed as u16)
     }
 
-    /// What is remembered of `key`, and no more.
+    /// Asks for the lines of `keys`: all of them are there when they are looked at one by one.
+    #[inline]
+    pub(super) fn ask_for(&self, keys: impl Iterator<Item = u64>) {
+        let line = |key: u64| self.ghosts.get(self.place(key).0).map_or(0, |bucket| bucket[0].mark);
+        std::hint::black_box(keys.fold(0, |read, key| read ^ line(key)));
+    }
+
+    /// What is remembered of `key`, and no more; after [`Self::settle`].
     pub(super) fn take(&mut self, key: u64) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let found =
@@ -99,17 +117,38 @@ impl Memory {
         Some(std::mem::replace(found, NO_GHOST))
     }
 
-    /// Remembers `content`, or as much of it as its neighbour's ghost has room for. Returns the ghost that made room, if one had to.
+    /// Remembers `content`, or as much of it as its neighbour's ghost has room for. Whether there are so many to be put down that
+    /// [`Self::settle`] is due.
     #[inline]
-    pub(super) fn push(&mut self, content: Content, class: u16, stamp: u32, now: u32) -> Option<Ghost> {
+    pub(super) fn push(&mut self, content: Content, class: u16, stamp: u32) -> bool {
         let (depth, marks) = self.neighbours;
         let marks = if depth == content.depth.wrapping_add(1) { marks } else { 0 };
         if !content.depth.is_multiple_of(EVERY) {
             self.neighbours = (content.depth, marks << NEIGHBOUR | small_mark(content.key));
-            return None;
+            return false;
         }
         self.neighbours = (0, 0);
-        self.replace(content.key, marks << CLASS | class, stamp, now)
+        if let Some(place) = self.waiting.get_mut(self.num_waiting) {
+            *place = (content.key, marks << CLASS | class, stamp);
+            self.num_waiting += 1;
+        }
+        self.num_waiting == TOGETHER
+    }
+
+    /// Puts down what waits for it. `lost` is told of each ghost that made room, if one had to.
+    #[inline]
+    pub(super) fn settle(&mut self, now: u32, lost: impl FnMut(Ghost)) {
+        if self.num_waiting > 0 {
+            self.settle_all(now, lost);
+        }
+    }
+
+    fn settle_all(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
+        let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
+        self.ask_for(waiting[..count].iter().map(|&(key, ..)| key));
+        for &(key, what, stamp) in &waiting[..count] {
+            self.replace(key, what, stamp, now).into_iter().for_each(&mut lost);
+        }
     }
 
     fn replace(&mut self, key: u64, what: u16, stamp: u32, now: u32) -> Option<Ghost> {
@@ -143,7 +182,7 @@ impl Memory {
     /// Forgets everything. O(ghosts).
     pub(super) fn clear(&mut self) {
         self.ghosts.fill([NO_GHOST; WAYS]);
-        self.neighbours = (0, 0);
+        (self.neighbours, self.num_waiting) = ((0, 0), 0);
     }
 
     fn buckets_for(capacity: usize) -> usize {
@@ -179,6 +218,14 @@ mod tests {
         memory
     }
 
+    /// Puts one down at once. The ghost that made room.
+    fn push(memory: &mut Memory, content: Content, class: u16, stamp: u32, now: u32) -> Option<Ghost> {
+        memory.push(content, class, stamp);
+        let mut made_room = None;
+        memory.settle(now, |lost| made_room = Some(lost));
+        made_room
+    }
+
     /// The first block of a chain.
     fn head(key: u64) -> Content {
         Content { key, depth: 0 }
@@ -190,7 +237,7 @@ mod tests {
         let other = |depth: u32| Content { key: u64::from(depth) + 101, depth };
         let mut memory = of(100);
         for depth in [14, 13, 12, 3, 1, 0] {
-            assert!(memory.push(content(depth), CLASSES as u16 - 1, 5, 5).is_none());
+            assert!(push(&mut memory, content(depth), CLASSES as u16 - 1, 5, 5).is_none());
         }
         let ghost = memory.take(content(12).key).unwrap();
         assert_eq!(ghost.class(), CLASSES as u16 - 1);
@@ -211,8 +258,8 @@ mod tests {
     #[test]
     fn what_is_taken_is_gone() {
         let mut memory = of(100);
-        assert!(memory.push(head(7), 3, 50, 60).is_none());
-        assert!(memory.push(head(7), 4, 70, 80).is_none(), "the same key again");
+        assert!(push(&mut memory, head(7), 3, 50, 60).is_none());
+        assert!(push(&mut memory, head(7), 4, 70, 80).is_none(), "the same key again");
         let ghost = memory.take(7).unwrap();
         assert_eq!((ghost.class(), ghost.stamp), (4, 70));
         assert!(memory.take(7).is_none());
@@ -221,9 +268,9 @@ mod tests {
     #[test]
     fn a_full_bucket_loses_its_oldest() {
         let mut memory = of(7); // one bucket
-        let before = (0..8).filter_map(|key| memory.push(head(key), 0, 10 + key as u32, 20)).count();
+        let before = (0..8).filter_map(|key| push(&mut memory, head(key), 0, 10 + key as u32, 20)).count();
         assert_eq!(before, 0);
-        let lost = memory.push(head(100), 0, 19, 20).unwrap();
+        let lost = push(&mut memory, head(100), 0, 19, 20).unwrap();
         assert_eq!(lost.stamp, 10);
         assert!(memory.take(0).is_none() && memory.take(1).is_some());
     }
@@ -232,7 +279,32 @@ mod tests {
     fn without_room_nothing_is_remembered() {
         let mut memory = Memory::default();
         assert!(
-            memory.push(head(1), 1, 1, 1).is_none() && memory.take(1).is_none() && memory.at(0).is_none()
+            push(&mut memory, head(1), 1, 1, 1).is_none()
+                && memory.take(1).is_none()
+                && memory.at(0).is_none()
         );
+    }
+
+    /// Together or one by one: the same ghosts, and the same make room.
+    #[test]
+    fn ghosts_that_are_put_down_together_are_those_that_are_put_down_one_by_one() {
+        let (mut one_by_one, mut together) = (of(50), of(50));
+        let (mut random, mut lost) = (1_u64, [Vec::new(), Vec::new()]);
+        for at in 0..2_000_u32 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let content = Content { key: random >> 54, depth: (random >> 32) as u32 % 6 };
+            let due = together.push(content, at as u16 % 600, at);
+            lost[0].extend(push(&mut one_by_one, content, at as u16 % 600, at, at).map(|ghost| ghost.stamp));
+            if due || random >> 20 & 15 == 0 {
+                together.settle(at, |ghost| lost[1].push(ghost.stamp));
+                let other = random >> 10 & 1023;
+                let taken = [&mut one_by_one, &mut together]
+                    .map(|memory| memory.take(other).map(|ghost| ghost.stamp));
+                assert_eq!(taken[0], taken[1]);
+            }
+        }
+        together.settle(2_000, |ghost| lost[1].push(ghost.stamp));
+        assert!(lost[0].len() > 200, "{}", lost[0].len());
+        assert_eq!(lost[0], lost[1]);
     }
 }

@@ -59,13 +59,28 @@ const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
 /// What is known of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct State {
     /// Its last release, or its last use while it is held.
     stamp: u32,
     /// At its last release; in use, what was said of the request that will release it.
     class: u16,
     history: History,
+}
+
+/// Two are compared as one number: runs of blocks are found by it.
+impl PartialEq for State {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let whole = |state: &Self| {
+            let History { uses, gap } = state.history;
+            u64::from(state.stamp)
+                | u64::from(state.class) << 32
+                | u64::from(uses) << 48
+                | u64::from(gap) << 56
+        };
+        whole(self) == whole(other)
+    }
 }
 
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
@@ -84,6 +99,11 @@ struct Alike {
 /// No block is like that.
 const NONE_ALIKE: Alike =
     Alike { before: State { class: class::NOBODYS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
+
+/// The keys of those contents of which there may be a ghost.
+fn remembered(run: &[(BlockId, Content)]) -> impl Iterator<Item = u64> {
+    run.iter().filter(|(_, content)| content.depth.is_multiple_of(EVERY)).map(|(_, content)| content.key)
+}
 
 /// By when content of the same class came back.
 #[derive(Clone, Debug)]
@@ -178,6 +198,15 @@ impl Hazard {
         }
     }
 
+    /// Puts down what was evicted.
+    #[inline]
+    fn settle(&mut self) {
+        let Self { memory, table, clock, .. } = self;
+        memory.settle(clock.now(), |lost| {
+            table.lose(lost.class(), age::bin(clock.age(lost.stamp)), EVERY);
+        });
+    }
+
     /// Of a content that comes in: what is remembered of it, or of its neighbour in the chain.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
@@ -194,6 +223,7 @@ impl Hazard {
 
     /// Counts who is waiting, by a sample, and works out what everybody is worth.
     fn learn(&mut self) {
+        self.settle();
         self.table.nobody_waits();
         let turn = (self.released / LEARN) as usize;
         let step = (self.states.len() / SAMPLE).max(1);
@@ -314,6 +344,7 @@ impl Policy for Hazard {
     }
 
     fn set_time(&mut self, now: f64) {
+        self.settle(); // at the time that they went
         if self.clock.tell(now) {
             self.restart();
         }
@@ -325,6 +356,8 @@ impl Policy for Hazard {
 
     fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         self.gone = NOBODY;
+        self.settle();
+        self.memory.ask_for(remembered(run));
         let capacity = self.capacity();
         for &(block, content) in run {
             self.unlist(block);
@@ -462,8 +495,8 @@ impl Policy for Hazard {
         let State { class, stamp, .. } = std::mem::replace(state, State { stamp: now, ..UNKNOWN });
         let class = class::learned(class);
         self.gone = (block, class, self.clock.age(stamp));
-        if let Some(lost) = self.memory.push(content, class, stamp, now) {
-            self.table.lose(lost.class(), age::bin(self.clock.age(lost.stamp)), EVERY);
+        if self.memory.push(content, class, stamp) {
+            self.settle();
         }
     }
 

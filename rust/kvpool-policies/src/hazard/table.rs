@@ -43,24 +43,33 @@ pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
 
 type Bins<T> = [T; BINS];
 
+/// What was counted of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Class {
+struct Counts {
     events: Bins<u32>,
     lost: Bins<u32>,
     waiting: Bins<u32>,
-    worth: Bins<u32>,
+}
+
+const NONE: Counts = Counts { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS] };
+
+/// What blocks are worth, by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Worths {
+    worths: Bins<u32>,
     /// Bit by bin: a younger block may be worth less by a [`NEWER`]th.
     rises: u32,
 }
 
-const UNSEEN: Class =
-    Class { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS], worth: [0; BINS], rises: 0 };
-
-impl Class {
+impl Counts {
     /// Nothing was counted, or it is forgotten.
-    fn is_unseen(&self) -> bool {
+    fn is_none(&self) -> bool {
         let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
         counts.fold(0, |all, count| all | count) == 0
+    }
+
+    fn counted(&self) -> Counted {
+        Counted { events: self.events.map(u64::from), exposed: self.exposure() }
     }
 
     /// Blocks that lived into each bin.
@@ -78,58 +87,92 @@ impl Class {
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    classes: Vec<Class>,
+    /// By class.
+    counts: Vec<Counts>,
+    /// Bit by class: something may have been counted.
+    seen: [u64; CLASSES.div_ceil(64)],
+    /// By family, and behind these by class: of a class that is not seen what its family's are.
+    worths: Vec<Worths>,
+    /// By class: where in `worths` its are.
+    places: [u16; CLASSES],
 }
 
 impl Table {
     /// That has learned nothing, with all its memory taken.
     pub(super) fn new() -> Result<Self, PoolError> {
-        let mut classes = Vec::new();
-        try_reserve(&mut classes, CLASSES)?;
-        classes.resize(CLASSES, UNSEEN);
-        let mut table = Self { classes };
+        let (mut counts, mut worths) = (Vec::new(), Vec::new());
+        try_reserve(&mut counts, CLASSES)?;
+        try_reserve(&mut worths, FAMILIES + CLASSES)?;
+        counts.resize(CLASSES, NONE);
+        worths.resize(FAMILIES + CLASSES, Worths { worths: [0; BINS], rises: 0 });
+        let places = std::array::from_fn(|class| family(class) as u16);
+        let mut table = Self { counts, seen: [0; _], worths, places };
         table.learn();
         Ok(table)
+    }
+
+    #[inline]
+    fn see(&mut self, class: u16) -> &mut Counts {
+        let class = usize::from(class);
+        self.seen[class / 64] |= 1 << (class % 64);
+        &mut self.counts[class]
+    }
+
+    /// Classes of which something may have been counted.
+    fn seen(&self) -> impl Iterator<Item = usize> + use<> {
+        self.seen.into_iter().enumerate().flat_map(|(at, mut bits)| {
+            std::iter::from_fn(move || {
+                let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+                bits &= bits - 1;
+                Some(at * 64 + bit)
+            })
+        })
     }
 
     /// So many blocks of a class came back at an age in that bin.
     #[inline]
     pub(super) fn event(&mut self, class: u16, bin: usize, blocks: u32) {
-        let count = &mut self.classes[usize::from(class)].events[bin];
+        let count = &mut self.see(class).events[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
     /// So many were lost from sight.
     pub(super) fn lose(&mut self, class: u16, bin: usize, blocks: u32) {
-        let count = &mut self.classes[usize::from(class)].lost[bin];
+        let count = &mut self.see(class).lost[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
     /// Nobody is waiting, until [`Self::wait`] says so.
     pub(super) fn nobody_waits(&mut self) {
-        self.classes.iter_mut().for_each(|class| class.waiting = [0; BINS]);
+        self.seen().for_each(|class| self.counts[class].waiting = [0; BINS]);
     }
 
     /// So many are of that age now.
     pub(super) fn wait(&mut self, class: u16, bin: usize, blocks: u32) {
-        let count = &mut self.classes[usize::from(class)].waiting[bin];
+        let count = &mut self.see(class).waiting[bin];
         *count = count.saturating_add(ONE.saturating_mul(blocks));
     }
 
     /// Half of what was counted is forgotten.
     pub(super) fn decay(&mut self) {
-        for class in &mut self.classes {
-            class.events.iter_mut().chain(&mut class.lost).for_each(|count| *count /= 2);
+        for class in self.seen() {
+            let Counts { events, lost, .. } = &mut self.counts[class];
+            events.iter_mut().chain(lost).for_each(|count| *count /= 2);
         }
     }
 
-    /// What a block of a class is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two bins in proportion, so that worths of two classes cross where they should
-    /// and not at the edge of a bin. No less than half of what it was: behind a bin in which all come back worths fall to nothing, but not
-    /// in it.
+    #[inline]
+    fn worths(&self, class: u16) -> &Worths {
+        &self.worths[usize::from(self.places[usize::from(class)])]
+    }
+
+    /// What a block of a class is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two bins in proportion,
+    /// so that worths of two classes cross where they should and not at the edge of a bin. No less than half of what it was: behind a
+    /// bin in which all come back worths fall to nothing, but not in it.
     #[inline]
     pub(super) fn worth_at(&self, class: u16, age: u32) -> u32 {
         let bin = bin(age);
-        let worths = &self.classes[usize::from(class)].worth;
+        let worths = &self.worths(class).worths;
         let (from, to) = (worths[bin], worths[(bin + 1).min(BINS - 1)]);
         let more = i64::from(to.max(from / 2)) - i64::from(from);
         // Below 2^52, but for the last bin, where it is 0.
@@ -140,46 +183,46 @@ impl Table {
     #[inline]
     pub(super) fn may_rise(&self, class: u16, age: u32) -> bool {
         // Between two bins a worth is at most the larger one.
-        self.classes[usize::from(class)].rises >> bin(age) & 3 != 0
+        self.worths(class).rises >> bin(age) & 3 != 0
     }
 
     /// Works out all worths from what was counted.
     pub(super) fn learn(&mut self) {
         let (mut all, mut families) = (START, [Counted::default(); FAMILIES]);
-        for (class, counts) in self.classes.iter().enumerate().filter(|(_, class)| !class.is_unseen()) {
-            let counted = Counted { events: counts.events.map(u64::from), exposed: counts.exposure() };
+        for class in self.seen() {
+            let counted = self.counts[class].counted();
             all.add(&counted);
             families[family(class)].add(&counted);
         }
         let all = all.hazards(&NOTHING, 0);
-        let unseen = worths(&all);
-        let of_families = families.map(|counted| {
-            let (hazards, worths) = if counted.is_nothing() {
-                (all, unseen)
-            } else {
-                let hazards = counted.hazards(&all, PRIOR);
-                (hazards, worths(&hazards))
-            };
-            (hazards, worths, rises(&worths))
-        });
-        for (number, class) in self.classes.iter_mut().enumerate() {
-            let (hazards, worth, rise) = &of_families[family(number)];
-            (class.worth, class.rises) = (*worth, *rise);
-            if class.is_unseen() {
-                continue;
+        let unseen = Worths::of(&all);
+        let mut of_families = [all; FAMILIES];
+        for ((counted, hazards), worths) in families.iter().zip(&mut of_families).zip(&mut self.worths) {
+            *worths = unseen;
+            if !counted.is_nothing() {
+                *hazards = counted.hazards(&all, PRIOR);
+                *worths = Worths::of(hazards);
             }
-            let counted = Counted { events: class.events.map(u64::from), exposed: class.exposure() };
+        }
+        for class in self.seen() {
+            let (family, counts) = (family(class), &self.counts[class]);
+            let counted = counts.counted();
             // Where nobody said anything else, the class is its family.
-            if counted != families[family(number)] {
-                class.worth = worths(&counted.hazards(hazards, PRIOR));
-                class.rises = rises(&class.worth);
+            let is_family = counts.is_none() || counted == families[family];
+            self.places[class] = if is_family { family } else { FAMILIES + class } as u16;
+            if counts.is_none() {
+                self.seen[class / 64] &= !(1 << (class % 64));
+            } else if !is_family {
+                self.worths[FAMILIES + class] = Worths::of(&counted.hazards(&of_families[family], PRIOR));
             }
         }
     }
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        self.classes.fill(UNSEEN);
+        for class in self.seen() {
+            self.counts[class] = NONE;
+        }
         self.learn();
     }
 }
@@ -221,44 +264,41 @@ const fn hazard(events: u64, exposure: u64) -> u64 {
     if hazard < 1 << HAZARD { hazard } else { 1 << HAZARD }
 }
 
-/// What a block is worth in each bin, if these are the hazards.
-fn worths(hazards: &Bins<u64>) -> Bins<u32> {
-    let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
-    let mut lives = 1_u64 << CERTAIN;
-    for bin in 0..BINS {
-        comes[bin] = (lives * hazards[bin]) >> HAZARD;
-        held[bin] = (((lives - comes[bin] / 2) * u64::from(width(bin))) >> SHORTER).max(1);
-        lives -= comes[bin];
-    }
-    // From the last bin on: those behind that bring more in less time are worth waiting for, and the horizon lies behind them.
-    let (mut stretches, mut count) = ([(0, 1); BINS], 0);
-    let mut worths = [0; BINS];
-    for bin in (0..BINS).rev() {
-        let (mut hits, mut time) = (comes[bin], held[bin]);
-        while count > 0 {
-            let (more, longer) = stretches[count - 1];
-            // More per tick: below 2^30 and 2^34.
-            if more * time <= hits * longer {
-                break;
-            }
-            (hits, time, count) = (hits + more, time + longer, count - 1);
+impl Worths {
+    /// What a block is worth in each bin, if these are the hazards.
+    fn of(hazards: &Bins<u64>) -> Self {
+        let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
+        let mut lives = 1_u64 << CERTAIN;
+        for bin in 0..BINS {
+            comes[bin] = (lives * hazards[bin]) >> HAZARD;
+            held[bin] = (((lives - comes[bin] / 2) * u64::from(width(bin))) >> SHORTER).max(1);
+            lives -= comes[bin];
         }
-        stretches[count] = (hits, time);
-        count += 1;
-        worths[bin] = u32::try_from((hits << (32 - SHORTER)) / time).unwrap_or(u32::MAX);
+        // From the last bin on: those behind that bring more in less time are worth waiting for, and the horizon lies behind them.
+        let (mut stretches, mut count) = ([(0, 1); BINS], 0);
+        let mut worths = [0; BINS];
+        for bin in (0..BINS).rev() {
+            let (mut hits, mut time) = (comes[bin], held[bin]);
+            while count > 0 {
+                let (more, longer) = stretches[count - 1];
+                // More per tick: below 2^30 and 2^34.
+                if more * time <= hits * longer {
+                    break;
+                }
+                (hits, time, count) = (hits + more, time + longer, count - 1);
+            }
+            stretches[count] = (hits, time);
+            count += 1;
+            worths[bin] = u32::try_from((hits << (32 - SHORTER)) / time).unwrap_or(u32::MAX);
+        }
+        let mut least = u32::MAX;
+        let rises = worths.iter().enumerate().fold(0, |rises, (bin, &worth)| {
+            let one = u32::from(newer(least) < worth);
+            least = least.min(worth);
+            rises | one << bin
+        });
+        Self { worths, rises }
     }
-    worths
-}
-
-/// Bit by bin: one before is worth less by a [`NEWER`]th.
-fn rises(worths: &Bins<u32>) -> u32 {
-    let mut least = u32::MAX;
-    let rising = worths.iter().map(|&worth| {
-        let rises = newer(least) < worth;
-        least = least.min(worth);
-        rises
-    });
-    rising.enumerate().fold(0, |rises, (bin, one)| rises | u32::from(one) << bin)
 }
 
 /// What the newest block of a class counts as worth, if it is worth so much.
@@ -272,14 +312,14 @@ mod tests {
     use super::*;
 
     fn worth(table: &Table, class: usize, bin: usize) -> u32 {
-        table.classes[class].worth[bin]
+        table.worths(class as u16).worths[bin]
     }
 
     #[test]
     fn before_anything_is_learned_it_is_lru() {
         let table = Table::new().unwrap();
-        let first = table.classes[0].worth;
-        assert!(table.classes.iter().all(|class| class.worth == first));
+        let first = table.worths(0).worths;
+        assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
         // But for rounding.
         assert!(first.windows(2).all(|two| two[0] + two[0] / 64 >= two[1]), "{first:?}");
     }
@@ -347,6 +387,11 @@ mod tests {
         (0..40).for_each(|_| table.decay());
         table.nobody_waits();
         table.learn();
-        assert_eq!(table.classes, Table::new().unwrap().classes, "all is forgotten in the end");
+        let new = Table::new().unwrap();
+        assert!(
+            (0..CLASSES as u16).all(|class| table.worths(class) == new.worths(class)),
+            "all is forgotten"
+        );
+        assert_eq!((table.counts, table.seen), (new.counts, new.seen));
     }
 }
