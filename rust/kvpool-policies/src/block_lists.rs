@@ -5,48 +5,89 @@
 //! Invariants: those of `list`, for each; a block is on one list or on none, and its neighbours are on the same. A link that its
 //! neighbour does not mirror *tears* the lists: they accept and give nothing from then on.
 //!
-//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. With numbers of lists of 16 bits instead of
-//! 8 ([`ListNumber`]) 10 bytes.
+//! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. A policy that keeps more by block may have its
+//! own array of it, links included ([`Members`]): one line per block then, where two arrays are two.
 
 use std::fmt;
 
 use kvpool_core::parts::{END, Link, Links, List, ensure, try_reserve};
 use kvpool_core::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
-/// How the number of a list is kept with each block: in a byte, or in two where a policy has more lists than that.
-pub trait ListNumber: Copy + Eq + fmt::Debug + Send + Sync + 'static {
-    /// No list.
-    const LOOSE: Self;
-    /// The most lists that can share links.
+/// An array of what is kept by block: its links, the list that it is on, and whatever else somebody wants to know.
+pub trait Members: Links + Default {
+    /// The most lists that can share it.
     const MOST: usize;
 
-    /// The number as an index.
-    fn index(self) -> usize;
+    /// The list that a block is on. `None` of one whose links are loose, and of what is no block.
+    fn list_of(&self, id: u32) -> Option<usize>;
 
-    /// An index below [`Self::MOST`] as a number.
-    fn of(index: usize) -> Self;
+    /// Notes the list that a block is on, a number below [`Self::MOST`], or that it is on none.
+    fn note(&mut self, id: u32, list: Option<usize>);
+
+    /// Takes every block off its list. O(blocks).
+    fn clear(&mut self);
+
+    /// Makes room for blocks up to `num_blocks - 1`, which are on no list.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 }
 
-macro_rules! list_numbers {
-    ($($number:ty)*) => { $(
-        impl ListNumber for $number {
-            const LOOSE: Self = Self::MAX;
-            const MOST: usize = Self::MAX as usize;
+/// Links and nothing else: the number of a list is a byte.
+#[derive(Clone, Debug, Default)]
+pub struct Bare {
+    links: Vec<Link>,
+    /// By block: the list it is on.
+    on: Vec<u8>,
+}
 
-            #[inline]
-            fn index(self) -> usize {
-                self.into()
-            }
+const LOOSE: u8 = u8::MAX;
 
-            #[inline]
-            fn of(index: usize) -> Self {
-                index as Self
-            }
+impl Links for Bare {
+    #[inline]
+    fn link(&self, id: u32) -> Option<&Link> {
+        self.links.link(id)
+    }
+
+    #[inline]
+    fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
+        self.links.link_mut(id)
+    }
+
+    fn num_links(&self) -> usize {
+        self.links.len()
+    }
+}
+
+impl Members for Bare {
+    const MOST: usize = LOOSE as usize;
+
+    #[inline]
+    fn list_of(&self, id: u32) -> Option<usize> {
+        self.on.get(id as usize).filter(|&&list| list != LOOSE).map(|&list| list.into())
+    }
+
+    #[inline]
+    fn note(&mut self, id: u32, list: Option<usize>) {
+        if let Some(on) = self.on.get_mut(id as usize) {
+            *on = list.map_or(LOOSE, |list| list as u8);
         }
-    )* };
-}
+    }
 
-list_numbers!(u8 u16);
+    fn clear(&mut self) {
+        self.links.fill(Link::LOOSE);
+        self.on.fill(LOOSE);
+    }
+
+    fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
+        try_reserve(&mut self.links, num_blocks)?;
+        try_reserve(&mut self.on, num_blocks)?;
+        self.links.resize(num_blocks, Link::LOOSE);
+        self.on.resize(num_blocks, LOOSE);
+        Ok(())
+    }
+}
 
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
@@ -63,50 +104,27 @@ list_numbers!(u8 u16);
 /// # Ok::<(), kvpool_core::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct BlockLists<N = u8> {
+pub struct BlockLists<M = Bare> {
     lists: Vec<List>,
-    links: Vec<Link>,
-    /// By block: the list it is on.
-    on: Vec<N>,
+    /// What is kept by block. Its links are the lists'.
+    pub(crate) members: M,
     /// Blocks on any list.
     linked: u32,
     /// Links were found that do not mirror each other, or lead from one list to another.
     torn: bool,
 }
 
-/// What is kept by block.
-struct Shared<'a, N> {
-    links: &'a mut [Link],
-    on: &'a mut [N],
-}
-
-impl<N> Links for Shared<'_, N> {
-    #[inline]
-    fn link(&self, id: u32) -> Option<&Link> {
-        self.links.link(id)
-    }
-
-    #[inline]
-    fn link_mut(&mut self, id: u32) -> Option<&mut Link> {
-        self.links.link_mut(id)
-    }
-
-    fn num_links(&self) -> usize {
-        self.links.len()
-    }
-}
-
-impl<N: ListNumber> BlockLists<N> {
+impl<M: Members + fmt::Debug> BlockLists<M> {
     /// `num_lists` empty lists for blocks `1..num_blocks`, with all their memory taken.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] for more lists than there are numbers, or if there is no memory.
     pub fn new(num_lists: usize, num_blocks: usize) -> Result<Self, PoolError> {
-        if num_lists > N::MOST {
-            return Err(PoolError::config("num_lists", num_lists, format!("at most {}", N::MOST)));
+        if num_lists > M::MOST {
+            return Err(PoolError::config("num_lists", num_lists, format!("at most {}", M::MOST)));
         }
         let lists = vec![List::default(); num_lists];
-        let mut lists = Self { lists, links: Vec::new(), on: Vec::new(), linked: 0, torn: false };
+        let mut lists = Self { lists, members: M::default(), linked: 0, torn: false };
         lists.grow(num_blocks)?;
         Ok(lists)
     }
@@ -133,7 +151,7 @@ impl<N: ListNumber> BlockLists<N> {
     #[must_use]
     #[inline]
     pub fn list_of(&self, block: BlockId) -> Option<usize> {
-        self.on.get(block.index()).filter(|&&list| list != N::LOOSE).map(|&list| list.index())
+        self.members.list_of(block.get())
     }
 
     /// The block at the front of `list`.
@@ -151,7 +169,7 @@ impl<N: ListNumber> BlockLists<N> {
     }
 
     fn is_on(&self, list: usize, block: u32) -> bool {
-        self.on.get(block as usize).is_some_and(|&on| on.index() == list)
+        self.members.list_of(block) == Some(list)
     }
 
     /// Whether what is beside a block of `list` is on it, too, or is its end.
@@ -174,16 +192,17 @@ impl<N: ListNumber> BlockLists<N> {
     /// Puts `block` before the front of `list`, or after its back; false as [`Self::push_back`].
     #[inline]
     pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
-        let loose = !block.is_null() && self.on.get(block.index()) == Some(&N::LOOSE);
+        let loose = !block.is_null() && self.list_of(block).is_none();
+        let loose = loose && block.index() < self.members.num_links();
         let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
         let end = if in_front { ends.front() } else { ends.back() };
         let sound = end.is_none_or(|end| self.is_on(list, end.get()));
-        let (ends, links) = (&mut self.lists[list], &mut self.links[..]);
+        let (ends, links) = (&mut self.lists[list], &mut self.members);
         self.torn =
             !(sound && if in_front { ends.push_front(links, block) } else { ends.push_back(links, block) });
         if !self.torn {
             self.linked += 1;
-            self.on[block.index()] = N::of(list); // below the most
+            self.members.note(block.get(), Some(list)); // below the most
         }
         !self.torn
     }
@@ -199,56 +218,51 @@ impl<N: ListNumber> BlockLists<N> {
         if self.torn {
             return None;
         }
-        let &Link { prev, next } = self.links.link(block.get())?;
+        let &Link { prev, next } = self.members.link(block.get())?;
         let sound = self.is_beside(list, prev) && self.is_beside(list, next);
         let removed = self.lists.get_mut(list).filter(|_| sound);
-        self.torn = !removed.is_some_and(|ends| ends.remove(&mut self.links[..], block));
+        self.torn = !removed.is_some_and(|ends| ends.remove(&mut self.members, block));
         if self.torn {
             return None;
         }
         self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
-        self.on[block.index()] = N::LOOSE;
+        self.members.note(block.get(), None);
         Some(list)
     }
 
-    /// Puts a run of blocks after the back of `list`, `ids(0)` first, up to the first that is on a list already, or is no block. Returns
-    /// how many; none if there is no such list.
+    /// Puts a run of blocks after the back of `list`, `ids(0)` first, up to the first that `put` does not put: it notes the link of a
+    /// block that is on no list, and that it is on this one. Returns how many; none if there is no such list.
     #[inline]
-    pub fn push_back_run(&mut self, list: usize, len: usize, ids: impl Fn(usize) -> BlockId) -> usize {
+    pub fn push_back_run(
+        &mut self,
+        list: usize,
+        len: usize,
+        ids: impl Fn(usize) -> BlockId,
+        put: impl Fn(&mut M, u32, Link) -> bool,
+    ) -> usize {
         let sound = self.lists.get(list).and_then(List::back).is_none_or(|back| self.is_on(list, back.get()));
         self.torn |= !sound;
         let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
-        let mut shared = Shared { links: &mut self.links, on: &mut self.on };
-        let put = |shared: &mut Shared<'_, N>, id: u32, link: Link| {
-            let Some(place) = shared.links.link_mut(id).filter(|place| !place.is_linked()) else {
-                return false;
-            };
-            *place = link;
-            shared.on[id as usize] = N::of(list);
-            true
-        };
-        let done = ends.push_back_run(&mut shared, len, |at| ids(at).get(), put);
+        let done = ends.push_back_run(&mut self.members, len, |at| ids(at).get(), put);
         self.torn = ends.is_torn();
         self.linked += done as u32;
         done
     }
 
-    /// Takes blocks off the list that the first of them is on, up to the first that is not on it. The list, and how many, if it is on
-    /// any. Blocks that are neighbours, each before the one that was taken last, cost least.
+    /// Takes blocks off `list`, up to the first that `take` does not take: it makes the links loose, which it gives, of a block that is
+    /// on this list, and notes that. Returns how many. Blocks that are neighbours, each before the one that was taken last, cost least.
     #[inline]
-    pub fn remove_run(&mut self, blocks: &[BlockId]) -> Option<(usize, usize)> {
-        let list = self.list_of(*blocks.first()?)?;
-        let ends = self.lists.get_mut(list).filter(|_| !self.torn)?;
-        let mut shared = Shared { links: &mut self.links, on: &mut self.on };
-        let taken = ends.remove_run(&mut shared, blocks, |shared, block| {
-            let on = shared.on.get_mut(block.index()).filter(|on| on.index() == list)?;
-            *on = N::LOOSE;
-            let link = shared.links.link_mut(block.get())?;
-            Some(std::mem::replace(link, Link::LOOSE))
-        });
+    pub fn remove_run(
+        &mut self,
+        list: usize,
+        blocks: &[BlockId],
+        take: impl Fn(&mut M, BlockId) -> Option<Link>,
+    ) -> usize {
+        let Some(ends) = self.lists.get_mut(list).filter(|_| !self.torn) else { return 0 };
+        let taken = ends.remove_run(&mut self.members, blocks, take);
         self.torn = ends.is_torn();
         self.linked = self.linked.wrapping_sub(taken as u32); // a count that is wrong is found by the sums, not here
-        (!self.torn).then_some((list, taken))
+        taken
     }
 
     /// Takes the front block of `list`.
@@ -259,13 +273,28 @@ impl<N: ListNumber> BlockLists<N> {
     /// Takes the front block of `list`, or its back.
     #[inline]
     pub fn pop(&mut self, list: usize, front: bool) -> Option<BlockId> {
+        self.pop_if(list, front, |_, _| true)
+    }
+
+    /// Takes the front block of `list`, or its back, if it `goes`.
+    #[inline]
+    pub fn pop_if(
+        &mut self,
+        list: usize,
+        front: bool,
+        goes: impl Fn(&M, BlockId) -> bool,
+    ) -> Option<BlockId> {
         let ends = self.lists.get_mut(list).filter(|_| !self.torn)?;
         let block = if front { ends.front() } else { ends.back() }?;
-        let on = self.on.get_mut(block.index()).filter(|on| on.index() == list);
-        self.torn = ends.pop(&mut self.links[..], front).is_none() || on.map(|on| *on = N::LOOSE).is_none();
+        let is_on = self.members.list_of(block.get()) == Some(list);
+        if is_on && !goes(&self.members, block) {
+            return None;
+        }
+        self.torn = !is_on || ends.pop(&mut self.members, front).is_none();
         if self.torn {
             return None;
         }
+        self.members.note(block.get(), None);
         self.linked = self.linked.wrapping_sub(1); // a count that is wrong is found by the sums, not here
         Some(block)
     }
@@ -273,14 +302,13 @@ impl<N: ListNumber> BlockLists<N> {
     /// Takes every block off every list. O(blocks).
     pub fn clear(&mut self) {
         self.lists.fill(List::default());
-        self.links.fill(Link::LOOSE);
-        self.on.fill(N::LOOSE);
+        self.members.clear();
         self.linked = 0;
     }
 
     /// The blocks of `list` from front to back.
     pub fn iter(&self, list: usize) -> impl Iterator<Item = BlockId> + '_ {
-        self.lists.get(list).into_iter().flat_map(|ends| ends.iter(&self.links[..]))
+        self.lists.get(list).into_iter().flat_map(|ends| ends.iter(&self.members))
     }
 
     /// Makes room for blocks up to `num_blocks - 1`; they are on no list.
@@ -288,12 +316,8 @@ impl<N: ListNumber> BlockLists<N> {
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory; then nothing has changed.
     pub fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        let num_blocks = num_blocks.clamp(self.links.len(), MAX_BLOCKS.max(self.links.len()));
-        try_reserve(&mut self.links, num_blocks)?;
-        try_reserve(&mut self.on, num_blocks)?;
-        self.links.resize(num_blocks, Link::LOOSE);
-        self.on.resize(num_blocks, N::LOOSE);
-        Ok(())
+        let before = self.members.num_links();
+        self.members.grow(num_blocks.clamp(before, MAX_BLOCKS.max(before)))
     }
 
     /// Whether the links of `block` and of its neighbours agree; of block 0: the ends of all lists, and their counts, O(lists).
@@ -304,22 +328,21 @@ impl<N: ListNumber> BlockLists<N> {
         const NAME: &str = "L2 (a block is on one of several lists, beside others of it)";
         ensure(!self.torn, NAME, || "a change met links that do not".into())?;
         if block.is_null() {
-            self.lists.iter().try_for_each(|list| list.check_block(&self.links[..], block))?;
+            self.lists.iter().try_for_each(|list| list.check_block(&self.members, block))?;
             let sum = self.lists.iter().fold(0, |sum, list| list.len().wrapping_add(sum));
             return ensure(sum == self.num_linked(), NAME, || {
                 format!("{sum} blocks by list, {} in all", self.linked)
             });
         }
-        let (Some(&on), Some(link)) = (self.on.get(block.index()), self.links.link(block.get())) else {
-            return Ok(());
-        };
-        let list = self.lists.get(on.index());
-        let sound = match list {
-            None => on == N::LOOSE && !link.is_linked(),
-            Some(_) => [link.prev, link.next].iter().all(|&beside| self.is_beside(on.index(), beside)),
+        let Some(link) = self.members.link(block.get()) else { return Ok(()) };
+        let on = self.list_of(block);
+        let list = on.and_then(|on| self.lists.get(on));
+        let sound = match on.filter(|_| list.is_some()) {
+            None => on.is_none() && !link.is_linked(),
+            Some(on) => [link.prev, link.next].iter().all(|&beside| self.is_beside(on, beside)),
         };
         ensure(sound, NAME, || format!("{block:?} on list {on:?}: {link:?}"))?;
-        list.map_or(Ok(()), |list| list.check_block(&self.links[..], block))
+        list.map_or(Ok(()), |list| list.check_block(&self.members, block))
     }
 
     /// Recounts every list from its links.
@@ -331,11 +354,12 @@ impl<N: ListNumber> BlockLists<N> {
         ensure(!self.torn, NAME, || "a change met links that do not mirror each other".into())?;
         let mut linked = 0;
         for (list, ends) in self.lists.iter().enumerate() {
-            linked += ends.check_invariants(&self.links[..])?;
+            linked += ends.check_invariants(&self.members)?;
             let stray = self.iter(list).find(|&block| self.list_of(block) != Some(list));
             ensure(stray.is_none(), NAME, || format!("list {list} has {stray:?}"))?;
         }
-        let marked = self.on.iter().filter(|&&list| list != N::LOOSE).count();
+        let ids = 0..self.members.num_links() as u32;
+        let marked = ids.filter(|&id| self.members.list_of(id).is_some()).count();
         ensure(marked == linked && linked == self.num_linked(), NAME, || {
             format!("{marked} blocks say that they are on a list, {linked} are, {} counted", self.linked)
         })
@@ -349,7 +373,7 @@ impl BlockLists {
 }
 
 #[cfg(feature = "fault-injection")]
-impl<N: ListNumber> BlockLists<N> {
+impl<M: Members + fmt::Debug> BlockLists<M> {
     /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link forward, 2 the list that it is
     /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already. Links of a block on no
     /// list are not followed, and block 0 has many.
@@ -361,10 +385,12 @@ impl<N: ListNumber> BlockLists<N> {
         };
         if let Some(list) = list.and_then(|list| self.lists.get_mut(list)) {
             let (block, what) = if what == 3 { (BlockId::new(END), 2) } else { (block, what) };
-            return list.corrupt(&mut self.links[..], block, what, to);
+            return list.corrupt(&mut self.members, block, what, to);
         }
-        let to = N::of(to as usize % (N::MOST + 1));
-        let slot = self.on.get_mut(block.index()).filter(|_| what == 2 && !block.is_null());
-        slot.is_some_and(|slot| std::mem::replace(slot, to) != to)
+        let before = self.members.list_of(block.get());
+        if what == 2 && !block.is_null() {
+            self.members.note(block.get(), Some(to as usize % (M::MOST + 1)).filter(|&to| to < M::MOST));
+        }
+        self.members.list_of(block.get()) != before
     }
 }

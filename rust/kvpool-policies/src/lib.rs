@@ -138,7 +138,7 @@ pub const HAZARD: EvictionPolicy = EvictionPolicy::new(
 /// What the sister crates are made of, and engines need not: it may change in any release.
 #[doc(hidden)]
 pub mod parts {
-    pub use crate::block_lists::{BlockLists, ListNumber};
+    pub use crate::block_lists::{Bare, BlockLists, Members};
     pub use crate::ghosts::Ghosts;
     pub use crate::slots::Slots;
     pub use kvpool_core::EvictionPolicy;

@@ -32,7 +32,7 @@ const POLICIES: [(usize, usize, Make); 12] = [
     (40, 0, |blocks| boxed(Gdsf::new(blocks))),
     (111, 0, |blocks| boxed(Adaptive::new(blocks))),
     // Small pools have more ghosts, by so many at most.
-    (25, 340_000 + 14_336 * 8, |blocks| boxed(Hazard::new(blocks))),
+    (23, 340_000 + 14_336 * 8, |blocks| boxed(Hazard::new(blocks))),
 ];
 
 #[test]

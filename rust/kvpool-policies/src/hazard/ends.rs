@@ -9,8 +9,8 @@
 //!
 //! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1).
 
-use super::State;
 use super::clock::Clock;
+use super::states::States;
 use super::table::{Table, newer};
 use super::tails::Run;
 use crate::block_lists::BlockLists;
@@ -18,8 +18,7 @@ use kvpool_core::BlockId;
 
 #[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
-    pub(super) lists: &'a BlockLists<u16>,
-    pub(super) states: &'a [State],
+    pub(super) lists: &'a BlockLists<States>,
     pub(super) clock: Clock,
     pub(super) table: &'a Table,
 }
@@ -28,7 +27,7 @@ impl Ends<'_> {
     /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
     #[inline]
     pub(super) fn least(self, class: u16) -> Option<(u64, Run)> {
-        let stamp = |block: BlockId| Some(self.states.get(block.index())?.stamp);
+        let stamp = |block: BlockId| Some(self.lists.members.get(block)?.stamp);
         let rank = |worth: u32, age: u32| u64::from(worth) << 32 | u64::from(u32::MAX - age);
         let run = Run { class, stamp: stamp(self.lists.front(class.into())?)?, oldest: true };
         let old = self.clock.age(run.stamp);
@@ -46,35 +45,35 @@ impl Ends<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{UNKNOWN, age};
+    use super::super::age;
     use super::*;
 
     #[test]
     fn what_comes_back_late_goes_newest_first_and_what_falls_off_oldest_first() {
         let (old, new) = (BlockId::new(1), BlockId::new(2));
-        let mut lists = BlockLists::new(4, 3).unwrap();
-        let mut states = vec![UNKNOWN; 3];
+        let mut lists = BlockLists::<States>::new(4, 3).unwrap();
         let mut clock = Clock::default();
         clock.tell(0.0);
         clock.tell(20.0);
-        states[new.index()].stamp = clock.now();
         let mut table = Table::new().unwrap();
         table.event(1, age::bin(30 * age::SECOND), 1000); // class 1 comes back after half a minute,
         table.event(2, age::bin(age::SECOND), 1000); // class 2 after a second
         table.learn();
         for (class, least) in [(1, new), (2, old), (3, old)] {
             lists.clear();
+            lists.members.get_mut(new).unwrap().stamp = clock.now();
             lists.push_back(class, old);
             lists.push_back(class, new);
-            let ends = Ends { lists: &lists, states: &states, clock, table: &table };
+            let ends = Ends { lists: &lists, clock, table: &table };
             assert_eq!(ends.least(class as u16).map(|(_, run)| run.oldest), Some(least == old), "{class}");
             assert_eq!(ends.least(0), None);
         }
         // What was put aside and came back is first, and younger than the last.
         lists.clear();
+        lists.members.get_mut(new).unwrap().stamp = clock.now();
         lists.push_back(2, old);
         lists.push_front(2, new);
-        let ends = Ends { lists: &lists, states: &states, clock, table: &table };
+        let ends = Ends { lists: &lists, clock, table: &table };
         assert!(ends.least(2).is_some_and(|(_, run)| !run.oldest));
     }
 }

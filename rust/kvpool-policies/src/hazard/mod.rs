@@ -23,7 +23,7 @@
 //!
 //! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
 //! first victim of a moment; worths are learned anew every 8,192 releases, or every quarter of a capacity, which is O(classes seen).
-//! 25 bytes per block, 16 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
+//! 23 bytes per block, 14 more than LRU; and 0.35 MB whatever the size: small pools pay that, too, and up to 0.11 MB for a memory that
 //! reaches farther.
 //!
 //! When not to use it: where evictions must cost as little as LRU's; where the cache holds a large part of the working set, and LRU
@@ -34,6 +34,7 @@ mod class;
 mod clock;
 mod ends;
 mod memory;
+mod states;
 mod table;
 mod tails;
 
@@ -41,11 +42,12 @@ use crate::block_lists::BlockLists;
 use class::{CLASSES, History};
 use clock::Clock;
 use ends::Ends;
-use kvpool_core::parts::{ensure, try_reserve};
+use kvpool_core::parts::{Link, ensure};
 use kvpool_core::{
     BlockId, Candidate, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
 };
 use memory::{EVERY, Ghost, Memory};
+use states::{Entry, State, States, UNKNOWN};
 use table::Table;
 use tails::{Run, Tails};
 
@@ -58,34 +60,7 @@ const SAMPLE: usize = 2048;
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
-/// What is known of a block.
-#[derive(Clone, Copy, Debug)]
-struct State {
-    /// Its last release, or its last use while it is held.
-    stamp: u32,
-    /// At its last release; in use, what was said of the request that will release it.
-    class: u16,
-    history: History,
-}
-
-/// Two are compared as one number: runs of blocks are found by it.
-impl PartialEq for State {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        let whole = |state: &Self| {
-            let History { uses, gap } = state.history;
-            u64::from(state.stamp)
-                | u64::from(state.class) << 32
-                | u64::from(uses) << 48
-                | u64::from(gap) << 56
-        };
-        whole(self) == whole(other)
-    }
-}
-
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
-
-const UNKNOWN: State = State { stamp: 0, class: class::UNSAID, history: History::NEW };
 
 /// What one block was, and became. Most of a request are alike: what was worked out for one holds for the next.
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +83,8 @@ fn remembered(run: &[(BlockId, Content)]) -> impl Iterator<Item = u64> {
 /// By when content of the same class came back.
 #[derive(Clone, Debug)]
 pub struct Hazard {
-    /// By class in which blocks wait: oldest first.
-    lists: BlockLists<u16>,
-    states: Vec<State>,
+    /// What is known of each block, and by class those that wait: oldest first.
+    lists: BlockLists<States>,
     clock: Clock,
     table: Table,
     tails: Tails,
@@ -141,7 +115,6 @@ impl Hazard {
     pub fn new(num_blocks: usize) -> Result<Self, PoolError> {
         let mut policy = Self {
             lists: BlockLists::new(CLASSES, 0)?,
-            states: Vec::new(),
             clock: Clock::default(),
             table: Table::new()?,
             tails: Tails::new(),
@@ -162,7 +135,20 @@ impl Hazard {
     }
 
     fn capacity(&self) -> usize {
-        self.states.len().saturating_sub(1)
+        self.lists.members.len().saturating_sub(1)
+    }
+
+    #[inline]
+    fn state(&self, block: BlockId) -> Option<State> {
+        self.lists.members.get(block).copied()
+    }
+
+    /// What `block`, which is on no list, becomes.
+    #[inline]
+    fn set(&mut self, block: BlockId, state: State) {
+        if let Some(before) = self.lists.members.get_mut(block) {
+            *before = state;
+        }
     }
 
     /// Ticks are of another length: what was learned and remembered means nothing any more.
@@ -171,7 +157,7 @@ impl Hazard {
         self.memory.clear();
         self.found = None;
         let now = self.clock.now();
-        self.states.iter_mut().for_each(|state| state.stamp = now);
+        self.lists.members.iter_mut().for_each(|state| state.stamp = now);
         self.tails.change_all();
     }
 
@@ -187,19 +173,15 @@ impl Hazard {
         list.inspect(|&list| self.tails.change(list as u16)).is_some()
     }
 
-    #[inline]
-    fn list(&mut self, class: u16, block: BlockId, first: bool) {
-        let list = usize::from(class);
-        self.tails.change(class);
-        if first {
-            self.lists.push_front(list, block);
-        } else {
-            self.lists.push_back(list, block);
-        }
+    /// `block` becomes the last of a class.
+    fn put_last(&mut self, block: BlockId, state: State) {
+        self.unlist(block);
+        self.set(block, state);
+        self.tails.change(state.class);
+        self.lists.push_back(state.class.into(), block);
     }
 
     /// Puts down what was evicted.
-    #[inline]
     fn settle(&mut self) {
         let Self { memory, table, clock, .. } = self;
         memory.settle(clock.now(), |lost| {
@@ -226,13 +208,12 @@ impl Hazard {
         self.settle();
         self.table.nobody_waits();
         let turn = (self.released / LEARN) as usize;
-        let step = (self.states.len() / SAMPLE).max(1);
-        for block in (turn % step..self.states.len()).step_by(step) {
-            // What was put aside, for a block hangs on it, waits like those on the lists.
-            let State { class, stamp, .. } = self.states[block];
-            if class::waits(class) {
-                self.table.wait(class, age::bin(self.clock.age(stamp)), step as u32);
-            }
+        let states = &self.lists.members;
+        let step = (states.len() / SAMPLE).max(1);
+        let blocks = (turn % step..states.len()).step_by(step).map(|block| BlockId::new(block as u32));
+        // What was put aside, for a block hangs on it, waits like those on the lists.
+        for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::waits(state.class)) {
+            self.table.wait(state.class, age::bin(self.clock.age(state.stamp)), step as u32);
         }
         let step = (self.memory.len() / SAMPLE).max(1);
         for ghost in (turn % step..self.memory.len()).step_by(step).filter_map(|place| self.memory.at(place))
@@ -243,20 +224,28 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// That of the last victim, if the block at that end of its class is as old, and nothing else has changed: what ranked lowest then
-    /// does now.
+    /// What is at the end of its class that the last victim was at, if it is as old, and nothing else has changed: what ranked lowest
+    /// then does now.
     #[inline]
-    fn alike(&self) -> Option<Run> {
-        let run = self.tails.run()?;
-        let class = run.class.into();
-        let next = if run.oldest { self.lists.front(class) } else { self.lists.back(class) }?;
-        self.states.get(next.index()).is_some_and(|state| state.stamp == run.stamp).then_some(run)
+    fn pop_alike(&mut self) -> Option<BlockId> {
+        let Run { class, stamp, oldest } = self.tails.run()?;
+        let is_alike =
+            |states: &States, block: BlockId| states.get(block).is_some_and(|state| state.stamp == stamp);
+        self.lists.pop_if(class.into(), oldest, is_alike)
     }
 
-    /// That of what ranks lowest.
-    fn least(&mut self) -> Option<Run> {
-        let ends = Ends { lists: &self.lists, states: &self.states, clock: self.clock, table: &self.table };
-        self.tails.next(|class| ends.least(class))
+    /// What ranks lowest.
+    #[inline(never)]
+    fn pop_least(&mut self) -> Option<BlockId> {
+        if self.ranked != self.clock.now() {
+            self.ranked = self.clock.now();
+            self.tails.change_all();
+        }
+        let ends = Ends { lists: &self.lists, clock: self.clock, table: &self.table };
+        let run = self.tails.next(|class| ends.least(class))?;
+        let victim = self.lists.pop(run.class.into(), run.oldest)?;
+        self.tails.went(run);
+        Some(victim)
     }
 
     /// What becomes of a waiting block that is hit now; its bin is in `self.hit`.
@@ -280,16 +269,6 @@ impl Hazard {
             self.returned = Alike { before, after: State { stamp, class, ..before }, bin: 0 };
         }
         self.returned.after
-    }
-
-    /// Replaces the states of blocks, from the first on, as long as they are the same. How many were.
-    #[inline]
-    fn replace(&mut self, blocks: impl Iterator<Item = BlockId>, before: State, after: State) -> usize {
-        let mut is_replaced = |block: &BlockId| {
-            let state = self.states.get_mut(block.index()).filter(|state| **state == before);
-            state.filter(|_| !block.is_null()).map(|state| *state = after).is_some()
-        };
-        blocks.take_while(|block| is_replaced(block)).count()
     }
 
     /// So many more blocks were released.
@@ -333,7 +312,7 @@ impl Policy for Hazard {
     fn signal(&mut self, block: BlockId, signal: Signal) {
         // What waits keeps its class.
         if self.lists.list_of(block).is_none()
-            && let Some(state) = self.states.get_mut(block.index())
+            && let Some(state) = self.lists.members.get_mut(block)
         {
             state.class = class::say(signal);
         }
@@ -367,9 +346,7 @@ impl Policy for Hazard {
             let history = self.remembered(content).map_or(History::NEW, |ghost| {
                 History::of_class(ghost.class()).again(self.clock.age(ghost.stamp))
             });
-            if let Some(state) = self.states.get_mut(block.index()) {
-                *state = State { stamp: self.clock.now(), class: class::UNSAID, history };
-            }
+            self.set(block, State { stamp: self.clock.now(), class: class::UNSAID, history });
         }
     }
 
@@ -378,40 +355,42 @@ impl Policy for Hazard {
         // The head of another prompt: what was found for the one before says nothing of what comes in behind it.
         self.found = None;
         // What is in use is hit by those who use it together: that is no coming back.
-        if let Some(state) = self.states.get(block.index()).filter(|state| class::waits(state.class)) {
-            let before = *state;
-            self.states[block.index()] = self.hit_of(before);
+        if let Some(before) = self.state(block).filter(|state| class::waits(state.class)) {
+            let after = self.hit_of(before);
+            self.set(block, after);
             self.table.event(before.class, self.hit.bin, 1);
         }
     }
 
     fn hit_all(&mut self, blocks: &[BlockId]) {
-        let mut rest = blocks;
-        while !rest.is_empty() {
-            let run = self.lists.remove_run(rest);
-            run.inspect(|&(list, _)| self.tails.change(list as u16));
-            rest = &rest[run.map_or(1, |(_, blocks)| blocks)..];
-        }
         self.found = None;
         let mut rest = blocks;
         while let [first, ..] = rest {
-            let before = self.states.get(first.index()).copied().unwrap_or(UNKNOWN);
-            if class::waits(before.class) {
-                let after = self.hit_of(before);
-                let alike = self.replace(rest.iter().copied(), before, after);
-                self.table.event(before.class, self.hit.bin, alike as u32);
-                rest = &rest[alike.max(1)..];
-            } else {
+            let Some(before) = self.state(*first).filter(|state| class::waits(state.class)) else {
                 rest = &rest[1..];
+                continue;
+            };
+            let after = self.hit_of(before);
+            let taken = self.lists.remove_run(before.class.into(), rest, |states, block| {
+                let is_alike = |entry: &&mut Entry| entry.state == before && entry.link.is_linked();
+                let entry = states.entry_mut(block).filter(is_alike)?;
+                Some(std::mem::replace(entry, Entry { link: Link::LOOSE, state: after }).link)
+            });
+            if taken > 0 {
+                self.tails.change(before.class);
+            } else {
+                self.set(*first, after); // it was put aside
             }
+            self.table.event(before.class, self.hit.bin, taken.max(1) as u32);
+            rest = &rest[taken.max(1)..];
         }
     }
 
     fn begin_release(&mut self, release: &Release<'_>) {
         let (mut length, mut known) = (release.length, release.known);
         if !release.blocks.is_empty() {
-            let used =
-                |block: BlockId| self.states.get(block.index()).is_some_and(|state| state.history.uses > 1);
+            let states = &self.lists.members;
+            let used = |block: BlockId| states.get(block).is_some_and(|state| state.history.uses > 1);
             length = release.blocks.len() as u32;
             known = release.blocks.iter().filter(|candidate| used(candidate.block)).count() as u32;
         }
@@ -422,76 +401,66 @@ impl Policy for Hazard {
     fn release_all(&mut self, blocks: &[Candidate]) {
         let mut rest = blocks;
         while let [first, ..] = rest {
-            let state = self.states.get(first.block.index());
-            let Some(&before) = state.filter(|_| !first.block.is_null()) else {
+            let Some(before) = self.state(first.block) else {
                 rest = &rest[1..];
                 continue;
             };
             let after = self.released_as(before);
             let until_learned = self.learns.saturating_sub(self.released).max(1);
             let run = &rest[..rest.len().min(until_learned.try_into().unwrap_or(usize::MAX))];
-            let alike = self.replace(run.iter().map(|candidate| candidate.block), before, after);
-            self.tails.change(after.class);
-            let mut put = 0;
-            while put < alike {
-                let rest = &run[put..alike];
-                put += self.lists.push_back_run(after.class.into(), rest.len(), |at| rest[at].block);
-                // One that waits already moves to the end.
-                if let Some(next) = run[..alike].get(put) {
-                    self.unlist(next.block);
-                    self.list(after.class, next.block, false);
-                    put += 1;
-                }
+            let put = |states: &mut States, id: u32, link: Link| {
+                let is_alike = |entry: &&mut Entry| entry.state == before && !entry.link.is_linked();
+                let entry = states.entry_mut(BlockId::new(id)).filter(is_alike);
+                entry.map(|entry| *entry = Entry { link, state: after }).is_some()
+            };
+            let put = self.lists.push_back_run(after.class.into(), run.len(), |at| run[at].block, put);
+            if put > 0 {
+                self.tails.change(after.class);
+            } else {
+                self.put_last(first.block, after); // it waits already
             }
-            self.count_released(alike as u64);
-            rest = &rest[alike..];
+            self.count_released(put.max(1) as u64);
+            rest = &rest[put.max(1)..];
         }
     }
 
     fn release(&mut self, block: BlockId) {
-        self.unlist(block);
-        let Some(&before) = self.states.get(block.index()).filter(|_| !block.is_null()) else { return };
+        let Some(before) = self.state(block) else { return };
         let after = self.released_as(before);
-        self.states[block.index()] = after;
-        self.list(after.class, block, false);
+        self.put_last(block, after);
         self.count_released(1);
     }
 
+    #[inline]
     fn pop(&mut self) -> Option<BlockId> {
-        if self.ranked != self.clock.now() {
-            self.ranked = self.clock.now();
-            self.tails.change_all();
-        }
-        if let Some(run) = self.alike() {
-            return self.lists.pop(run.class.into(), run.oldest); // nothing else changes
-        }
-        let run = self.least()?;
-        let victim = self.lists.pop(run.class.into(), run.oldest)?;
-        self.tails.went(run);
-        Some(victim)
+        let is_ranked = self.ranked == self.clock.now();
+        let alike = if is_ranked { self.pop_alike() } else { None };
+        if alike.is_some() { alike } else { self.pop_least() }
     }
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
         // Somebody else keeps it, for reasons of their own: how long it waits teaches nothing.
-        if let Some(state) = self.states.get_mut(block.index()).filter(|state| class::waits(state.class)) {
-            state.class = class::UNSAID;
+        if let Some(state) = self.state(block).filter(|state| class::waits(state.class)) {
+            self.set(block, State { class: class::UNSAID, ..state });
         }
     }
 
     fn unpop(&mut self, block: BlockId) {
         if self.lists.list_of(block).is_none()
-            && !block.is_null()
-            && let Some(state) = self.states.get(block.index())
+            && let Some(state) = self.state(block)
         {
-            self.list(class::learned(state.class), block, true);
+            let class = class::learned(state.class);
+            self.tails.change(class);
+            self.lists.push_front(class.into(), block);
         }
     }
 
+    #[inline]
     fn evicted(&mut self, block: BlockId, content: Content) {
         self.unlist(block);
         let now = self.clock.now();
-        let Some(state) = self.states.get_mut(block.index()) else { return };
+        let Some(state) = self.lists.members.get_mut(block) else { return };
         let State { class, stamp, .. } = std::mem::replace(state, State { stamp: now, ..UNKNOWN });
         let class = class::learned(class);
         self.gone = (block, class, self.clock.age(stamp));
@@ -512,14 +481,11 @@ impl Policy for Hazard {
 
     fn forget(&mut self, block: BlockId) {
         self.unlist(block);
-        if let Some(state) = self.states.get_mut(block.index()) {
-            *state = State { stamp: self.clock.now(), ..UNKNOWN };
-        }
+        self.set(block, State { stamp: self.clock.now(), ..UNKNOWN });
     }
 
     fn clear(&mut self) {
         self.lists.clear();
-        self.states.fill(UNKNOWN);
         self.clock = Clock::default();
         self.table.clear();
         self.tails.clear();
@@ -531,11 +497,12 @@ impl Policy for Hazard {
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        let num_blocks = num_blocks.max(self.states.len());
-        try_reserve(&mut self.states, num_blocks)?;
+        let before = self.lists.members.len();
+        let num_blocks = num_blocks.max(before);
         self.memory.reserve(num_blocks.saturating_sub(1))?;
         self.lists.grow(num_blocks)?; // last: it accepts blocks as soon as it has grown
-        self.states.resize(num_blocks, State { stamp: self.clock.now(), ..UNKNOWN });
+        let now = self.clock.now();
+        self.lists.members.iter_mut().skip(before).for_each(|state| state.stamp = now);
         self.memory.grow(num_blocks.saturating_sub(1));
         self.set_learns();
         Ok(())
@@ -543,7 +510,7 @@ impl Policy for Hazard {
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.lists.check_block(block)?;
-        let state = self.states.get(block.index()).copied().unwrap_or(UNKNOWN);
+        let state = self.state(block).unwrap_or(UNKNOWN);
         ensure(class::is_sound(state.class) && state.history.uses > 0, "HZ1 (a block has a class)", || {
             format!("{block:?}: {state:?}")
         })
@@ -556,7 +523,7 @@ impl Policy for Hazard {
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.lists.check_invariants()?;
-        (0..self.states.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block)))?;
+        (0..self.lists.members.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block)))?;
         (0..CLASSES).try_for_each(|class| {
             let (has, ranked) = (!self.lists.is_empty(class), self.tails.knows(class as u16));
             ensure(!has || ranked, "HZ2 (a class with blocks is ranked, or will be)", || {

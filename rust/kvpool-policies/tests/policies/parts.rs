@@ -1,7 +1,8 @@
 //! Ghosts and lists, against vectors.
 
 use kvpool_core::BlockId;
-use kvpool_policies::parts::{BlockLists, Ghosts, ListNumber};
+use kvpool_core::parts::{Link, Links};
+use kvpool_policies::parts::{Bare, BlockLists, Ghosts, Members};
 use proptest::prelude::*;
 
 /// Queues of (key, value), oldest first.
@@ -103,23 +104,31 @@ proptest! {
                         (1..12).contains(block) && is_loose && list < 3
                     });
                     let run: Vec<_> = run.map(|(_, &block)| block).collect();
-                    prop_assert_eq!(lists.push_back_run(list, ids.len(), |at| ids[at]), run.len());
+                    let put = |members: &mut Bare, id: u32, link: Link| {
+                        let Some(place) = members.link_mut(id).filter(|place| !place.is_linked()) else { return false };
+                        *place = link;
+                        members.note(id, Some(list));
+                        true
+                    };
+                    prop_assert_eq!(lists.push_back_run(list, ids.len(), |at| ids[at], put), run.len());
                     if list < 3 {
                         model[list].extend(run);
                     }
                 }
                 3 => {
-                    let on = blocks.first().and_then(|first| model.iter().position(|one| one.contains(first)));
-                    let expected = on.map(|on| {
-                        let of = |at: &usize| {
-                            let block = blocks[*at];
-                            model[on].contains(&block) && !blocks[..*at].contains(&block)
-                        };
-                        (on, (0..blocks.len()).take_while(of).count())
-                    });
-                    prop_assert_eq!(lists.remove_run(&ids), expected);
-                    if let Some((on, taken)) = expected {
-                        model[on].retain(|block| !blocks[..taken].contains(block));
+                    let of = |at: &usize| {
+                        let block = blocks[*at];
+                        model.get(list).is_some_and(|one| one.contains(&block)) && !blocks[..*at].contains(&block)
+                    };
+                    let expected = (0..blocks.len()).take_while(of).count();
+                    let take = |members: &mut Bare, block: BlockId| {
+                        members.list_of(block.get()).filter(|&on| on == list)?;
+                        members.note(block.get(), None);
+                        Some(std::mem::replace(members.link_mut(block.get())?, Link::LOOSE))
+                    };
+                    prop_assert_eq!(lists.remove_run(list, &ids, take), expected);
+                    if let Some(one) = model.get_mut(list) {
+                        one.retain(|block| !blocks[..expected].contains(block));
                     }
                 }
                 4 => for at in 0..blocks.len() {
@@ -161,7 +170,7 @@ fn keys_that_look_alike_do_not_meet() {
 
 #[test]
 fn there_are_only_so_many_queues() {
-    let most = <u8 as ListNumber>::MOST;
+    let most = Bare::MOST;
     assert!(Ghosts::<()>::new(most - 1, 1).is_ok());
     let error = Ghosts::<()>::new(most, 1).unwrap_err().to_string();
     assert_eq!(error, "num_lists is 256: must be at most 255");
