@@ -451,7 +451,11 @@ impl Policy for Hazard {
             && let Some(state) = self.state(block)
         {
             let class = class::learned(state.class);
-            self.tails.change(class);
+            // What hung on it was the last victim and just like it: it goes next, for the first of a class ranks no higher than its last.
+            match self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp)) {
+                Some(run) => self.tails.went(Run { oldest: true, ..run }),
+                None => self.tails.change(class),
+            }
             self.lists.push_front(class.into(), block);
         }
     }
