@@ -278,6 +278,12 @@ mod tests {
         );
     }
 
+    #[test]
+    fn more_blocks_than_places_are_refused() {
+        let error = BlockHeap::new(MOST + 1).unwrap_err().to_string();
+        assert!(error.contains("num_blocks is 2147483649: must be at most 2147483648"), "{error}");
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 

@@ -205,7 +205,6 @@ impl Hazard {
 
     /// Counts who is waiting, by a sample, and works out what everybody is worth.
     fn learn(&mut self) {
-        self.settle();
         self.table.nobody_waits();
         let turn = (self.released / LEARN) as usize;
         let states = &self.lists.members;
@@ -232,6 +231,12 @@ impl Hazard {
         let is_alike =
             |states: &States, block: BlockId| states.get(block).is_some_and(|state| state.stamp == stamp);
         self.lists.pop_if(class.into(), oldest, is_alike)
+    }
+
+    /// What ranks lowest in a class.
+    fn least(&self, class: u16) -> Option<Run> {
+        let ends = Ends { lists: &self.lists, clock: self.clock, table: &self.table };
+        ends.least(class).map(|(_, run)| run)
     }
 
     /// What ranks lowest.
@@ -288,6 +293,7 @@ impl Hazard {
     /// It is time to learn, and perhaps to forget.
     #[cold]
     fn tick(&mut self) {
+        self.settle();
         self.learned = self.released;
         self.set_learns();
         let (least, most) = HALF_LIFE_LIMITS;
@@ -451,12 +457,14 @@ impl Policy for Hazard {
             && let Some(state) = self.state(block)
         {
             let class = class::learned(state.class);
-            // What hung on it was the last victim and just like it: it goes next, for the first of a class ranks no higher than its last.
-            match self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp)) {
-                Some(run) => self.tails.went(Run { oldest: true, ..run }),
+            self.lists.push_front(class.into(), block);
+            // What hung on it was the last victim, and just like it: of this class it ranks no higher, so that the class still ranks lowest.
+            let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));
+            let next = if alike.is_some_and(|run| !run.oldest) { self.least(class) } else { alike };
+            match next {
+                Some(run) => self.tails.went(run),
                 None => self.tails.change(class),
             }
-            self.lists.push_front(class.into(), block);
         }
     }
 
