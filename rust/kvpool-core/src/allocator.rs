@@ -250,11 +250,8 @@ impl Allocator {
             };
             record.references -= 1;
             if record.references == record.fences {
-                if record.references == 0 {
-                    free += 1;
-                } else {
-                    fenced += 1;
-                }
+                free += usize::from(record.references == 0);
+                fenced += usize::from(record.references > 0);
                 if record.is_released() {
                     idle(block, record);
                 }

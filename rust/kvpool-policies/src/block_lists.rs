@@ -8,8 +8,6 @@
 //! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. A policy that keeps more by block may have its
 //! own array of it, links included ([`Members`]): one line per block then, where two arrays are two.
 
-use std::fmt;
-
 use kvpool_core::parts::{END, Link, Links, List, ensure, try_reserve};
 use kvpool_core::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
@@ -114,7 +112,7 @@ pub struct BlockLists<M = Bare> {
     torn: bool,
 }
 
-impl<M: Members + fmt::Debug> BlockLists<M> {
+impl<M: Members> BlockLists<M> {
     /// `num_lists` empty lists for blocks `1..num_blocks`, with all their memory taken.
     ///
     /// # Errors
@@ -192,8 +190,8 @@ impl<M: Members + fmt::Debug> BlockLists<M> {
     /// Puts `block` before the front of `list`, or after its back; false as [`Self::push_back`].
     #[inline]
     pub fn push(&mut self, list: usize, block: BlockId, in_front: bool) -> bool {
-        let loose = !block.is_null() && self.list_of(block).is_none();
-        let loose = loose && block.index() < self.members.num_links();
+        let known = !block.is_null() && block.index() < self.members.num_links();
+        let loose = known && self.list_of(block).is_none();
         let Some(ends) = self.lists.get(list).filter(|_| loose && !self.torn) else { return false };
         let end = if in_front { ends.front() } else { ends.back() };
         let sound = end.is_none_or(|end| self.is_on(list, end.get()));
@@ -373,7 +371,7 @@ impl BlockLists {
 }
 
 #[cfg(feature = "fault-injection")]
-impl<M: Members + fmt::Debug> BlockLists<M> {
+impl<M: Members> BlockLists<M> {
     /// Changes what is noted of `block` behind the lists' back: 0 its link backward, 1 its link forward, 2 the list that it is
     /// on, 3 the length of the list of that number. False if there is no such thing, or if it is so already. Links of a block on no
     /// list are not followed, and block 0 has many.

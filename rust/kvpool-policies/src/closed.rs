@@ -247,7 +247,13 @@ impl<P: Policy + Clone> Closed<P> {
         self.registered(block, Content { key: block.get().into(), depth }, None);
     }
 
-    /// `block`, which is known and in use, is idle: the caller counts it.
+    /// `block`, which is known and in use, is idle.
+    fn begin_idle(&mut self, block: BlockId) {
+        self.begin_wait(block);
+        self.idle += 1;
+    }
+
+    /// [`Self::begin_idle`], but that the caller counts it.
     #[inline]
     fn begin_wait(&mut self, block: BlockId) {
         let Node { parent, parent_generation, .. } = self.node(block);

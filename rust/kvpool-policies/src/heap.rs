@@ -207,7 +207,8 @@ impl BlockHeap {
             return Ok(());
         }
         let sound = self.place(block).is_some_and(|place| {
-            let rank = |at: usize| self.entries[..self.len].get(at).map(|entry| entry.rank);
+            let within = self.entries.get(..self.len).unwrap_or_default();
+            let rank = |at: usize| within.get(at).map(|entry| entry.rank);
             let own = rank(place);
             let first = CHILDREN * place + 1;
             let below = (first..first + CHILDREN).filter_map(rank).min();

@@ -58,8 +58,7 @@ impl<P: Policy + Clone> Chained<P> {
             self.closed.registered_unsaid(block, 0);
         }
         if flags & Node::IDLE == 0 {
-            self.closed.begin_wait(block);
-            self.closed.idle += 1;
+            self.closed.begin_idle(block);
         }
     }
 
@@ -70,8 +69,7 @@ impl<P: Policy + Clone> Chained<P> {
             // As if it were taken, and given back behind another.
             self.closed.end_idle(child);
             self.closed.hang(child, parent);
-            self.closed.begin_wait(child);
-            self.closed.idle += 1;
+            self.closed.begin_idle(child);
         }
     }
 }

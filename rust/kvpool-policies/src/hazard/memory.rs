@@ -102,9 +102,15 @@ impl Memory {
         (bucket as usize, mixed as u16)
     }
 
-    /// Asks for the lines of `keys`: all of them are there when they are looked at one by one.
+    /// Asks for the lines of those of `contents` that are remembered: all of them are there when they are looked at one by one.
     #[inline]
-    pub(super) fn ask_for(&self, keys: impl Iterator<Item = u64>) {
+    pub(super) fn ask_for(&self, contents: impl Iterator<Item = Content>) {
+        let remembered = contents.filter(|content| content.depth.is_multiple_of(EVERY));
+        self.ask_for_keys(remembered.map(|content| content.key));
+    }
+
+    #[inline]
+    fn ask_for_keys(&self, keys: impl Iterator<Item = u64>) {
         let line = |key: u64| self.ghosts.get(self.place(key).0).map_or(0, |bucket| bucket[0].mark);
         std::hint::black_box(keys.fold(0, |read, key| read ^ line(key)));
     }
@@ -136,17 +142,11 @@ impl Memory {
     }
 
     /// Puts down what waits for it. `lost` is told of each ghost that made room, if one had to.
-    #[inline]
-    pub(super) fn settle(&mut self, now: u32, lost: impl FnMut(Ghost)) {
-        if self.num_waiting > 0 {
-            self.settle_all(now, lost);
-        }
-    }
-
-    fn settle_all(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
+    pub(super) fn settle(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
         let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
-        self.ask_for(waiting[..count].iter().map(|&(key, ..)| key));
-        for &(key, what, stamp) in &waiting[..count] {
+        let waiting = &waiting[..count];
+        self.ask_for_keys(waiting.iter().map(|&(key, ..)| key));
+        for &(key, what, stamp) in waiting {
             self.replace(key, what, stamp, now).into_iter().for_each(&mut lost);
         }
     }

@@ -75,11 +75,6 @@ struct Alike {
 const NONE_ALIKE: Alike =
     Alike { before: State { class: class::NOBODYS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
-/// The keys of those contents of which there may be a ghost.
-fn remembered(run: &[(BlockId, Content)]) -> impl Iterator<Item = u64> {
-    run.iter().filter(|(_, content)| content.depth.is_multiple_of(EVERY)).map(|(_, content)| content.key)
-}
-
 /// By when content of the same class came back.
 #[derive(Clone, Debug)]
 pub struct Hazard {
@@ -342,7 +337,7 @@ impl Policy for Hazard {
     fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         self.gone = NOBODY;
         self.settle();
-        self.memory.ask_for(remembered(run));
+        self.memory.ask_for(run.iter().map(|&(_, content)| content));
         let capacity = self.capacity();
         for &(block, content) in run {
             self.unlist(block);
@@ -441,7 +436,7 @@ impl Policy for Hazard {
     fn pop(&mut self) -> Option<BlockId> {
         let is_ranked = self.ranked == self.clock.now();
         let alike = if is_ranked { self.pop_alike() } else { None };
-        if alike.is_some() { alike } else { self.pop_least() }
+        alike.or_else(|| self.pop_least())
     }
 
     fn take(&mut self, block: BlockId) {
