@@ -198,6 +198,22 @@ def test_a_damaged_page_is_computed_and_not_served(storage: Any, tmp_path: Path,
     backend.close()
 
 
+@pytest.mark.parametrize("lend", [0, 1])
+def test_a_set_leaves_a_damaged_page_to_the_load_that_reads_it(storage: Any, tmp_path: Path, lend: int) -> None:
+    pool = MhaPool()
+    backend = attach(storage, tmp_path, pool, interface_v1=lend)
+    fill(pool, 0, 1)
+    page, other = indices(pool, 0), indices(pool, 1)
+    assert backend.batch_set_v1([key(1)], page) == [True]
+    damage(tmp_path)
+    assert backend.batch_set_v1([key(1)], page) == [True], "held: not read, and not written again"
+    assert backend.batch_get_v1([key(1)], other) == [False]
+    assert backend.batch_set_v1([key(1)], page) == [True]
+    assert backend.batch_get_v1([key(1)], other) == [True]
+    assert content(pool, 1) == content(pool, 0)
+    backend.close()
+
+
 def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) -> None:
     """Keys without values: the page is a miss, and is stored again."""
     pool = MhaPool()

@@ -2,6 +2,9 @@
 
 Sets, loads, queries, clearings, restarts, other weights and damaged files; a page that is found has the bytes that were
 stored last under its key, by these weights, or it is not found (mooncake#850: a place had another owner meanwhile).
+
+A page that is held already is not written again, and only a load reads what is held. So a page that is stored again
+after damage is certain once a load has looked: found, it is intact; not found, the next set writes it.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,17 @@ GENERATIONS = 1000
 NUMBERS = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=4, unique=True)
 
 
+@dataclass
+class Page:
+    """What was stored last under a key."""
+
+    held: bytes
+    #: It must be found.
+    certain: bool
+    #: Since files were damaged nobody has read it: a set may find it held, and leave it as it is.
+    doubtful: bool = False
+
+
 class Histories(RuleBasedStateMachine):
     """Two host pools, of pages that are lent or copied, with more room than is used, or with hardly any."""
 
@@ -48,8 +63,8 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="kvpool-sglang-"))
-        #: By weights and pool: what was stored last under each key, and whether it must be found.
-        self.stored: dict[tuple[str, str], dict[int, tuple[bytes, bool]]] = {}
+        #: By weights and pool, under each key.
+        self.stored: dict[tuple[str, str], dict[int, Page]] = {}
         #: Each pair of weights and times that they were cleared has other bytes.
         self.generation = 0
         self.backend: Any = None
@@ -78,7 +93,7 @@ class Histories(RuleBasedStateMachine):
             workers=2,
         )
 
-    def here(self, pool: str) -> dict[int, tuple[bytes, bool]]:
+    def here(self, pool: str) -> dict[int, Page]:
         return self.stored.setdefault((self.weights, pool), {})
 
     @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS, whole=st.booleans())
@@ -95,30 +110,35 @@ class Histories(RuleBasedStateMachine):
         for number, held, stored in zip(numbers, mine, done, strict=True):
             # Where there is hardly any room, what was cleared may still be in the way.
             assert stored or not self.roomy
-            self.here(pool)[number] = (held, self.roomy)
+            page = self.here(pool).setdefault(number, Page(held, certain=False))
+            page.held, page.certain = held, self.roomy and not page.doubtful
 
     @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS)
     def load(self, pool: str, numbers: list[int]) -> None:
         one = self.pools[pool]
-        at = indices(one, *range(len(numbers)))
+        pages = indices(one, *range(len(numbers)))
         keys = [key(number) for number in numbers]
         if pool == "kv":
-            found = self.backend.batch_get_v1(keys, at)
+            found = self.backend.batch_get_v1(keys, pages)
         else:
-            found = self.backend.batch_get_v2([PoolTransfer(PoolName.MAMBA, at, keys)])[PoolName.MAMBA]
-        for page, number in enumerate(numbers):
-            held, certain = self.here(pool).get(number, (None, False))
-            if found[page]:
-                assert content(one, page) == held, "another page's bytes"
-            else:
-                assert not certain, "lost"
+            found = self.backend.batch_get_v2([PoolTransfer(PoolName.MAMBA, pages, keys)])[PoolName.MAMBA]
+        for at, number in enumerate(numbers):
+            page = self.here(pool).get(number)
+            if found[at]:
+                assert page is not None, "never stored"
+                assert content(one, at) == page.held, "another page's bytes"
+                page.certain, page.doubtful = self.roomy, False
+            elif page is not None:
+                assert not page.certain, "lost"
+                page.doubtful = False
 
     @rule(numbers=NUMBERS)
     def query(self, numbers: list[int]) -> None:
         hits = self.backend.batch_exists([key(number) for number in numbers])
         known = [self.here("kv").get(number) for number in numbers]
         assert all(known[:hits]), "never stored"
-        assert hits == len(numbers) or not (known[hits] or (b"", False))[1], "lost"
+        missed = known[hits] if hits < len(numbers) else None
+        assert missed is None or not missed.certain, "lost"
 
     @rule()
     def clear(self) -> None:
@@ -156,8 +176,8 @@ class Histories(RuleBasedStateMachine):
                     file.seek(at)
                     file.write(bytes([byte ^ 1 << (flip % 8)]))
         for (_, name), kept in self.stored.items():
-            if name == pool:
-                kept.update({number: (held, False) for number, (held, _) in kept.items()})
+            for page in kept.values() if name == pool else ():
+                page.certain, page.doubtful = False, True
         self.restart(self.weights)
 
     @invariant()

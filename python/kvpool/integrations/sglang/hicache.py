@@ -141,7 +141,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return self._load(KV, keys, host_indices)
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Stores pages of the host pool; which of them are stored."""
+        """Stores pages of the host pool; which of them are stored. What is held already is neither read nor written."""
         return self._save(KV, keys, host_indices, extra_info)
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:  # noqa: ARG002

@@ -10,6 +10,7 @@ use crate::queue::{Lent, Target, Work};
 
 impl Store {
     /// Offers objects. Those that are admitted are written; their slots are shared with readers, and cannot be written to, until then.
+    /// What is held already is neither read nor written: if it was damaged meanwhile, the next load misses, and the next offer writes.
     ///
     /// # Errors
     /// [`StoreError`] for a slot or length that is wrong; then nothing has happened.
