@@ -91,6 +91,20 @@ impl Slots {
         self.slots[slot] = number;
     }
 
+    /// Puts `number`, which has room, in place of the one that has its key. That is not in the table any more.
+    pub fn put(&mut self, keys: &[u64], number: u32) -> Option<u32> {
+        let key = keys[number as usize];
+        let mut slot = self.home(key);
+        loop {
+            let before = self.slots[slot];
+            if before == EMPTY || keys[before as usize] == key {
+                self.slots[slot] = number;
+                return (before != EMPTY).then_some(before);
+            }
+            slot = self.after(slot);
+        }
+    }
+
     /// Takes the number of `key` out.
     pub fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;

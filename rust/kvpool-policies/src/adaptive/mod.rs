@@ -1,7 +1,7 @@
 //! `adaptive`: kvpool's own policy. It is LRU until a sample of the traffic shows that something else would hit more.
 //!
-//! One order of the blocks (`mode`) in which recency and frequency are kept apart, so that what a use is worth can change
-//! at any moment without moving a block. Six *modes* say what it is worth, in capacities of admitted blocks that a block
+//! One order of the blocks (`order`) in which recency and frequency are kept apart, so that what a use is worth can change
+//! at any moment without moving a block. Six *modes* (`mode`) say what it is worth, in capacities of admitted blocks that a block
 //! counts as younger than it is:
 //!
 //! | mode | used again | each doubling more | proven | good at |
@@ -35,10 +35,10 @@
 mod choice;
 mod contest;
 mod mode;
+mod order;
 mod recent;
 mod shadow;
 
-use crate::block_lists::BlockLists;
 pub use choice::Choice;
 use contest::Contest;
 use kvpool_core::BlockId;
@@ -47,35 +47,20 @@ use kvpool_core::parts::try_reserve;
 use kvpool_core::{Content, Policy, Release};
 use kvpool_core::{InvariantViolation, PoolError};
 pub use mode::Mode;
-use mode::{LISTS, TICK, Uses};
+use order::Order;
 use recent::Recent;
 
 /// Evictions remembered per block.
 const REMEMBERED: usize = 2;
-/// Capacities without a use after which the uses count half.
-const HALF_LIFE: u64 = 16;
-/// Windows per capacity, and of how many one is privileged.
-const WINDOWS: u64 = 8;
-const PRIVILEGED: u64 = 4;
 
 /// Modes between recency and frequency, chosen by shadows.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
-    lists: BlockLists,
-    /// By block, as the stamps, the uses, and, with a contest, the depths.
+    order: Order,
+    /// By block, as the depths, where there is a contest.
     keys: Vec<u64>,
-    stamps: Vec<u64>,
-    uses: Vec<Uses>,
     depths: Vec<u32>,
-    clock: u64,
-    /// On the clock, of this capacity.
-    half_life: u64,
-    window: u64,
-    bonuses: [u64; LISTS],
-    mode: Mode,
     evictions: Recent,
-    /// Blocks were released, and nothing was hit or admitted since.
-    releasing: bool,
     /// `None` if the mode is fixed.
     contest: Option<Box<Contest>>,
 }
@@ -98,21 +83,9 @@ impl Adaptive {
     }
 
     fn with(num_blocks: usize, mode: Mode, contest: Option<Box<Contest>>) -> Result<Self, PoolError> {
-        let mut policy = Self {
-            lists: BlockLists::new(LISTS, 0)?,
-            keys: Vec::new(),
-            stamps: Vec::new(),
-            uses: Vec::new(),
-            depths: Vec::new(),
-            clock: 0,
-            half_life: 1,
-            window: 1,
-            bonuses: [0; LISTS],
-            mode,
-            evictions: Recent::new(),
-            releasing: false,
-            contest,
-        };
+        let order = Order::new(mode)?;
+        let (keys, depths, evictions) = (Vec::new(), Vec::new(), Recent::new());
+        let mut policy = Self { order, keys, depths, evictions, contest };
         policy.grow(num_blocks)?;
         Ok(policy)
     }
@@ -120,57 +93,23 @@ impl Adaptive {
     /// The mode in office.
     #[must_use]
     pub const fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    const fn capacity(&self) -> usize {
-        self.keys.len().saturating_sub(1)
-    }
-
-    fn set_mode(&mut self, mode: Mode) {
-        self.mode = mode;
-        self.bonuses = mode.bonuses(self.capacity());
+        self.order.mode()
     }
 
     /// Takes the mode that the contest has chosen.
     fn follow(&mut self) {
         if let Some(mode) = self.contest.as_deref().map(Contest::mode)
-            && mode != self.mode
+            && mode != self.mode()
         {
-            self.set_mode(mode);
+            self.order.set_mode(mode);
         }
     }
 
-    fn note(&mut self, block: BlockId, content: Content, stamp: u64, uses: Uses) {
+    fn note(&mut self, block: BlockId, content: Content) {
         let at = block.index();
         if at < self.keys.len() {
-            (self.keys[at], self.stamps[at], self.uses[at]) = (content.key, stamp, uses);
+            (self.keys[at], self.depths[at]) = (content.key, content.depth);
         }
-        if let Some(depth) = self.depths.get_mut(at) {
-            *depth = content.depth;
-        }
-    }
-
-    /// Takes the memory for blocks up to `num_blocks - 1`, and changes nothing that is seen.
-    fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        try_reserve(&mut self.keys, num_blocks)?;
-        try_reserve(&mut self.stamps, num_blocks)?;
-        try_reserve(&mut self.uses, num_blocks)?;
-        self.evictions.reserve(num_blocks.saturating_sub(1).saturating_mul(REMEMBERED))?;
-        self.lists.grow(num_blocks) // blocks that the others do not have yet are never put on a list
-    }
-
-    /// Has blocks up to `num_blocks - 1` from now on, after [`Self::reserve`].
-    fn resize(&mut self, num_blocks: usize) {
-        let num_blocks = num_blocks.max(self.keys.len());
-        self.keys.resize(num_blocks, 0);
-        self.stamps.resize(num_blocks, 0);
-        self.uses.resize(num_blocks, Uses::default());
-        self.evictions.grow(self.capacity().saturating_mul(REMEMBERED));
-        let capacity = self.capacity() as u64;
-        self.half_life = (HALF_LIFE * TICK).saturating_mul(capacity).max(1);
-        self.window = (TICK.saturating_mul(capacity) / WINDOWS).max(1);
-        self.set_mode(self.mode);
     }
 }
 
@@ -180,89 +119,58 @@ impl Policy for Adaptive {
     }
 
     fn admit(&mut self, block: BlockId, content: Content) {
-        self.releasing = false;
-        self.lists.remove(block);
-        self.clock = self.clock.saturating_add(TICK);
-        let count = self.evictions.take(content.key).map_or(1, |count| count.saturating_add(1));
-        self.note(block, content, self.clock, Uses { count, proven: false });
+        self.order.admit(block, self.evictions.take(content.key));
+        self.note(block, content);
     }
 
     fn hit(&mut self, block: BlockId) {
-        self.releasing = false;
-        self.lists.remove(block);
-        let at = block.index();
-        if at < self.uses.len() {
-            let age = self.clock.saturating_sub(self.stamps[at]);
-            let halvings = (age / self.half_life).min(7);
-            let count = (self.uses[at].count >> halvings).saturating_add(1);
-            (self.stamps[at], self.uses[at]) = (self.clock, Uses { count, proven: true });
-        }
+        self.order.hit(block);
     }
 
     fn begin_release(&mut self, _release: &Release<'_>) {
-        self.releasing = false;
+        self.order.begin_release();
     }
 
     fn release(&mut self, block: BlockId) {
-        let at = block.index();
-        if block.is_null() || at >= self.keys.len() {
-            return;
-        }
-        let begins = !std::mem::replace(&mut self.releasing, true);
-        self.clock = self.clock.saturating_add(begins.into());
-        self.lists.remove(block);
-        self.stamps[at] = self.clock;
-        self.uses[at].proven |= (self.clock / self.window).is_multiple_of(PRIVILEGED);
-        self.lists.push_back(self.uses[at].list(), block);
+        let Some(begins) = self.order.release(block) else { return };
         if let Some(contest) = &mut self.contest {
             if begins {
                 contest.end_release();
             }
-            contest.release(self.keys[at], self.depths[at]);
+            contest.release(self.keys[block.index()], self.depths[block.index()]);
         }
         self.follow();
     }
 
     fn pop(&mut self) -> Option<BlockId> {
-        let fronts = (0..LISTS).filter_map(|list| {
-            let front = self.lists.front(list)?;
-            Some((self.stamps.get(front.index())?.saturating_add(self.bonuses[list]), list))
-        });
-        let (_, list) = fronts.min()?;
-        self.lists.pop_front(list)
+        self.order.pop()
     }
 
     fn take(&mut self, block: BlockId) {
-        self.lists.remove(block);
+        self.order.take(block);
     }
 
     fn unpop(&mut self, block: BlockId) {
-        if let Some(uses) = self.uses.get(block.index()) {
-            self.lists.push_front(uses.list(), block);
-        }
+        self.order.unpop(block);
     }
 
     fn evicted(&mut self, block: BlockId, content: Content) {
-        if let Some(uses) = self.uses.get(block.index()) {
-            self.evictions.push(content.key, uses.count);
+        if let Some(uses) = self.order.uses(block) {
+            self.evictions.push(content.key, uses);
             self.forget(block);
         }
     }
 
     fn forget(&mut self, block: BlockId) {
-        self.lists.remove(block);
-        self.note(block, Content::default(), 0, Uses::default());
+        self.order.forget(block);
+        self.note(block, Content::default());
     }
 
     fn clear(&mut self) {
-        self.lists.clear();
+        self.order.clear();
         self.keys.fill(0);
-        self.stamps.fill(0);
-        self.uses.fill(Uses::default());
         self.depths.fill(0);
-        self.clock = 0;
         self.evictions.clear();
-        self.releasing = false;
         if let Some(contest) = &mut self.contest {
             contest.clear();
         }
@@ -270,44 +178,39 @@ impl Policy for Adaptive {
     }
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
-        if num_blocks <= self.keys.len() && !self.keys.is_empty() {
+        if num_blocks <= self.order.capacity() + 1 && self.order.capacity() > 0 {
             return Ok(());
         }
-        self.reserve(num_blocks)?;
+        let remembered = num_blocks.saturating_sub(1).saturating_mul(REMEMBERED);
+        self.order.reserve(num_blocks)?;
+        self.evictions.reserve(0, remembered)?;
         if let Some(contest) = &mut self.contest {
+            try_reserve(&mut self.keys, num_blocks)?;
             try_reserve(&mut self.depths, num_blocks)?;
             contest.grow(num_blocks.saturating_sub(1))?; // the last that can fail
+            self.keys.resize(num_blocks, 0);
             self.depths.resize(num_blocks, 0);
         }
-        self.resize(num_blocks);
+        self.order.resize(num_blocks);
+        self.evictions.grow(0, remembered, 0);
         Ok(())
     }
 
     fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
-        self.lists.check_block(block)?;
-        let list = self.lists.list_of(block);
-        let belongs = self.uses.get(block.index()).map(|uses| uses.list());
-        let stamp = self.stamps.get(block.index()).copied().unwrap_or_default();
-        let sound = (list.is_none() || list == belongs) && stamp <= self.clock;
-        ensure(sound, "AD2 (a block in the order is on the list of its class)", || {
-            format!("{block:?}, on list {list:?}, is of {belongs:?}, stamp {stamp} of {}", self.clock)
-        })
+        self.order.check_block(block)
     }
 
     #[cfg(feature = "fault-injection")]
     fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
-        self.lists.corrupt(block, what, to)
+        self.order.corrupt(block, what, to)
     }
 
     fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD6 (the order is in the mode that was chosen)";
-        self.lists.check_invariants()?;
-        self.evictions.check_invariants()?;
-        (0..self.keys.len() as u32).try_for_each(|block| self.check_block(BlockId::new(block)))?;
-        let bonuses = self.mode.bonuses(self.capacity());
-        ensure(self.bonuses == bonuses, NAME, || format!("bonuses {:?}, not {bonuses:?}", self.bonuses))?;
+        const NAME: &str = "AD7 (the mode is the one that was chosen)";
+        self.order.check_invariants()?;
+        self.evictions.check_invariants(0)?;
         let Some(contest) = &self.contest else { return Ok(()) };
         contest.check_invariants()?;
-        ensure(self.mode == contest.mode(), NAME, || format!("{:?}, not {:?}", self.mode, contest.mode()))
+        ensure(self.mode() == contest.mode(), NAME, || format!("{:?}, not {:?}", self.mode(), contest.mode()))
     }
 }

@@ -1,13 +1,14 @@
-//! `Recent`: the keys of the last so many evictions, and how often each had been used.
+//! `Recent`: the keys of the last so many evictions, and how often each had been used. With *entries*, also the keys that are
+//! here, one per entry: then one look says whether a key is here, was evicted lately, or neither.
 //!
-//! Owns: a ring with a place per eviction, and a table that finds keys in it. A key that is taken leaves a gap: what is
-//! remembered is an age in evictions, not a number of keys as in [`crate::ghosts::Ghosts`], where keys live on in the room
-//! of those that were taken. Nothing is lost before its time: one lost ghost in the middle of a chain makes the next prefix end
-//! there.
+//! Owns: a ring with a place per eviction, the keys of the entries, and a table that finds both. A key that is taken leaves a
+//! gap: what is remembered is an age in evictions, not a number of keys as in [`crate::ghosts::Ghosts`], where keys live on in
+//! the room of those that were taken. Nothing is lost before its time: one lost ghost in the middle of a chain makes the next
+//! prefix end there.
 //!
-//! Invariants: a place with a count is found by its key, no other is; a key has one place.
+//! Invariants: a place with a count is found by its key, no other is; a key has one place, or one entry, or neither.
 //!
-//! Costs: all operations O(1); 15 bytes per eviction remembered, taken by [`Recent::reserve`] alone.
+//! Costs: all operations O(1); 15 bytes per eviction remembered and 14 per entry, taken by [`Recent::reserve`] alone.
 
 use crate::slots::Slots;
 use kvpool_core::parts::ensure;
@@ -19,11 +20,13 @@ const MOST: usize = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
-    /// By place, the first of which is 1.
+    /// By number: those of entries, from 1 on, and behind them those of places.
     keys: Vec<u64>,
     /// By place: uses of the key, 0 for a gap.
     counts: Vec<u8>,
-    places: Slots,
+    /// Finds numbers by keys.
+    numbers: Slots,
+    entries: usize,
     /// The place of the next eviction: the oldest one's.
     next: usize,
 }
@@ -31,65 +34,100 @@ pub(super) struct Recent {
 impl Recent {
     /// Remembers nothing.
     pub(super) fn new() -> Self {
-        Self { keys: vec![0], counts: vec![0], places: Slots::new(), next: 1 }
+        Self { keys: vec![0], counts: Vec::new(), numbers: Slots::new(), entries: 0, next: 0 }
     }
 
-    fn capacity(&self) -> usize {
-        self.keys.len() - 1
+    /// The number of a place.
+    const fn number(&self, place: usize) -> usize {
+        1 + self.entries + place
     }
 
-    /// `key`, used `count` times, is evicted. The oldest eviction is forgotten if there is no room.
+    /// The place of a number; `None` of an entry's.
+    fn place(&self, number: u32) -> Option<usize> {
+        (number as usize).checked_sub(1 + self.entries)
+    }
+
+    /// The entry that has `key`.
+    pub(super) fn entry(&self, key: u64) -> Option<u32> {
+        self.numbers.find(&self.keys, key).filter(|&number| self.place(number).is_none())
+    }
+
+    /// The key of `entry`, or the last that it had.
+    pub(super) fn key(&self, entry: u32) -> u64 {
+        self.keys[entry as usize]
+    }
+
+    /// `key`, which no entry has, used `count` times, is evicted. The oldest eviction is forgotten if there is no room.
     pub(super) fn push(&mut self, key: u64, count: u8) {
-        if self.capacity() == 0 {
-            return;
+        let place = self.next;
+        let number = self.number(place);
+        let Some(&oldest) = self.counts.get(place) else { return };
+        if oldest != 0 {
+            self.numbers.remove(&self.keys, self.keys[number]);
+            self.counts[place] = 0;
         }
-        self.take(key);
-        if self.counts[self.next] != 0 {
-            self.take(self.keys[self.next]);
+        self.keys[number] = key;
+        // In place of an entry that had it, or of an eviction before.
+        let before = self.numbers.put(&self.keys, number as u32); // at most MOST
+        if let Some(gap) = before.and_then(|before| self.place(before)) {
+            self.counts[gap] = 0;
         }
-        self.keys[self.next] = key;
-        self.counts[self.next] = count.max(1);
-        self.places.insert(&self.keys, self.next as u32); // at most MOST
-        self.next = if self.next == self.capacity() { 1 } else { self.next + 1 };
+        self.counts[place] = count.max(1);
+        self.next = if place + 1 == self.counts.len() { 0 } else { place + 1 };
     }
 
     /// How often `key` had been used, if its eviction is remembered; it is no more.
     pub(super) fn take(&mut self, key: u64) -> Option<u8> {
-        let place = self.places.remove(&self.keys, key)?;
-        Some(std::mem::take(&mut self.counts[place as usize]))
+        let number = self.numbers.remove(&self.keys, key)?;
+        let place = self.place(number)?;
+        Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// Forgets all evictions. O(capacity).
+    /// `key`, which no entry has, is at `entry` from now on, which has none. As [`Self::take`] for the rest.
+    pub(super) fn admit(&mut self, entry: u32, key: u64) -> Option<u8> {
+        self.keys[entry as usize] = key;
+        let before = self.numbers.put(&self.keys, entry)?;
+        let place = self.place(before)?;
+        Some(std::mem::take(&mut self.counts[place]))
+    }
+
+    /// What `entry` has, used `count` times, is evicted. Where there are entries there is room for evictions.
+    pub(super) fn evict(&mut self, entry: u32, count: u8) {
+        self.push(self.key(entry), count);
+    }
+
+    /// Forgets all evictions, and what the entries have. O(capacity).
     pub(super) fn clear(&mut self) {
-        self.places.clear();
+        self.numbers.clear();
         self.counts.fill(0);
-        self.next = 1;
+        self.next = 0;
     }
 
-    /// Takes the memory for `capacity` evictions, and changes nothing.
-    pub(super) fn reserve(&mut self, capacity: usize) -> Result<(), PoolError> {
-        let capacity = capacity.min(MOST);
-        try_reserve(&mut self.keys, capacity + 1)?;
-        try_reserve(&mut self.counts, capacity + 1)?;
-        self.places.reserve(capacity)
+    /// Takes the memory for so many entries and evictions, and changes nothing.
+    pub(super) fn reserve(&mut self, entries: usize, evictions: usize) -> Result<(), PoolError> {
+        let evictions = evictions.min(MOST);
+        try_reserve(&mut self.keys, 1 + entries + evictions)?;
+        try_reserve(&mut self.counts, evictions)?;
+        self.numbers.reserve(entries + evictions)
     }
 
-    /// Remembers `capacity` evictions from now on, after [`Self::reserve`]. None of those that are remembered is forgotten.
-    pub(super) fn grow(&mut self, capacity: usize) {
-        let capacity = capacity.min(MOST);
-        if capacity <= self.capacity() {
-            return;
-        }
+    /// Has so many entries, and remembers so many evictions, from now on, after [`Self::reserve`]. None of those that are
+    /// remembered is forgotten. The first `used` entries have a key.
+    pub(super) fn grow(&mut self, entries: usize, evictions: usize, used: u32) {
+        let (entries, before) = (entries.max(self.entries), self.counts.len());
+        let evictions = evictions.min(MOST).max(before);
         // From the oldest to the newest; then there is room.
-        let oldest = self.next - 1;
-        self.keys[1..].rotate_left(oldest);
-        self.counts[1..].rotate_left(oldest);
-        self.next = self.keys.len();
-        self.keys.resize(capacity + 1, 0);
-        self.counts.resize(capacity + 1, 0);
-        let counts = &self.counts;
-        let known = (1..=capacity as u32).filter(|&place| counts[place as usize] != 0);
-        self.places.rebuild(capacity, &self.keys, known);
+        let first = self.number(0);
+        self.keys[first..].rotate_left(self.next);
+        self.counts.rotate_left(self.next);
+        self.next = if evictions > before { before } else { 0 };
+        self.keys.resize(1 + entries + evictions, 0);
+        self.counts.resize(evictions, 0);
+        self.keys.copy_within(first..first + before, 1 + entries);
+        self.entries = entries;
+        let places = self.counts.iter().enumerate().filter(|&(_, &count)| count != 0);
+        let places = places.map(|(place, _)| (1 + entries + place) as u32); // at most MOST
+        self.numbers.rebuild(entries + evictions, &self.keys, (1..=used).chain(places));
     }
 
     #[cfg(test)]
@@ -98,23 +136,26 @@ impl Recent {
     }
 
     /// Whether the eviction of `key` is remembered.
-    pub(super) fn contains(&self, key: u64) -> bool {
-        self.places.find(&self.keys, key).is_some()
+    #[cfg(test)]
+    fn contains(&self, key: u64) -> bool {
+        self.numbers.find(&self.keys, key).is_some_and(|number| self.place(number).is_some())
     }
 
-    /// Recounts the places.
-    pub(super) fn check_invariants(&self) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD1 (an eviction that is remembered is found, no other is)";
+    /// Recounts the places, and `used` entries.
+    pub(super) fn check_invariants(&self, used: u32) -> Result<(), InvariantViolation> {
+        const NAME: &str =
+            "AD1 (an eviction that is remembered is found, and what an entry has, no other is)";
         let mut known = 0;
-        for (place, _) in self.counts.iter().enumerate().filter(|&(_, &count)| count != 0) {
-            let found = self.places.find(&self.keys, self.keys[place]);
-            ensure(found == Some(place as u32), NAME, || format!("place {place} is found as {found:?}"))?;
+        let places = (0..self.counts.len()).filter(|&place| self.counts[place] != 0);
+        for number in (1..=used as usize).chain(places.map(|place| self.number(place))) {
+            let found = self.numbers.find(&self.keys, self.keys[number]);
+            ensure(found == Some(number as u32), NAME, || format!("number {number} is found as {found:?}"))?;
             known += 1;
         }
-        let found = self.places.count();
-        let sound = found == known && self.counts.len() == self.keys.len() && self.counts[0] == 0;
-        ensure(sound && (1..=self.capacity().max(1)).contains(&self.next), NAME, || {
-            format!("{known} known, {found} in the table, next {} of {}", self.next, self.capacity())
+        let found = self.numbers.count();
+        let sound = found == known && self.keys.len() == 1 + self.entries + self.counts.len();
+        ensure(sound && (0..self.counts.len().max(1)).contains(&self.next), NAME, || {
+            format!("{known} known, {found} in the table, next {} of {}", self.next, self.counts.len())
         })
     }
 }
@@ -125,8 +166,8 @@ mod tests {
 
     fn of(capacity: usize) -> Recent {
         let mut recent = Recent::new();
-        recent.reserve(capacity).unwrap();
-        recent.grow(capacity);
+        recent.reserve(0, capacity).unwrap();
+        recent.grow(0, capacity, 0);
         recent
     }
 
@@ -137,23 +178,58 @@ mod tests {
         assert_eq!((recent.take(2), recent.take(2)), (Some(7), None));
         recent.push(4, 1); // the gap is older than nothing: 1 goes all the same
         assert!(!recent.contains(1) && recent.contains(3) && recent.contains(4));
-        recent.check_invariants().unwrap();
+        recent.check_invariants(0).unwrap();
+    }
+
+    #[test]
+    fn what_is_evicted_again_has_one_place() {
+        let mut recent = of(3);
+        [(1, 7), (2, 7), (1, 5)].into_iter().for_each(|(key, count)| recent.push(key, count));
+        recent.check_invariants(0).unwrap();
+        assert_eq!(recent.known(), 2);
+        recent.push(3, 7); // in the gap
+        assert_eq!((recent.take(1), recent.take(2), recent.take(3)), (Some(5), Some(7), Some(7)));
+        // The oldest of all is the same key.
+        (1..=3).chain([1]).for_each(|key| recent.push(key, 9));
+        recent.check_invariants(0).unwrap();
+        assert_eq!(recent.known(), 3);
     }
 
     #[test]
     fn growing_forgets_nothing_and_brings_nothing_back() {
         let mut recent = of(3);
         (1..=5).for_each(|key| recent.push(key, key as u8));
-        recent.reserve(5).unwrap();
-        recent.grow(5);
-        recent.check_invariants().unwrap();
+        recent.reserve(0, 5).unwrap();
+        recent.grow(0, 5, 0);
+        recent.check_invariants(0).unwrap();
         assert_eq!((recent.known(), recent.contains(2), recent.contains(3)), (3, false, true));
         (6..=7).for_each(|key| recent.push(key, 1));
         assert!(recent.contains(3));
         recent.push(8, 1);
         assert!(!recent.contains(3));
         assert_eq!(recent.take(4), Some(4));
-        recent.check_invariants().unwrap();
+        recent.check_invariants(0).unwrap();
+    }
+
+    #[test]
+    fn a_key_moves_between_an_entry_and_a_place() {
+        let mut recent = Recent::new();
+        recent.reserve(2, 2).unwrap();
+        recent.grow(2, 2, 0);
+        assert_eq!((recent.admit(1, 10), recent.admit(2, 20), recent.entry(20)), (None, None, Some(2)));
+        recent.evict(1, 3);
+        assert_eq!((recent.entry(10), recent.contains(10)), (None, true));
+        assert_eq!((recent.admit(1, 10), recent.entry(10), recent.known()), (Some(3), Some(1), 0));
+        recent.check_invariants(2).unwrap();
+        recent.evict(1, 4);
+        recent.admit(1, 30);
+        // Entries in front, evictions behind, whatever was where before.
+        recent.reserve(5, 4).unwrap();
+        recent.grow(5, 4, 2);
+        recent.check_invariants(2).unwrap();
+        assert_eq!((recent.entry(30), recent.entry(20), recent.contains(10)), (Some(1), Some(2), true));
+        assert_eq!((recent.admit(3, 10), recent.entry(10)), (Some(4), Some(3)));
+        recent.check_invariants(3).unwrap();
     }
 
     #[test]
@@ -161,6 +237,6 @@ mod tests {
         let mut recent = Recent::new();
         recent.push(1, 1);
         assert_eq!(recent.take(1), None);
-        recent.check_invariants().unwrap();
+        recent.check_invariants(0).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! `Shadow`: what a cache of sampled keys would hit if it were always in one mode.
 //!
-//! Owns: an order in a fixed mode over numbers that stand for blocks, a table of their keys, and the hits not scored yet.
+//! Owns: an order in a fixed mode over entries that stand for blocks, their keys and those of evictions, and the hits not
+//! scored yet.
 //!
 //! A release is served as a manager serves a request, because to hold its blocks or not changes what a small cache
 //! hits: all that is there is taken out of the order; the rest is admitted from the head on, as far as it fits; then all is
@@ -9,16 +10,15 @@
 //! *Prefix hits.* A block counts only if all before it hit too. Keys come deepest first, so these are the hits after the last
 //! miss of a chain: a run that a miss sets to 0, scored when the next chain begins.
 //!
-//! Invariants: every number in use has its key in the table, nothing else is; between releases all of them are in the order;
-//! a key that is there is not remembered as evicted.
+//! Invariant: between releases all entries in use are in the order.
 //!
 //! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
 
-use super::{Adaptive, Mode};
-use crate::slots::Slots;
+use super::order::Order;
+use super::recent::Recent;
+use super::{Mode, REMEMBERED};
 use kvpool_core::parts::ensure;
 use kvpool_core::{BlockId, NULL_BLOCK};
-use kvpool_core::{Content, Policy, Release};
 use kvpool_core::{InvariantViolation, PoolError};
 
 /// A released block whose key is in the sample.
@@ -39,10 +39,10 @@ impl Sampled {
 
 #[derive(Clone, Debug)]
 pub(super) struct Shadow {
-    order: Adaptive,
-    /// Numbers in use: those above were never used.
+    order: Order,
+    keys: Recent,
+    /// Entries in use: those above were never used.
     used: u32,
-    table: Slots,
     /// Hits of the chain that is being released, since its last miss.
     run: u64,
 }
@@ -50,8 +50,7 @@ pub(super) struct Shadow {
 impl Shadow {
     /// Empty, with the memory for `entries`.
     pub(super) fn new(mode: Mode, entries: usize) -> Result<Self, PoolError> {
-        let order = Adaptive::fixed(entries + 1, mode)?;
-        let mut shadow = Self { order, used: 0, table: Slots::new(), run: 0 };
+        let mut shadow = Self { order: Order::new(mode)?, keys: Recent::new(), used: 0, run: 0 };
         shadow.reserve(entries)?;
         shadow.grow(entries);
         Ok(shadow)
@@ -59,7 +58,7 @@ impl Shadow {
 
     /// The entry of `key`; the null block for none.
     fn find(&self, key: u64) -> BlockId {
-        self.table.find(&self.order.keys, key).map_or(NULL_BLOCK, BlockId::new)
+        self.keys.entry(key).map_or(NULL_BLOCK, BlockId::new)
     }
 
     /// Serves one release, and returns the prefix hits of the chains that ended.
@@ -87,7 +86,7 @@ impl Shadow {
                 }
             }
         }
-        self.order.begin_release(&Release::default());
+        self.order.begin_release();
         for sampled in release {
             self.order.release(sampled.entry); // nothing for the null block
         }
@@ -101,49 +100,42 @@ impl Shadow {
             BlockId::new(self.used)
         } else {
             let Some(victim) = self.order.pop() else { return NULL_BLOCK };
-            let evicted = self.order.keys[victim.index()];
-            self.table.remove(&self.order.keys, evicted);
-            self.order.evicted(victim, Content { key: evicted, depth: 0 });
+            self.keys.evict(victim.get(), self.order.uses(victim).unwrap_or_default());
             victim
         };
-        self.order.admit(entry, Content { key, depth: 0 });
-        self.table.insert(&self.order.keys, entry.get());
+        let before = self.keys.admit(entry.get(), key);
+        self.order.admit(entry, before);
         entry
     }
 
     pub(super) fn clear(&mut self) {
         self.order.clear();
-        self.table.clear();
+        self.keys.clear();
         self.used = 0;
         self.run = 0;
     }
 
     /// Takes the memory for `entries`, and changes nothing that is seen.
     pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
-        self.table.reserve(entries)?;
+        self.keys.reserve(entries, entries * REMEMBERED)?;
         self.order.reserve(entries + 1)
     }
 
     /// Has `entries` from now on, after [`Self::reserve`]. What is there stays.
     pub(super) fn grow(&mut self, entries: usize) {
         self.order.resize(entries + 1);
-        self.table.rebuild(self.order.capacity(), &self.order.keys, 1..=self.used);
+        self.keys.grow(entries, entries * REMEMBERED, self.used);
     }
 
     /// Recounts everything; `sampled` says which keys are in the sample.
     pub(super) fn check_invariants(&self, sampled: impl Fn(u64) -> bool) -> Result<(), InvariantViolation> {
-        const NAME: &str = "AD3 (a shadow's keys are found, in its order, sampled and not remembered)";
+        const NAME: &str = "AD3 (a shadow's entries are in its order, and sampled)";
         self.order.check_invariants()?;
-        for entry in 1..=self.used {
-            let key = self.order.keys[entry as usize];
-            let found = self.find(key);
-            let sound = found == BlockId::new(entry) && sampled(key) && !self.order.evictions.contains(key);
-            ensure(sound, NAME, || format!("key {key:#x} of entry {entry} is found as {found}"))?;
-        }
-        let (used, found, ordered) = (self.used as usize, self.table.count(), self.order.lists.num_linked());
-        let capacity = self.order.capacity();
-        ensure(used == found && used == ordered && used <= capacity, NAME, || {
-            format!("{used} used, {found} in the table, {ordered} in the order, {capacity} keys")
+        self.keys.check_invariants(self.used)?;
+        let stray = (1..=self.used).find(|&entry| !sampled(self.keys.key(entry)));
+        let (used, ordered, capacity) = (self.used as usize, self.order.len(), self.order.capacity());
+        ensure(stray.is_none() && used == ordered && used <= capacity, NAME, || {
+            format!("{used} used, {ordered} in the order, {capacity} in all, not sampled: {stray:?}")
         })
     }
 }
