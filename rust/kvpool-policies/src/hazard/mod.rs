@@ -60,6 +60,12 @@ const SAMPLE: usize = 2048;
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
+/// One of so many is asked. An odd number: buckets of ghosts fill from the front, requests have lengths, and both are often powers of two; a
+/// step with a factor of theirs would ask the same places of each, and count some classes many times over and others not at all.
+const fn sample_step(len: usize) -> usize {
+    len / SAMPLE | 1
+}
+
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
 /// What one block was, and became. Most of a request are alike: what was worked out for one holds for the next.
@@ -203,15 +209,14 @@ impl Hazard {
         self.table.nobody_waits();
         let turn = (self.released / LEARN) as usize;
         let states = &self.lists.members;
-        let step = (states.len() / SAMPLE).max(1);
+        let step = sample_step(states.len());
         let blocks = (turn % step..states.len()).step_by(step).map(|block| BlockId::new(block as u32));
         // What was put aside, for a block hangs on it, waits like those on the lists.
         for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::waits(state.class)) {
             self.table.wait(state.class, age::bin(self.clock.age(state.stamp)), step as u32);
         }
-        let step = (self.memory.len() / SAMPLE).max(1);
-        for ghost in (turn % step..self.memory.len()).step_by(step).filter_map(|place| self.memory.at(place))
-        {
+        let step = sample_step(self.memory.len());
+        for ghost in self.memory.sample(turn, step) {
             self.table.wait(ghost.class(), age::bin(self.clock.age(ghost.stamp)), step as u32 * EVERY);
         }
         self.table.learn();
