@@ -291,7 +291,9 @@ mod tests {
     fn a_sample_counts_what_a_memory_has_that_is_not_full() {
         for capacity in [1 << 17, 75_000, 90_000] {
             let mut memory = of(capacity);
-            (0..memory.len() as u64 / 3).for_each(|key| drop(push(&mut memory, head(key), 0, 1, 1)));
+            for key in 0..memory.len() as u64 / 3 {
+                push(&mut memory, head(key), 0, 1, 1);
+            }
             let there = memory.sample(0, 1).count();
             let step = super::super::sample_step(memory.len());
             for turn in 0..16 {

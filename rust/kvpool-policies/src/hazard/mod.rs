@@ -63,7 +63,7 @@ const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 /// One of so many is asked. An odd number: buckets of ghosts fill from the front, requests have lengths, and both are often powers of two; a
 /// step with a factor of theirs would ask the same places of each, and count some classes many times over and others not at all.
 const fn sample_step(len: usize) -> usize {
-    len / SAMPLE | 1
+    (len / SAMPLE) | 1
 }
 
 const NOBODY: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
