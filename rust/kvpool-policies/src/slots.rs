@@ -13,6 +13,15 @@ use std::hash::{BuildHasher, RandomState};
 use kvpool_core::PoolError;
 use kvpool_core::parts::try_reserve;
 
+/// The finalizer of `SplitMix64`, for samples and statistics: keys that a caller may choose say nothing about it unless he looks for them.
+/// Where a meeting of keys must not be chosen, [`Slots`] has a secret.
+pub(crate) const fn mixed(key: u64) -> u64 {
+    let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ (key >> 31)
+}
+
 /// An empty slot.
 const EMPTY: u32 = 0;
 

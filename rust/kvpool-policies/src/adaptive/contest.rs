@@ -13,6 +13,7 @@
 use super::choice::{Choice, MODES};
 use super::mode::Mode;
 use super::shadow::{Sampled, Shadow};
+use crate::slots::mixed;
 use kvpool_core::parts::ensure;
 use kvpool_core::parts::try_reserve;
 use kvpool_core::{InvariantViolation, PoolError};
@@ -21,14 +22,6 @@ use kvpool_core::{InvariantViolation, PoolError};
 const RATE: usize = 8;
 /// Entries that a shadow has at least, if the pool has as many.
 const ENTRIES: usize = 1024;
-
-/// The finalizer of `SplitMix64`: keys that a caller may choose say nothing about the sample unless he looks for them.
-const fn mixed(key: u64) -> u64 {
-    let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    key ^ (key >> 31)
-}
 
 /// Without room until it has grown.
 #[derive(Clone, Debug, Default)]
