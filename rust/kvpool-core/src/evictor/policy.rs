@@ -173,7 +173,8 @@ pub struct Release<'a> {
 /// else of a content; `pop` is followed by `evicted`, `unpop` or `forget` of that block before it is admitted again.
 ///
 /// A policy guarantees what each method says, deterministically: the same calls give the same order on any host (no clocks,
-/// no hash-map order, no floating-point functions). No method may panic, whatever the arguments; all but `grow` and
+/// no hash-map order, no floating-point functions). A call for several blocks is a call for each of them, in turn, and for no block it is
+/// none. No method may panic, whatever the arguments; all but `grow` and
 /// `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.

@@ -340,6 +340,9 @@ impl Policy for Hazard {
     }
 
     fn admit_all(&mut self, run: &[(BlockId, Content)]) {
+        if run.is_empty() {
+            return;
+        }
         self.gone = NOBODY;
         self.settle();
         self.memory.ask_for(run.iter().map(|&(_, content)| content));
@@ -369,7 +372,9 @@ impl Policy for Hazard {
     }
 
     fn hit_all(&mut self, blocks: &[BlockId]) {
-        self.found = None;
+        if !blocks.is_empty() {
+            self.found = None;
+        }
         let mut rest = blocks;
         while let [first, ..] = rest {
             let Some(before) = self.state(*first).filter(|state| class::waits(state.class)) else {

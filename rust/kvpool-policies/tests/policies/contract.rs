@@ -208,7 +208,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
-    /// per return, there is a victim while a block is in the order, and the same calls give the same order.
+    /// per return, there is a victim while a block is in the order, and the same calls give the same order, with runs of no blocks or without.
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),
@@ -225,6 +225,9 @@ proptest! {
             let released: Vec<_> = run.iter().map(|&block| Candidate { block, depth: 0 }).collect();
             let admitted: Vec<_> = run.iter().map(|&block| (block, content(key))).collect();
             let mut popped = [None, None];
+            twin.hit_all(&[]);
+            twin.release_all(&[]);
+            twin.admit_all(&[]);
             for (policy, popped) in [&mut policy, &mut twin].into_iter().zip(&mut popped) {
                 match call {
                     0..5 => policy.admit(id(block), content(key)),

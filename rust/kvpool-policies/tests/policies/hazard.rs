@@ -92,6 +92,12 @@ impl Pair {
 
     fn admit(&mut self, block: BlockId, content: Content) {
         self.contents[block.index()] = Some(content);
+        if self.draw(4) == 0 {
+            // Of nobody: that says nothing, in the middle of a chain either.
+            self.shipped.hit_all(&[]);
+            self.shipped.release_all(&[]);
+            self.shipped.admit_all(&[]);
+        }
         self.shipped.admit(block, content);
         self.model.admit(block, content);
     }

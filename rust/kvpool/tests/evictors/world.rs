@@ -134,10 +134,15 @@ impl World {
         (1..self.blocks.len()).filter(|&block| self.blocks[block].references == 0).count()
     }
 
-    /// Cached-free blocks that hang on `block` and the content that it has.
-    fn idle_children(&self, block: usize) -> usize {
+    /// What has a place in the order of eviction, first to last: what is cached-free, and what pins alone hold until its turn comes.
+    fn waiting(&self) -> Vec<usize> {
+        indices(&self.pool().order_with_pinned())
+    }
+
+    /// Whether one of those that are `waiting` hangs on `block` and the content that it has.
+    fn has_waiting_child(&self, block: usize, waiting: &[usize]) -> bool {
         let parent = Some((block, self.blocks[block].contents));
-        self.idle().filter(|&child| self.blocks[child].parent == parent).count()
+        waiting.iter().any(|&child| self.blocks[child].parent == parent)
     }
 
     fn tenant_blocks(&self, tenant: u32) -> usize {
@@ -158,12 +163,12 @@ impl World {
         self.limits_of(block).is_some_and(|(count, limits)| count <= limits.floor)
     }
 
-    /// Properties 12 and 23, of one victim: nobody needs it, no cached-free block hangs on it, and nothing that may go stands
-    /// before it in the order that `kvpool::retention` states.
-    fn check_victim(&self, victim: usize) {
+    /// Properties 12 and 23, of the first that is `waiting`: nobody needs it, nothing hangs on it, and nothing that may go stands before
+    /// it in the order that `kvpool::retention` states.
+    fn check_victim(&self, victim: usize, waiting: &[usize]) {
         let block = &self.blocks[victim];
         assert!(block.is_idle(), "property 12: #{victim} is in use: {block:?}");
-        let is_leaf = |&block: &usize| self.idle_children(block) == 0;
+        let is_leaf = |&block: &usize| !self.has_waiting_child(block, waiting);
         if !self.kind.is_closed() {
             return;
         }
@@ -203,6 +208,7 @@ impl World {
     /// Allocates; checks that it succeeds exactly if it can, what it takes, and in which order.
     pub(crate) fn allocate(&mut self, n: usize) -> Option<Vec<usize>> {
         let (order, available) = (indices(&self.pool().eviction_order()), self.available());
+        let waiting = self.waiting();
         assert_eq!(order.len(), self.idle().count());
         let evicted = self.pool().stats().evicted;
         let got = match self.pool_mut().allocate(n) {
@@ -214,12 +220,13 @@ impl World {
             }
         };
         assert!(n <= available && got.len() == n);
-        self.note_taken(&got, &order, evicted);
+        self.note_taken(&got, &order, &waiting, evicted);
         Some(got)
     }
 
-    /// What was handed out: free blocks, then victims, in the order that was announced. There were `evicted` before.
-    fn note_taken(&mut self, got: &[usize], order: &[usize], evicted: u64) {
+    /// What was handed out: free blocks, then victims, in the order that was announced. There were `evicted` before, and these were
+    /// `waiting`.
+    fn note_taken(&mut self, got: &[usize], order: &[usize], waiting: &[usize], evicted: u64) {
         let free = got.iter().filter(|&&block| self.is_free(block)).count();
         let victims = &got[free..];
         assert!(got[..free].iter().all(|&block| self.is_free(block)), "free ones first");
@@ -227,7 +234,8 @@ impl World {
         assert_eq!(self.pool().stats().evicted - evicted, victims.len() as u64, "property 22");
         assert_eq!(victims, &order[..victims.len()], "the order that was announced");
         for &victim in victims {
-            self.check_victim(victim);
+            let turn = waiting.iter().position(|&block| block == victim).unwrap();
+            self.check_victim(victim, &waiting[turn..]);
             self.end_content(victim);
         }
         self.victims.extend(victims);
@@ -240,7 +248,7 @@ impl World {
         let writable =
             references - fences == 1 && references - pins == 1 && self.blocks[block].content.is_none();
         let (order, available) = (indices(&self.pool().eviction_order()), self.available());
-        let evicted = self.pool().stats().evicted;
+        let (waiting, evicted) = (self.waiting(), self.pool().stats().evicted);
         let own = match self.tiers.copy_on_write(0, id(block)) {
             Ok(own) => own.index(),
             Err(TierError::Pool(PoolError::OutOfBlocks(_))) => {
@@ -251,7 +259,7 @@ impl World {
         };
         assert_eq!(own == block, writable);
         if own != block {
-            self.note_taken(&[own], &order, evicted);
+            self.note_taken(&[own], &order, &waiting, evicted);
             let source = self.planned.get(&block).copied().unwrap_or(block);
             self.planned.insert(own, source);
             for end in [source, own].into_iter().filter(|&end| self.blocks[end].pins == 0).collect::<Vec<_>>()
@@ -262,7 +270,8 @@ impl World {
                 block.pins += 1;
                 self.pinned.push(end);
             }
-            self.drop_references(&[block]);
+            let turn = waiting.iter().position(|&block| block == own).map_or(0, |turn| turn + 1);
+            self.drop_references(&[block], &waiting[turn..]);
         }
         Some(own)
     }
@@ -317,7 +326,7 @@ impl World {
     /// copy of its parent a lookup goes through.
     fn is_overtaken(&self, block: usize) -> bool {
         let Block { references, pins, computed, .. } = self.blocks[block];
-        pins > 0 && references == pins && computed && !self.pool().order_with_pinned().contains(&id(block))
+        pins > 0 && references == pins && computed && !self.waiting().contains(&block)
     }
 
     fn hang_on_a_copy(&mut self, block: usize) {
@@ -376,22 +385,17 @@ impl World {
         blocks.iter().all(|&b| self.blocks[b].references - self.blocks[b].fences >= named(b))
     }
 
-    fn drop_references(&mut self, blocks: &[usize]) {
+    /// Blocks lose a reference each. Those that were `waiting` before had a place in the order.
+    fn drop_references(&mut self, blocks: &[usize], waiting: &[usize]) {
         let mut idle = Vec::new();
         for &block in blocks {
             self.blocks[block].references -= 1;
             let Block { references, pins, .. } = self.blocks[block];
             idle.extend(Some(block).filter(|_| references == pins));
         }
-        // What was cached-free before: those that are released here count among it at once, all together.
-        let dependents: Vec<_> = idle
-            .iter()
-            .map(|&block| {
-                let parent = Some((block, self.blocks[block].contents));
-                let mut before = self.idle().filter(|child| !idle.contains(child));
-                self.kind.is_closed() && before.any(|child| self.blocks[child].parent == parent)
-            })
-            .collect();
+        // Those that are released here wait from then on, all together.
+        let has_dependents = |&block: &usize| self.kind.is_closed() && self.has_waiting_child(block, waiting);
+        let dependents: Vec<_> = idle.iter().map(has_dependents).collect();
         let mut cached = Vec::new();
         for (&block, dependents) in idle.iter().zip(dependents) {
             let Block { content, computed, .. } = self.blocks[block].clone();
@@ -429,9 +433,10 @@ impl World {
     fn release(&mut self, blocks: &[usize]) {
         let valid = self.can_release(blocks);
         let ids: Vec<_> = blocks.iter().map(|&block| id(block)).collect();
+        let waiting = self.waiting();
         assert_eq!(self.pool_mut().release(&ids).is_ok(), valid);
         if valid {
-            self.drop_references(blocks);
+            self.drop_references(blocks, &waiting);
         }
     }
 

@@ -119,22 +119,24 @@ impl World {
                 let table = self.take_table(*nth).unwrap_or_default().0;
                 let valid = self.can_release(&table);
                 let ids: Vec<_> = table.iter().map(|&block| id(block)).collect();
+                let waiting = self.waiting();
                 assert_eq!(self.pool_mut().release_after(&ids, *step).is_ok(), valid);
                 if valid && self.completed.is_some_and(|completed| *step <= completed) {
-                    self.drop_references(&table);
+                    self.drop_references(&table, &waiting);
                 } else if valid {
                     table.iter().for_each(|&block| self.blocks[block].fences += 1);
                     self.fences.entry(*step).or_default().extend(table);
                 }
             }
             Step::Complete(step) => {
+                let waiting = self.waiting();
                 self.pool_mut().complete_step(*step).unwrap();
                 self.completed = self.completed.max(Some(*step));
                 let open = self.fences.split_off(&(step + 1));
                 let ended: Vec<_> =
                     std::mem::replace(&mut self.fences, open).into_values().flatten().collect();
                 ended.iter().for_each(|&block| self.blocks[block].fences -= 1);
-                self.drop_references(&ended);
+                self.drop_references(&ended, &waiting);
             }
             Step::BumpEpoch => {
                 self.pool_mut().bump_epoch().unwrap();
@@ -215,6 +217,7 @@ impl World {
             let epoch = self.epoch();
             let head = self.copies.get(&(epoch, path.to_vec())).and_then(|copies| copies.first()).copied();
             let overtaken = head.filter(|&head| self.is_overtaken(head));
+            let waiting = self.waiting();
             let result = self.pool_mut().register_link(id(block), &link(epoch, path));
             if self.blocks[block].references == self.blocks[block].fences
                 || self.blocks[block].content.is_some()
@@ -224,7 +227,7 @@ impl World {
                 assert_eq!(result, Ok(id(shared)));
                 self.hit(shared);
                 overtaken.into_iter().for_each(|block| self.hang_on_a_copy(block));
-                self.drop_references(&[block]);
+                self.drop_references(&[block], &waiting);
                 table[slot] = shared;
             } else {
                 assert_eq!(result, Ok(id(block)));
