@@ -76,6 +76,7 @@ mod ends;
 mod error;
 pub mod folder;
 mod header;
+mod locked;
 mod namespace;
 mod object;
 mod queue;

@@ -11,15 +11,12 @@
 //!
 //! Costs: a `pwrite` of 128 bytes each; a seal reads the payload once, for its checksum.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
-
 use crate::header::{HEADER_BYTES, Header, Mismatch, TokenRange};
+use crate::locked::LockedFile;
 use crate::namespace::NamespaceDigest;
 use crate::object::ObjectKey;
 
@@ -29,7 +26,7 @@ const STRIDE: usize = 128;
 /// Headers of slots.
 #[derive(Debug)]
 pub struct SlotHeaders {
-    file: File,
+    file: LockedFile,
     namespace: NamespaceDigest,
     slots: u32,
 }
@@ -40,15 +37,13 @@ impl SlotHeaders {
     /// # Errors
     /// [`io::ErrorKind::ResourceBusy`] if somebody else has it, a process or another one of these; what the system says.
     pub fn open(path: &Path, namespace: NamespaceDigest, slots: u32) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
+        let file = LockedFile::open(path).map_err(|error| match error.kind() {
+            kind @ io::ErrorKind::ResourceBusy => {
                 let message = format!("{} is in use: its memory has one engine at a time", path.display());
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
+                io::Error::new(kind, message)
             }
-            Err(error) => return Err(error.into()),
-        }
+            _ => error,
+        })?;
         let length = u64::from(slots) * STRIDE as u64;
         if file.metadata()?.len() != length {
             file.set_len(0)?;
