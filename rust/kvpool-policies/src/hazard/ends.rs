@@ -16,29 +16,29 @@ use super::tails::Run;
 use crate::block_lists::BlockLists;
 use kvpool_core::BlockId;
 
-#[derive(Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub(super) lists: &'a BlockLists<States>,
     pub(super) clock: Clock,
-    pub(super) table: &'a Table,
+    pub(super) table: &'a mut Table,
 }
 
 impl Ends<'_> {
     /// Of `class`: what is worth least, and its rank. Of equals the oldest ranks lowest.
     #[inline]
-    pub(super) fn least(self, class: u16) -> Option<(u64, Run)> {
+    pub(super) fn least(&mut self, class: u16) -> Option<(u64, Run)> {
         let stamp = |block: BlockId| Some(self.lists.members.get(block)?.stamp);
         let rank = |worth: u32, age: u32| u64::from(worth) << 32 | u64::from(u32::MAX - age);
         let run = Run { class, stamp: stamp(self.lists.front(class.into())?)?, oldest: true };
         let old = self.clock.age(run.stamp);
-        let oldest = (rank(self.table.worth_at(class, old), old), run);
+        let worths = self.table.worths(class);
+        let oldest = (rank(worths.at(old), old), run);
         let run = Run { class, stamp: stamp(self.lists.back(class.into())?)?, oldest: false };
         let young = self.clock.age(run.stamp);
         // What was put aside and comes back is first of its class, and may be younger than the last.
-        if young <= old && !self.table.may_rise(class, old) {
+        if young <= old && !worths.may_rise(old) {
             return Some(oldest);
         }
-        let newest = (rank(newer(self.table.worth_at(class, young)), young), run);
+        let newest = (rank(newer(worths.at(young)), young), run);
         Some(if newest.0 < oldest.0 { newest } else { oldest })
     }
 }
@@ -64,7 +64,7 @@ mod tests {
             lists.members.get_mut(new).unwrap().stamp = clock.now();
             lists.push_back(class, old);
             lists.push_back(class, new);
-            let ends = Ends { lists: &lists, clock, table: &table };
+            let mut ends = Ends { lists: &lists, clock, table: &mut table };
             assert_eq!(ends.least(class as u16).map(|(_, run)| run.oldest), Some(least == old), "{class}");
             assert_eq!(ends.least(0), None);
         }
@@ -73,7 +73,7 @@ mod tests {
         lists.members.get_mut(new).unwrap().stamp = clock.now();
         lists.push_back(2, old);
         lists.push_front(2, new);
-        let ends = Ends { lists: &lists, clock, table: &table };
+        let mut ends = Ends { lists: &lists, clock, table: &mut table };
         assert!(ends.least(2).is_some_and(|(_, run)| !run.oldest));
     }
 }

@@ -1,8 +1,8 @@
 //! `Table`: what each class has taught about when content comes back, and what a block of it is therefore worth at any age.
 //!
 //! Owns: by class and bin of age, how many blocks came back at that age (*events*), how many were lost from sight then (*lost*: a
-//! ghost made room), and how many are of that age now (*waiting*, counted anew by a sample before each [`Table::learn`]). Events and
-//! losses count half after so many releases.
+//! ghost made room), and how many are of that age (*waiting*: the mean of samples, the last of which count most). Events and losses count
+//! half after so many releases.
 //!
 //! ```text
 //!   exposure of a bin  = events in it and behind it + waiting and lost behind it + half of those in it
@@ -15,20 +15,22 @@
 //! would hide long gaps. The worth is Gittins' index of a block that is held until a horizon of its own choice: expected hits per tick.
 //! Before anything is learned it falls with age, the same for all classes: LRU.
 //!
-//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins). 16 bytes per class and bin.
+//! All and families are learned by [`Table::learn`]; a class when it is first asked for after that, for most have no block that could go.
+//!
+//! Costs: an event one addition. [`Table::learn`] O(classes seen x bins), and as much of each class that is asked for. 16 bytes per class
+//! and bin.
 
-use super::age::{BINS, LOG_WIDTHS, bin, start, width};
+use super::age::{BINS, LOG_WIDTHS, bin, start};
 use super::class::{CLASSES, FAMILIES, family};
 use kvpool_core::PoolError;
 use kvpool_core::parts::try_reserve;
 
 /// What one block counts.
 const ONE: u32 = 16;
-/// Blocks that the hazard of all classes counts for in each family, and that of a family in each of its classes.
-const PRIOR: u64 = 100;
-/// Of the hazard of all classes before anything is learned: events and exposure.
-const START: Counted = Counted { events: [2; BINS], exposed: [200; BINS] };
-const NOTHING: Bins<u64> = [0; BINS];
+/// What the hazard of all classes counts for in each family, and that of a family in each of its classes: a hundred blocks.
+const PRIOR: u64 = 100 * ONE as u64;
+/// The hazard of all classes before anything is learned, and what that counts for.
+const START: (Bins<u32>, u64) = ([(1 << HAZARD) / 100; BINS], 200);
 /// Fractional bits of a hazard, and of a probability.
 const HAZARD: u32 = 24;
 const CERTAIN: u32 = 30;
@@ -37,6 +39,10 @@ const SHORTER: u32 = 18;
 
 /// A newest block counts as worth more by this part: what few blocks have taught does not turn an order.
 const NEWER: u32 = 4;
+
+/// The part of the mean that the latest sample of those who wait makes, unless it is one of the first. One by itself has few blocks of most
+/// classes and ages.
+const LATEST: u32 = 8;
 
 /// A worth of so much is a hit per tick.
 pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
@@ -55,7 +61,7 @@ const NONE: Counts = Counts { events: [0; BINS], lost: [0; BINS], waiting: [0; B
 
 /// What blocks are worth, by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Worths {
+pub(super) struct Worths {
     worths: Bins<u32>,
     /// Bit by bin: a younger block may be worth less by a [`NEWER`]th.
     rises: u32,
@@ -69,19 +75,9 @@ impl Counts {
     }
 
     fn counted(&self) -> Counted {
-        Counted { events: self.events.map(u64::from), exposed: self.exposure() }
-    }
-
-    /// Blocks that lived into each bin.
-    fn exposure(&self) -> Bins<u64> {
-        let (mut exposure, mut behind) = ([0; BINS], 0);
-        for bin in (0..BINS).rev() {
-            let (events, censored) =
-                (u64::from(self.events[bin]), u64::from(self.lost[bin]) + u64::from(self.waiting[bin]));
-            exposure[bin] = behind + events + censored / 2;
-            behind += events + censored;
-        }
-        exposure
+        let mut counted = Counted::default();
+        counted.add(self);
+        counted
     }
 }
 
@@ -90,23 +86,35 @@ pub(super) struct Table {
     /// By class.
     counts: Vec<Counts>,
     /// Bit by class: something may have been counted.
-    seen: [u64; CLASSES.div_ceil(64)],
-    /// By family, and behind these by class: of a class that is not seen what its family's are.
+    seen: Classes,
+    /// The part of the mean that the latest sample makes: half of the second, a quarter of the next two.
+    latest: u32,
+    samples: u32,
+    /// By family.
+    hazards: Vec<Bins<u32>>,
+    /// Bit by family: of more than one of its classes something was counted.
+    divided: u64,
+    /// By class, as far as it is not stale.
     worths: Vec<Worths>,
-    /// By class: where in `worths` its are.
-    places: [u16; CLASSES],
+    /// Bit by class: what it is worth was not asked for since the last learning.
+    stale: Classes,
 }
+
+type Classes = [u64; CLASSES.div_ceil(64)];
+const _: () = assert!(FAMILIES <= 64, "a bit for each");
 
 impl Table {
     /// That has learned nothing, with all its memory taken.
     pub(super) fn new() -> Result<Self, PoolError> {
-        let (mut counts, mut worths) = (Vec::new(), Vec::new());
+        let (mut counts, mut hazards, mut worths) = (Vec::new(), Vec::new(), Vec::new());
         try_reserve(&mut counts, CLASSES)?;
-        try_reserve(&mut worths, FAMILIES + CLASSES)?;
+        try_reserve(&mut hazards, FAMILIES)?;
+        try_reserve(&mut worths, CLASSES)?;
         counts.resize(CLASSES, NONE);
-        worths.resize(FAMILIES + CLASSES, Worths { worths: [0; BINS], rises: 0 });
-        let places = std::array::from_fn(|class| family(class) as u16);
-        let mut table = Self { counts, seen: [0; _], worths, places };
+        hazards.resize(FAMILIES, [0; BINS]);
+        worths.resize(CLASSES, Worths { worths: [0; BINS], rises: 0 });
+        let mut table =
+            Self { counts, seen: [0; _], latest: 1, samples: 0, hazards, divided: 0, worths, stale: [0; _] };
         table.learn();
         Ok(table)
     }
@@ -142,15 +150,20 @@ impl Table {
         *count = count.saturating_add(ONE * blocks);
     }
 
-    /// Nobody is waiting, until [`Self::wait`] says so.
-    pub(super) fn nobody_waits(&mut self) {
-        self.seen().for_each(|class| self.counts[class].waiting = [0; BINS]);
+    /// A new sample of those who wait, which [`Self::wait`] says.
+    pub(super) fn begin_sample(&mut self) {
+        self.samples = LATEST.min(self.samples + 1);
+        self.latest = self.samples.next_power_of_two();
+        for class in self.seen() {
+            self.counts[class].waiting.iter_mut().for_each(|count| *count -= count.div_ceil(self.latest));
+        }
     }
 
     /// So many are of that age now.
     pub(super) fn wait(&mut self, class: u16, bin: usize, blocks: u32) {
+        let one = ONE / self.latest;
         let count = &mut self.see(class).waiting[bin];
-        *count = count.saturating_add(ONE.saturating_mul(blocks));
+        *count = count.saturating_add(one.saturating_mul(blocks));
     }
 
     /// Half of what was counted is forgotten.
@@ -161,61 +174,59 @@ impl Table {
         }
     }
 
+    /// What blocks of a class are worth.
     #[inline]
-    fn worths(&self, class: u16) -> &Worths {
-        &self.worths[usize::from(self.places[usize::from(class)])]
+    pub(super) fn worths(&mut self, class: u16) -> &Worths {
+        let class = usize::from(class);
+        if self.stale[class / 64] >> (class % 64) & 1 != 0 {
+            self.stale[class / 64] &= !(1 << (class % 64));
+            self.worths[class] = self.worked_out(class);
+        }
+        &self.worths[class]
     }
 
-    /// What a block of a class is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two bins in proportion,
-    /// so that worths of two classes cross where they should and not at the edge of a bin. No less than half of what it was: behind a
-    /// bin in which all come back worths fall to nothing, but not in it.
-    #[inline]
-    pub(super) fn worth_at(&self, class: u16, age: u32) -> u32 {
-        let bin = bin(age);
-        let worths = &self.worths(class).worths;
-        let (from, to) = (worths[bin], worths[(bin + 1).min(BINS - 1)]);
-        let more = i64::from(to.max(from / 2)) - i64::from(from);
-        // Below 2^52, but for the last bin, where it is 0.
-        (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
+    /// The same, worked out anew if it is stale.
+    pub(super) fn worths_now(&self, class: u16) -> Worths {
+        let class = usize::from(class);
+        if self.stale[class / 64] >> (class % 64) & 1 != 0 {
+            self.worked_out(class)
+        } else {
+            self.worths[class]
+        }
     }
 
-    /// Whether a younger block of the class may be worth less by a [`NEWER`]th than one of that age.
-    #[inline]
-    pub(super) fn may_rise(&self, class: u16, age: u32) -> bool {
-        // Between two bins a worth is at most the larger one.
-        self.worths(class).rises >> bin(age) & 3 != 0
+    #[cold]
+    fn worked_out(&self, class: usize) -> Worths {
+        let hazards = &self.hazards[family(class)];
+        // Where nobody said anything else, the class is its family.
+        if self.divided >> family(class) & 1 == 0 {
+            return Worths::of(hazards);
+        }
+        Worths::of(&self.counts[class].counted().hazards(hazards, PRIOR))
     }
 
-    /// Works out all worths from what was counted.
+    /// Learns from what was counted: all that was worked out is stale.
     pub(super) fn learn(&mut self) {
-        let (mut all, mut families) = (START, [Counted::default(); FAMILIES]);
-        for class in self.seen() {
-            let counted = self.counts[class].counted();
-            all.add(&counted);
-            families[family(class)].add(&counted);
-        }
-        let all = all.hazards(&NOTHING, 0);
-        let unseen = Worths::of(&all);
-        let mut of_families = [all; FAMILIES];
-        for ((counted, hazards), worths) in families.iter().zip(&mut of_families).zip(&mut self.worths) {
-            *worths = unseen;
-            if !counted.is_nothing() {
-                *hazards = counted.hazards(&all, PRIOR);
-                *worths = Worths::of(hazards);
-            }
-        }
+        let mut families = [Counted::default(); FAMILIES];
+        let mut found = 0;
+        self.divided = 0;
         for class in self.seen() {
             let (family, counts) = (family(class), &self.counts[class]);
-            let counted = counts.counted();
-            // Where nobody said anything else, the class is its family.
-            let is_family = counts.is_none() || counted == families[family];
-            self.places[class] = if is_family { family } else { FAMILIES + class } as u16;
             if counts.is_none() {
                 self.seen[class / 64] &= !(1 << (class % 64));
-            } else if !is_family {
-                self.worths[FAMILIES + class] = Worths::of(&counted.hazards(&of_families[family], PRIOR));
+                continue;
             }
+            families[family].add(counts);
+            self.divided |= found & 1 << family;
+            found |= 1_u64 << family;
         }
+        let mut all = Counted::default();
+        families.iter().for_each(|family| all.add_all(family));
+        let all = all.hazards(&START.0, START.1);
+        for (at, (counted, hazards)) in families.iter().zip(&mut self.hazards).enumerate() {
+            *hazards = if found >> at & 1 == 0 { all } else { counted.hazards(&all, PRIOR) };
+        }
+        self.stale = [u64::MAX; _];
     }
 
     /// Forgets everything.
@@ -223,55 +234,65 @@ impl Table {
         for class in self.seen() {
             self.counts[class] = NONE;
         }
+        self.samples = 0;
         self.learn();
     }
 }
 
 /// Sums of counts, by bin.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     events: Bins<u64>,
-    exposed: Bins<u64>,
+    /// Lost, or waiting.
+    censored: Bins<u64>,
 }
 
 impl Counted {
-    fn is_nothing(&self) -> bool {
-        self.exposed[0] == 0
-    }
-
-    fn add(&mut self, other: &Self) {
+    fn add(&mut self, counts: &Counts) {
         for bin in 0..BINS {
-            self.events[bin] += other.events[bin];
-            self.exposed[bin] += other.exposed[bin];
+            self.events[bin] += u64::from(counts.events[bin]);
+            self.censored[bin] += u64::from(counts.lost[bin]) + u64::from(counts.waiting[bin]);
         }
     }
 
-    /// The hazards, if so many blocks more are counted that have these.
-    fn hazards(&self, prior: &Bins<u64>, blocks: u64) -> Bins<u64> {
-        let blocks = blocks * u64::from(ONE);
-        std::array::from_fn(|bin| {
+    fn add_all(&mut self, other: &Self) {
+        for bin in 0..BINS {
+            self.events[bin] += other.events[bin];
+            self.censored[bin] += other.censored[bin];
+        }
+    }
+
+    /// The hazards, if so much more is counted that has these.
+    fn hazards(&self, prior: &Bins<u32>, more: u64) -> Bins<u32> {
+        let (mut hazards, mut behind) = ([0; BINS], 0);
+        for bin in (0..BINS).rev() {
+            let (events, censored) = (self.events[bin], self.censored[bin]);
             // Sums have 42 bits; as many as fit beside the fraction decide.
-            let (events, exposed) = (self.events[bin], self.exposed[bin] + blocks);
+            let exposed = behind + events + censored / 2 + more;
             let less = (64 - exposed.leading_zeros()).saturating_sub(63 - HAZARD);
-            hazard(((events >> less) << HAZARD) + (blocks >> less) * prior[bin], exposed >> less)
-        })
+            hazards[bin] = hazard(
+                ((events >> less) << HAZARD) + (more >> less) * u64::from(prior[bin]),
+                exposed >> less,
+            );
+            behind += events + censored;
+        }
+        hazards
     }
 }
 
 /// A probability with [`HAZARD`] fractional bits. Both are below 2^64: counts have 32 bits, and classes are below 2^10.
-const fn hazard(events: u64, exposure: u64) -> u64 {
-    let hazard = events / if exposure == 0 { 1 } else { exposure };
-    if hazard < 1 << HAZARD { hazard } else { 1 << HAZARD }
+fn hazard(events: u64, exposure: u64) -> u32 {
+    (events / exposure.max(1)).min(1 << HAZARD) as u32
 }
 
 impl Worths {
     /// What a block is worth in each bin, if these are the hazards.
-    fn of(hazards: &Bins<u64>) -> Self {
+    fn of(hazards: &Bins<u32>) -> Self {
         let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
         let mut lives = 1_u64 << CERTAIN;
         for bin in 0..BINS {
-            comes[bin] = (lives * hazards[bin]) >> HAZARD;
-            held[bin] = (((lives - comes[bin] / 2) * u64::from(width(bin))) >> SHORTER).max(1);
+            comes[bin] = (lives * u64::from(hazards[bin])) >> HAZARD;
+            held[bin] = (((lives - comes[bin] / 2) << LOG_WIDTHS[bin]) >> SHORTER).max(1);
             lives -= comes[bin];
         }
         // From the last bin on: those behind that bring more in less time are worth waiting for, and the horizon lies behind them.
@@ -299,6 +320,25 @@ impl Worths {
         });
         Self { worths, rises }
     }
+
+    /// What a block is worth at an age, in expected hits per 2^32 ticks: between the beginnings of two bins in proportion, so that worths
+    /// of two classes cross where they should and not at the edge of a bin. No less than half of what it was: behind a bin in which all
+    /// come back worths fall to nothing, but not in it.
+    #[inline]
+    pub(super) fn at(&self, age: u32) -> u32 {
+        let bin = bin(age);
+        let (from, to) = (self.worths[bin], self.worths[(bin + 1).min(BINS - 1)]);
+        let more = i64::from(to.max(from / 2)) - i64::from(from);
+        // Below 2^52, but for the last bin, where it is 0.
+        (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
+    }
+
+    /// Whether a younger block may be worth less by a [`NEWER`]th than one of that age.
+    #[inline]
+    pub(super) fn may_rise(&self, age: u32) -> bool {
+        // Between two bins a worth is at most the larger one.
+        self.rises >> bin(age) & 3 != 0
+    }
 }
 
 /// What the newest block of a class counts as worth, if it is worth so much.
@@ -309,15 +349,16 @@ pub(super) const fn newer(worth: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::age::width;
     use super::*;
 
-    fn worth(table: &Table, class: usize, bin: usize) -> u32 {
+    fn worth(table: &mut Table, class: usize, bin: usize) -> u32 {
         table.worths(class as u16).worths[bin]
     }
 
     #[test]
     fn before_anything_is_learned_it_is_lru() {
-        let table = Table::new().unwrap();
+        let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
         // But for rounding.
@@ -331,9 +372,15 @@ mod tests {
         table.event(2, 9, 1000);
         table.lose(3, 12, 1000);
         table.learn();
-        assert!(worth(&table, 1, 0) > worth(&table, 2, 0) && worth(&table, 2, 0) > worth(&table, 3, 0));
-        assert!(worth(&table, 2, 8) > worth(&table, 2, 0), "it rises towards the age at which all come back");
-        assert!(worth(&table, 2, 12) < worth(&table, 2, 0), "and falls behind it");
+        assert!(
+            worth(&mut table, 1, 0) > worth(&mut table, 2, 0)
+                && worth(&mut table, 2, 0) > worth(&mut table, 3, 0)
+        );
+        assert!(
+            worth(&mut table, 2, 8) > worth(&mut table, 2, 0),
+            "it rises towards the age at which all come back"
+        );
+        assert!(worth(&mut table, 2, 12) < worth(&mut table, 2, 0), "and falls behind it");
     }
 
     /// Where it says that no younger block is worth less by a quarter, none is.
@@ -350,27 +397,36 @@ mod tests {
         let mut rising = 0;
         for class in 0..4 {
             for (at, &age) in ages.iter().enumerate() {
-                let worth = |age: u32| table.worth_at(class, age);
+                let worths = *table.worths(class);
+                let worth = |age: u32| worths.at(age);
                 let falls = ages[..at].iter().all(|&younger| newer(worth(younger)) >= worth(age));
-                assert!(falls || table.may_rise(class, age), "{class} at {age}");
-                rising += u32::from(table.may_rise(class, age));
+                assert!(falls || worths.may_rise(age), "{class} at {age}");
+                rising += u32::from(worths.may_rise(age));
             }
         }
         assert!((4..100).contains(&rising), "{rising} of 224");
     }
 
     #[test]
-    fn what_waits_counts_as_long_as_it_does() {
+    fn what_waits_counts_while_it_does_and_is_forgotten_by_and_by() {
         let mut table = Table::new().unwrap();
         table.event(1, 2, 1000);
         table.learn();
-        let before = worth(&table, 1, 0);
-        table.wait(1, 15, 3000);
-        table.learn();
-        assert!(worth(&table, 1, 0) < before, "three of four did not come back");
-        table.nobody_waits();
-        table.learn();
-        assert_eq!(worth(&table, 1, 0), before);
+        let before = worth(&mut table, 1, 0);
+        let samples = |table: &mut Table, blocks: u32| -> Vec<u32> {
+            let sample = |_| {
+                table.begin_sample();
+                table.wait(1, 15, blocks);
+                table.learn();
+                worth(table, 1, 0)
+            };
+            (0..100).map(sample).collect()
+        };
+        let falling = samples(&mut table, 3000);
+        assert!(falling[0] < before && falling.is_sorted_by(|a, b| a >= b), "{falling:?}");
+        assert!(falling[99] < before / 3, "three of four did not come back");
+        let rising = samples(&mut table, 0);
+        assert!(rising.is_sorted() && rising[99] == before, "{before} after {rising:?}");
     }
 
     #[test]
@@ -385,9 +441,9 @@ mod tests {
         }
         table.learn();
         (0..40).for_each(|_| table.decay());
-        table.nobody_waits();
+        (0..200).for_each(|_| table.begin_sample());
         table.learn();
-        let new = Table::new().unwrap();
+        let mut new = Table::new().unwrap();
         assert!(
             (0..CLASSES as u16).all(|class| table.worths(class) == new.worths(class)),
             "all is forgotten"

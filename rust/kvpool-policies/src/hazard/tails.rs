@@ -98,7 +98,7 @@ impl Tails {
 
     /// The victim of the lowest rank, of equals that of the first class. `least` says of a class what it would give up, and its rank.
     #[inline]
-    pub(super) fn next<B>(&mut self, least: impl Fn(u16) -> Option<(u64, B)>) -> Option<B> {
+    pub(super) fn next<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) -> Option<B> {
         let (group, class) = (self.first / GROUP, self.first % GROUP);
         if self.groups == 1 << group
             && self.changed[group] == 1 << class
@@ -107,12 +107,12 @@ impl Tails {
         {
             return Some(victim);
         }
-        self.rank(&least);
+        self.rank(&mut least);
         least(self.first as u16).map(|(_, victim)| victim)
     }
 
     /// Ranks the classes that have changed, and finds the first.
-    fn rank<B>(&mut self, least: impl Fn(u16) -> Option<(u64, B)>) {
+    fn rank<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) {
         while self.groups != 0 {
             let group = self.groups.trailing_zeros() as usize;
             self.groups &= self.groups - 1;

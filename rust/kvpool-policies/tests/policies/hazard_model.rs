@@ -1,5 +1,6 @@
 //! `hazard` once more, from its documentation: one list of blocks, searched from end to end for every victim; ghosts and who waits
-//! counted anew; worths worked out when they are asked for, from what was counted at the last time of learning.
+//! counted one by one; worths of a class worked out when a victim is looked for, from what was counted of all others at the last time of
+//! learning.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -69,9 +70,12 @@ pub(crate) struct Model {
     /// By bucket and place.
     ghosts: Vec<Option<Ghost>>,
     seen: Seen,
+    /// Times that those who wait were counted.
+    samples: usize,
     /// At the last time of learning.
     learned: Seen,
-    all: Option<([u64; 28], [u64; 28])>,
+    /// Of all classes together then.
+    all: Option<[u64; 28]>,
     worths: HashMap<u16, [u64; 28]>,
     now: u32,
     told: Option<u64>,
@@ -105,45 +109,29 @@ fn history(uses: u32, gap: Option<u32>) -> u16 {
     gap.map_or(0, |gap| 1 + group * 6 + (gap.saturating_sub(36) / 16).min(5) as u16)
 }
 
-/// Events and those who lived into each bin.
-fn counted(seen: &Seen, class: u16) -> ([u64; 28], [u64; 28]) {
-    let all = |counts: &Counts| -> [u64; 28] {
-        std::array::from_fn(|bin| counts.get(&(class, bin)).copied().unwrap_or(0))
+/// The hazards of some classes together, if that much more is counted that has these.
+fn hazards(seen: &Seen, classes: &[u16], more: u64, prior: &[u64; 28]) -> [u64; 28] {
+    let sums = |counts: &Counts| -> [u64; 28] {
+        let sum = |bin| classes.iter().filter_map(|&class| counts.get(&(class, bin))).sum();
+        std::array::from_fn(sum)
     };
-    let (events, lost, waiting) = (all(&seen.events), all(&seen.lost), all(&seen.waiting));
-    let lived = std::array::from_fn(|bin| {
+    let (events, lost, waiting) = (sums(&seen.events), sums(&seen.lost), sums(&seen.waiting));
+    std::array::from_fn(|bin| {
         let behind: u64 = (bin + 1..28).map(|later| events[later] + lost[later] + waiting[later]).sum();
-        behind + events[bin] + (lost[bin] + waiting[bin]) / 2
-    });
-    (events, lived)
+        let lived = behind + events[bin] + (lost[bin] + waiting[bin]) / 2;
+        ratio((events[bin] << 24) + more * prior[bin], lived + more)
+    })
 }
 
-/// The same of all classes that are this one but for what was said: of 684 classes of 19 histories, 12 of each share of a prompt.
-fn counted_family(seen: &Seen, class: u16) -> ([u64; 28], [u64; 28]) {
-    let mut family = ([0; 28], [0; 28]);
-    for said in 0..12 {
-        let (events, lived) = counted(seen, class / 228 * 228 + said * 19 + class % 19);
-        for bin in 0..28 {
-            family.0[bin] += events[bin];
-            family.1[bin] += lived[bin];
-        }
-    }
-    family
+/// All classes of which something is counted.
+fn classes(seen: &Seen) -> BTreeSet<u16> {
+    let counts = [&seen.events, &seen.lost, &seen.waiting].into_iter().flatten();
+    counts.filter(|&(_, &count)| count > 0).map(|(&(class, _), _)| class).collect()
 }
 
-/// The same of all classes together, and a little to begin with.
-fn counted_all(seen: &Seen) -> ([u64; 28], [u64; 28]) {
-    let keys = [&seen.events, &seen.lost, &seen.waiting].into_iter().flat_map(HashMap::keys);
-    let classes: BTreeSet<u16> = keys.map(|&(class, _)| class).collect();
-    let mut all = ([2; 28], [200; 28]);
-    for class in classes {
-        let (events, lived) = counted(seen, class);
-        for bin in 0..28 {
-            all.0[bin] += events[bin];
-            all.1[bin] += lived[bin];
-        }
-    }
-    all
+/// Whether two classes are the same but for what was said: of 684 classes of 19 histories, 12 of each share of a prompt.
+fn are_related(one: u16, other: u16) -> bool {
+    (one / 228, one % 19) == (other / 228, other % 19)
 }
 
 fn ratio(events: u64, lived: u64) -> u64 {
@@ -183,27 +171,26 @@ impl Model {
         self.ghosts.fill(None);
         self.passed.clear();
         (self.seen, self.learned, self.found) = (Seen::default(), Seen::default(), None);
-        (self.all, self.worths) = (None, HashMap::new());
+        (self.all, self.worths, self.samples) = (None, HashMap::new(), 0);
         let now = self.now;
         self.known.iter_mut().for_each(|known| known.stamp = now);
     }
 
     /// Hits per 2^32 ticks, of a block of a class in each bin: the best over all times to hold it for.
-    fn worths(&self, class: u16) -> [u64; 28] {
-        let (all_events, all_lived) = self.all.unwrap_or_else(|| counted_all(&self.learned));
-        let own = counted(&self.learned, class);
-        let family = counted_family(&self.learned, class);
+    fn worths(&mut self, class: u16) -> [u64; 28] {
+        let learned = classes(&self.learned);
+        let all = *self.all.get_or_insert_with(|| {
+            let classes: Vec<_> = learned.iter().copied().collect();
+            hazards(&self.learned, &classes, 200, &[(1 << 24) / 100; 28])
+        });
+        let family: Vec<_> = learned.into_iter().filter(|&other| are_related(class, other)).collect();
+        let mut of_class = hazards(&self.learned, &family, 1600, &all);
+        if family.len() > 1 {
+            of_class = hazards(&self.seen, &[class], 1600, &of_class);
+        }
         let (mut comes, mut held, mut lives) = ([0; 28], [0; 28], 1_u64 << 30);
         for bin in 0..28 {
-            let all = ratio(all_events[bin] << 24, all_lived[bin]);
-            let of = |(events, lived): &([u64; 28], [u64; 28]), prior: u64| {
-                ratio((events[bin] << 24) + 1600 * prior, lived[bin] + 1600)
-            };
-            let mut hazard = if family.1[0] == 0 { all } else { of(&family, all) };
-            if own.1[0] > 0 && own != family {
-                hazard = of(&own, hazard);
-            }
-            comes[bin] = (lives * hazard) >> 24;
+            comes[bin] = (lives * of_class[bin]) >> 24;
             held[bin] = (((lives - comes[bin] / 2) * width(bin)) >> 18).max(1);
             lives -= comes[bin];
         }
@@ -223,20 +210,10 @@ impl Model {
         })
     }
 
-    fn worth(&mut self, class: u16, bin: usize) -> u64 {
-        self.all.get_or_insert_with(|| counted_all(&self.learned));
-        if let Some(worths) = self.worths.get(&class) {
-            return worths[bin];
-        }
-        let worths = self.worths(class);
-        self.worths.insert(class, worths);
-        worths[bin]
-    }
-
     /// Between the beginnings of two bins in proportion, but no less than half of the first.
-    fn worth_at(&mut self, class: u16, age: u32) -> u64 {
+    fn worth_at(worths: &[u64; 28], age: u32) -> u64 {
         let bin = bin(age);
-        let (from, to) = (self.worth(class, bin), self.worth(class, (bin + 1).min(27)));
+        let (from, to) = (worths[bin], worths[(bin + 1).min(27)]);
         let to = to.max(from / 2);
         let past = u64::from(age - STARTS[bin] * TICKS).min(width(bin));
         (from * (width(bin) - past) + to * past) / width(bin)
@@ -375,7 +352,7 @@ impl Model {
         self.waiting.push((class, block));
         self.releases += 1;
         let capacity = self.capacity() as u64;
-        if self.releases - self.learned_at >= (capacity / 4).max(8192) {
+        if self.releases - self.learned_at >= (capacity / 8).max(4096) {
             self.learned_at = self.releases;
             if self.releases - self.decayed_at >= (64 * capacity).clamp(1 << 17, 1 << 26) {
                 self.decayed_at = self.releases;
@@ -390,10 +367,14 @@ impl Model {
         let waits = self.known.iter().filter(|known| known.waits);
         let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
-        let mut waiting = Counts::new();
+        // The mean of the first two, then as if it were of four, then of eight.
+        let of = [1, 2, 4, 4, 8][self.samples];
+        let mut waiting = std::mem::take(&mut self.seen.waiting);
+        waiting.values_mut().for_each(|count| *count = *count * (of - 1) / of);
         for (class, stamp, blocks) in blocks.chain(ghosts) {
-            Self::count(&mut waiting, class, bin(self.age(stamp)), blocks);
+            *waiting.entry((class, bin(self.age(stamp)))).or_default() += u64::from(blocks) * 16 / of;
         }
+        self.samples = (self.samples + 1).min(4);
         self.seen.waiting = waiting;
         self.learned = self.seen.clone();
         (self.all, self.worths) = (None, HashMap::new());
@@ -408,9 +389,15 @@ impl Model {
         }
         let newest: HashMap<u16, BlockId> = self.waiting.iter().copied().collect();
         ends.extend(newest.into_iter().map(|(class, block)| (class, 1, block)));
+        for &(class, ..) in &ends {
+            if !self.worths.contains_key(&class) {
+                let worths = self.worths(class);
+                self.worths.insert(class, worths);
+            }
+        }
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
-            let worth = self.worth_at(class, age);
+            let worth = Self::worth_at(&self.worths[&class], age);
             // It has to be worth less by a quarter.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
@@ -480,7 +467,8 @@ impl Model {
     /// The class of the last victim, and the time per hit.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
-        let (worth, ticks) = (self.worth_at(class, age), if self.told.is_some() { 16.0 } else { 256.0 });
+        let worths = self.worths.get(&class).copied().unwrap_or_else(|| self.worths(class));
+        let (worth, ticks) = (Self::worth_at(&worths, age), if self.told.is_some() { 16.0 } else { 256.0 });
         let kept = (worth > 0).then(|| (4_294_967_296.0 / worth as f64 / ticks) as f32);
         Some((if self.told.is_some() { class } else { class + 0x8000 }, kept))
     }

@@ -226,11 +226,17 @@ fn a_loop_that_shrinks_is_kept() {
         ("loop of 0.5: later", looping(2, 32, 4, 20)),
     ];
     all("Loops of 1.25 and 0.5 capacities", &phases, |policy, phases| {
-        let [_, first, later] = phases else { panic!() };
-        // `adaptive` was the best of the large loop, by sending new blocks away first: it takes a while to see that it is over.
-        let (least, least_later) =
-            if policy == kvpool_policies::ADAPTIVE { (25.0, 90.0) } else { (50.0, 99.0) };
-        assert!(first.hits > least && later.hits > least_later, "{policy:?}: {first:?}, {later:?}");
+        let [large, first, later] = phases else { panic!() };
+        // These two were the best of the large loop, by sending new blocks away first: it takes a while to see that it is over.
+        let (least_large, least, least_later) = match policy.name() {
+            "adaptive" => (60.0, 25.0, 90.0),
+            "hazard" => (20.0, 24.0, 99.0),
+            _ => (-1.0, 50.0, 99.0),
+        };
+        assert!(
+            large.hits > least_large && first.hits > least && later.hits > least_later,
+            "{policy:?}: {large:?}, {first:?}, {later:?}"
+        );
     });
 }
 
@@ -310,16 +316,17 @@ fn hazard_follows_a_workload_that_drifts_within_a_minute() {
 /// Ages that never grow would keep for ever what was used twice; so a clock that stands still is not believed.
 #[test]
 fn hazard_outlives_a_clock_that_stands_still() {
-    let phases = [working_set(1, 64, 3, 2000), working_set(2, 64, 3, 2000), working_set(3, 64, 3, 2000)];
+    let phases = [1, 2, 3, 4].map(|set| working_set(set, 64, 3, 2000));
     let mut clocks: Vec<Box<dyn Fn(usize) -> f64>> = vec![Box::new(|_| 0.0), Box::new(|_| 1e9)];
     // It runs, and stops in the middle.
     clocks.push(Box::new(|served| (served as f64).min(1500.0)));
     for now in clocks {
         let figures = timed(&phases, now);
         println!("a clock that stands still: {figures:?}");
-        // It is believed for 8 capacities of new blocks, and ages that do not grow keep the old set meanwhile.
-        assert!(figures[1].hits > 55.0 && figures[2].hits > 90.0, "{figures:?}");
-        assert!(figures[2].turnover > 60.0, "what was popular leaves: {figures:?}");
+        // It is believed for 8 capacities of new blocks, and ages that do not grow keep an old set meanwhile: once.
+        let low = figures.iter().filter(|phase| phase.hits < 90.0).count();
+        assert!(low <= 1 && figures.iter().all(|phase| phase.hits > 55.0), "{figures:?}");
+        assert!(figures[3].hits > 90.0 && figures[3].turnover > 60.0, "what was popular leaves: {figures:?}");
     }
 }
 
