@@ -3,13 +3,17 @@
 //! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that changed records are read
 //! and not stopped at their checksum. Journals of pools that would take much memory are read and not replayed.
 
-use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerOperation, Options, PoolOperation, replay};
+use kvpool_journal::{
+    Entry, JournalReader, Kind, MAGIC, ManagerOperation, Options, Planned, PoolOperation, replay,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::case::{Failure, guarded, same};
 
 /// Blocks of a pool that is replayed, at most.
 const MOST_BLOCKS: usize = 1 << 12;
+/// Tokens that one operation appends, at most: a replay spells them out.
+const MOST_TOKENS: usize = 1 << 20;
 /// Operations of a replay.
 const MOST_OPERATIONS: u64 = 300;
 
@@ -28,6 +32,20 @@ fn sealed(file: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Whether an operation takes little memory.
+fn is_operation_small(operation: &ManagerOperation) -> bool {
+    let tokens = match operation {
+        ManagerOperation::Resize { num_blocks } => return *num_blocks <= MOST_BLOCKS,
+        ManagerOperation::Append { tokens, .. } | ManagerOperation::AppendTokens { tokens, .. } => *tokens,
+        ManagerOperation::CommitStep { planned, .. } => {
+            let tokens = |part: &Planned| if let Planned::Append { tokens, .. } = part { *tokens } else { 0 };
+            planned.iter().map(tokens).max().unwrap_or(0)
+        }
+        _ => 0,
+    };
+    tokens <= MOST_TOKENS
+}
+
 /// Whether a replay takes little memory.
 fn is_small(reader: &JournalReader<'_>) -> bool {
     let header = reader.header();
@@ -42,7 +60,7 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
                 !matches!(entry, Entry::Operation(PoolOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
             Kind::Manager => reader.records::<ManagerOperation>().flatten().all(|(_, entry)| {
-                !matches!(entry, Entry::Operation(ManagerOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
+                if let Entry::Operation(operation, ..) = entry { is_operation_small(&operation) } else { true }
             }),
             Kind::VllmPool => true,
         }
