@@ -77,7 +77,7 @@ def in_a_pool(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPol
     return report["hits"]["block_hits"], report["evicted"]
 
 
-def in_the_grid(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPolicy) -> tuple[int, int]:
+def in_the_grid(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPolicy) -> tuple[int, int | None]:
     """The same of its short cut."""
     run = References(trace_of(prompts)).run(policy, capacity)
     return run.block_hits, run.evictions
