@@ -320,7 +320,8 @@ impl<P: Policy> Ranks<P> {
     /// Takes `block` out of the order wherever it is, as [`Self::pop`] would.
     fn take(&mut self, block: BlockId) {
         self.tenants.idle.remove(block);
-        if self.entry(block).rank == NORMAL {
+        // What is set aside the policy has given up already.
+        if self.entry(block).rank == NORMAL && self.tenants.sheltered.list_of(block).is_none() {
             self.policy.take(block);
         }
         self.unlist(block);
