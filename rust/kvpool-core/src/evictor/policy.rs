@@ -174,8 +174,7 @@ pub struct Release<'a> {
 ///
 /// A policy guarantees what each method says, deterministically: the same calls give the same order on any host (no clocks,
 /// no hash-map order, no floating-point functions). A call for several blocks is a call for each of them, in turn, and for no block it is
-/// none. No method may panic, whatever the arguments; all but `grow` and
-/// `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
+/// none. No method may panic, whatever the arguments; all but `grow` and `clear` MUST NOT allocate and MUST be O(1) or O(log n), amortized.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// The policy's name, as users write it.
     fn name(&self) -> &'static str;

@@ -7,7 +7,8 @@
 //! The newest of a class is the head of what was released last. [`crate::Closed`] puts it aside, and what hangs on it, until the end of the
 //! chain is found and goes.
 //!
-//! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1).
+//! Costs: a lookup of a worth; another where that of younger blocks may be less. O(1), but for a class that is asked for the first time
+//! since worths were learned: O(bins).
 
 use super::clock::Clock;
 use super::states::States;

@@ -204,7 +204,7 @@ impl Hazard {
         ghost
     }
 
-    /// Counts who is waiting, by a sample, and works out what everybody is worth.
+    /// Counts who is waiting, by a sample, and learns from that and what was counted.
     fn learn(&mut self) {
         self.table.begin_sample();
         let turn = (self.released / LEARN) as usize;

@@ -87,8 +87,7 @@ pub(super) struct Table {
     counts: Vec<Counts>,
     /// Bit by class: something may have been counted.
     seen: Classes,
-    /// The part of the mean that the latest sample makes: half of the second, a quarter of the next two.
-    latest: u32,
+    /// Of those who wait; no more than count.
     samples: u32,
     /// By family.
     hazards: Vec<Bins<u32>>,
@@ -113,8 +112,7 @@ impl Table {
         counts.resize(CLASSES, NONE);
         hazards.resize(FAMILIES, [0; BINS]);
         worths.resize(CLASSES, Worths { worths: [0; BINS], rises: 0 });
-        let mut table =
-            Self { counts, seen: [0; _], latest: 1, samples: 0, hazards, divided: 0, worths, stale: [0; _] };
+        let mut table = Self { counts, seen: [0; _], samples: 0, hazards, divided: 0, worths, stale: [0; _] };
         table.learn();
         Ok(table)
     }
@@ -153,15 +151,21 @@ impl Table {
     /// A new sample of those who wait, which [`Self::wait`] says.
     pub(super) fn begin_sample(&mut self) {
         self.samples = LATEST.min(self.samples + 1);
-        self.latest = self.samples.next_power_of_two();
+        let latest = self.latest();
         for class in self.seen() {
-            self.counts[class].waiting.iter_mut().for_each(|count| *count -= count.div_ceil(self.latest));
+            self.counts[class].waiting.iter_mut().for_each(|count| *count -= count.div_ceil(latest));
         }
+    }
+
+    /// The part of the mean that the latest sample makes: half for the second, a quarter for the next two.
+    #[inline]
+    const fn latest(&self) -> u32 {
+        self.samples.next_power_of_two()
     }
 
     /// So many are of that age now.
     pub(super) fn wait(&mut self, class: u16, bin: usize, blocks: u32) {
-        let one = ONE / self.latest;
+        let one = ONE / self.latest();
         let count = &mut self.see(class).waiting[bin];
         *count = count.saturating_add(one.saturating_mul(blocks));
     }
@@ -174,11 +178,16 @@ impl Table {
         }
     }
 
+    #[inline]
+    const fn is_stale(&self, class: usize) -> bool {
+        self.stale[class / 64] >> (class % 64) & 1 != 0
+    }
+
     /// What blocks of a class are worth.
     #[inline]
     pub(super) fn worths(&mut self, class: u16) -> &Worths {
         let class = usize::from(class);
-        if self.stale[class / 64] >> (class % 64) & 1 != 0 {
+        if self.is_stale(class) {
             self.stale[class / 64] &= !(1 << (class % 64));
             self.worths[class] = self.worked_out(class);
         }
@@ -188,11 +197,7 @@ impl Table {
     /// The same, worked out anew if it is stale.
     pub(super) fn worths_now(&self, class: u16) -> Worths {
         let class = usize::from(class);
-        if self.stale[class / 64] >> (class % 64) & 1 != 0 {
-            self.worked_out(class)
-        } else {
-            self.worths[class]
-        }
+        if self.is_stale(class) { self.worked_out(class) } else { self.worths[class] }
     }
 
     #[cold]
