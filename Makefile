@@ -16,6 +16,9 @@ SCHEDULES ?= 50000
 EXAMPLES ?= 2000
 # Processes that the Python tests are shared out to.
 WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
+# What the random tests of `make test` draw, so that a change passes or fails alike everywhere, and a failure is the change's
+# own. Any other number draws something else; test-slow, cargo and pytest by hand draw anew each time.
+SEED ?= 1
 # Minutes that soak runs.
 MINUTES ?= 10
 # Features of kvpool-hash that must build each on its own.
@@ -119,7 +122,7 @@ demo: $(VENV)/.built ## Replay a trace through the manager and print the report 
 
 # First everything is built, side by side: pip waits for the network and the disk, and leaves the cores to the tests. Then
 # everything runs, side by side: many a test binary has one long test at its end, which leaves the other cores idle.
-test: ## All tests, in minutes
+test: ## All tests, in minutes: SEED=n draws other random cases
 	$(MAKE) --no-print-directory -j2 build-rust-tests build-python-tests $(VENV)/.browser
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-rust test-python
 
@@ -137,10 +140,10 @@ build-python-tests: $(VENV)/.test
 	@$(BIN)/python -m pytest -qq --collect-only > $(VENV)/collected || { cat $(VENV)/collected; exit 1; }
 
 test-rust: ## Tests of the Rust crates: units, models, properties, vectors, doc examples
-	$(APART) $(CARGO) test --locked --quiet
+	PROPTEST_RNG_SEED=$(SEED) $(APART) $(CARGO) test --locked --quiet
 
 test-python: $(VENV)/.test $(VENV)/.browser ## Tests of the Python package
-	$(APART) $(BIN)/python -m pytest -q -m "not slow" $(WORKERS)
+	$(APART) $(BIN)/python -m pytest -q -m "not slow" --hypothesis-seed $(SEED) $(WORKERS)
 
 lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: ancestor, item, test, result
 	$(BIN)/python -m pytest -q tests/lineage -m "lineage and not slow" --lineage-report

@@ -77,18 +77,19 @@ def in_a_pool(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPol
     return report["hits"]["block_hits"], report["evicted"]
 
 
-def in_the_grid(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPolicy) -> tuple[int, int | None]:
+def in_the_grid(references: References, capacity: int, policy: EvictionPolicy) -> tuple[int, int | None]:
     """The same of its short cut."""
-    run = References(trace_of(prompts)).run(policy, capacity)
+    run = references.run(policy, capacity)
     return run.block_hits, run.evictions
 
 
 @given(workloads(), st.integers(1, 14))
 @settings(max_examples=200, deadline=None)
 def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], capacity: int) -> None:
+    references = References(trace_of(prompts))
     for policy in POLICIES:
         if policy != "hazard":
-            assert in_the_grid(prompts, capacity, policy) == in_a_pool(prompts, capacity, policy), policy
+            assert in_the_grid(references, capacity, policy) == in_a_pool(prompts, capacity, policy), policy
 
 
 @st.composite
@@ -109,7 +110,7 @@ def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     """What is behind a ghost is told by two bits of its key, and the grid has other keys than the pool: where several
     contents may follow one, or blocks of two texts went one after the other, they mistake others. With other keys a
     pool mistakes none, or the same."""
-    grid = in_the_grid(prompts, capacity, "hazard")
+    grid = in_the_grid(References(trace_of(prompts)), capacity, "hazard")
     named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(100))
     assert any(in_a_pool(prompts, capacity, "hazard") == grid for prompts in named), grid
 

@@ -654,3 +654,20 @@ fn an_eviction_with_nothing_to_take_ages_nothing() {
         assert_eq!(format!("{evictor:?}"), before, "{kind:?}");
     }
 }
+
+/// Of two blocks set aside for a floor the one that was released first is not the one that was set aside first. When their tenant
+/// comes above its ceiling, that one has to go, and the policy, which gave it up before, is not asked for it again.
+#[test]
+fn what_a_floor_has_set_aside_the_policy_is_not_asked_for_again() {
+    let retention = RetentionConfig { pin_budget: 0, tenants: vec![limits(7, 2, Some(2))] };
+    let config = PoolConfig { num_blocks: 5, block_size: BLOCK_SIZE, ..Default::default() };
+    let mut pool = BlockPool::with_evictor(config, Kind::StrictFifo.build(5, &retention)).unwrap();
+    let b = singles(&mut pool, 3);
+    pool.assign_tenant(&b[..2], TenantId(7)).unwrap();
+    serve(&mut pool, &[0]);
+    let held = take(&mut pool, &[3]);
+    assert!(take(&mut pool, &[4]).contains(&b[2]), "the two before it were set aside");
+    pool.assign_tenant(&held, TenantId(7)).unwrap();
+    assert_eq!(pool.allocate(1).unwrap(), [b[1]], "the tenant's least recently released");
+    assert_eq!(order(&pool), indices(&b[..1]));
+}
