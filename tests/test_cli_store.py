@@ -9,7 +9,7 @@ import pytest
 
 from kvpool.cli import main
 from kvpool.store import Arena, Disk, Namespace, Store, StoreFolder
-from tests.test_store import FIELDS, SLOT, disk, fill, namespace, opened
+from tests.test_store import FIELDS, PATIENT, SLOT, disk, fill, namespace, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     with store:
         fill(store, arena, range(3))
     other = Namespace(**FIELDS | {"model": "other\x1b[31m"})
-    with Store(disk(tmp_path), arena, other, admission="always") as store:
+    with Store(disk(tmp_path), arena, other, **PATIENT) as store:
         fill(store, arena, range(2))
     return tmp_path
 

@@ -13,7 +13,7 @@ from kvpool.errors import InvalidArgumentError
 from kvpool.store import Arena, Namespace, Store, StoreServer, backend_from_url, check_object
 from kvpool.store.inspect import inspector_from_url
 from tests.store_servers import binary, cannot_be_had, redis_server
-from tests.test_store import FIELDS, SLOT, fill, finish, key, namespace
+from tests.test_store import FIELDS, PATIENT, SLOT, fill, finish, key, namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,7 @@ def filled(place: Place) -> Place:
     for of, objects in ((namespace(), 3), (OTHER, 2)):
         arena = Arena(4, SLOT)
         backend = backend_from_url(place.url, 1 << 30)
-        with Store(backend, arena, of, admission="always") as store:
+        with Store(backend, arena, of, **PATIENT) as store:
             fill(store, arena, range(objects))
     return place
 
@@ -192,14 +192,14 @@ def test_gc_keeps_what_it_is_told_to(place: Place, capsys: pytest.CaptureFixture
     # What was kept is there for an engine, and nothing else.
     for of, expected in ((namespace(), "ok"), (OTHER, "absent")):
         arena = Arena(4, SLOT)
-        with Store(backend_from_url(place.url, 1 << 30), arena, of) as store:
+        with Store(backend_from_url(place.url, 1 << 30), arena, of, **PATIENT) as store:
             assert finish(store, store.get([key(1)], [0])) == [expected]
 
 
 def test_pages_are_of_everything_once(tmp_path: Path) -> None:
     with redis_server(tmp_path) as socket:
         url, arena = f"redis+unix://{socket}", Arena(8, 64)
-        with Store(backend_from_url(url, 1 << 30), arena, namespace(), admission="always") as store:
+        with Store(backend_from_url(url, 1 << 30), arena, namespace(), **PATIENT) as store:
             for first in range(0, MANY, 8):
                 job = store.put([key(first + nth) for nth in range(8)], list(range(8)))
                 assert finish(store, job) == ["ok"] * 8

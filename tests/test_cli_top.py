@@ -106,10 +106,10 @@ def test_a_page_says_what_the_manager_says() -> None:
     assert pool["advice"]["curve"]["1"] == manager.advice()["curve"][4]["block_hit_rate"]  # type: ignore[index]
     with metrics.start_http(0) as server:
         assert summary(read_url(server.url, 30)) == told
-        code, out, err = run(server.url, "--once", "--json")
+        code, out, err = run(server.url, "--once", "--json", "--interval", "30")
         assert (code, err) == (0, "")
         assert json.loads(out) == {"source": server.url, **told}
-        code, out, err = run(server.url, "--once")
+        code, out, err = run(server.url, "--once", "--interval", "30")
         assert (code, err) == (0, "")
         for words in (
             "misses by reason",
@@ -205,9 +205,9 @@ def test_readings_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
         contextlib.redirect_stderr(err),
         pytest.raises(EnoughError),
     ):
-        main(["top", url, "--json", "--interval", "0.5"])
+        main(["top", url, "--json", "--interval", "30"])
     told = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert slept == [0.5] * 4
+    assert slept == [30.0] * 4
     assert [one["seconds"] for one in told] == [None, 4.0, 2.0]
     last = [one["pools"]["main"]["last"] for one in told]
     assert last[0] is None
@@ -312,7 +312,7 @@ def test_text_of_a_page_is_shown_and_not_obeyed() -> None:
     metrics = Metrics()
     metrics.add("a\x1b]0;title\x07", kvpool.CacheManager(16, 4, metrics=True))
     with metrics.start_http(0) as server:
-        code, out, _ = run(server.url, "--once")
+        code, out, _ = run(server.url, "--once", "--interval", "30")
     assert code == 0
     assert "\x1b" not in out
     assert r"a\x1b]0;title\x07" in out

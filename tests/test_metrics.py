@@ -27,6 +27,7 @@ from kvpool.errors import ArgumentTypeError, InvalidArgumentError, MissingPackag
 from kvpool.metrics import CATALOGUE, Metrics
 from kvpool.metrics.aliases import ALIASES
 from kvpool.store import Arena, Disk, Namespace, Store
+from tests.test_store import PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +108,7 @@ class Traffic:
 def store(tmp_path: Path) -> Iterator[Store]:
     arena = Arena(slots=4, slot_bytes=4096)
     disk = Disk(tmp_path / "kv", capacity_bytes=1 << 20, free_floor_bytes=0, direct=False)
-    with Store(disk, arena, NAMESPACE, admission="always") as store:
+    with Store(disk, arena, NAMESPACE, **PATIENT) as store:
         arena.write(0, b"KV" * 2048)
         store.put([b"one"], [0])
         store.wait(60)

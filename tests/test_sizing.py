@@ -111,7 +111,7 @@ def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     contents may follow one, or blocks of two texts went one after the other, they mistake others. With other keys a
     pool mistakes none, or the same."""
     grid = in_the_grid(References(trace_of(prompts)), capacity, "hazard")
-    named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(100))
+    named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(2000))
     assert any(in_a_pool(prompts, capacity, "hazard") == grid for prompts in named), grid
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SLOT = 8192
 #: The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
 AGES = 120.0
+# Whatever a machine does meanwhile: what is late is a miss, and no test but those of deadlines means that.
+PATIENT: dict[str, Any] = {"admission": "always", "deadline": AGES}
 FIELDS: dict[str, Any] = {
     "model": "llama",
     "weights": "rev-1",
@@ -63,7 +65,7 @@ def disk(folder: Path, objects: int = 8) -> Disk:
 
 def opened(folder: Path, arena: Arena | None = None, **settings: Any) -> tuple[Store, Arena]:
     arena = Arena(4, SLOT) if arena is None else arena
-    return Store(disk(folder), arena, namespace(), **{"admission": "always", **settings}), arena
+    return Store(disk(folder), arena, namespace(), **PATIENT | settings), arena
 
 
 def finish(store: Store, job: int) -> list[str]:
@@ -133,7 +135,7 @@ def test_another_namespace_is_a_cold_start(tmp_path: Path) -> None:
     digests = set()
     for changed in ({"weights": "rev-2"}, {"heads": (8, 8)}, {"extra": {"engine": "2"}}, {"hash_seed": b"0"}):
         other = namespace(**changed)
-        with Store(disk(tmp_path), arena, other) as cold:
+        with Store(disk(tmp_path), arena, other, **PATIENT) as cold:
             assert cold.stats().foreign == 2
             assert finish(cold, cold.get([key(0)], [0])) == ["absent"]
         digests.add(other.digest)
@@ -406,5 +408,6 @@ print(store.io)
         assert store.io.startswith(("io_uring", "threads (no io_uring: "))
         assert finish(store, store.get([key(1)], [1])) == ["ok"]
         assert arena.read(1) == payload(1)
-    with Store(Disk(tmp_path, 8 * (SLOT + 4096), free_floor_bytes=0, io_uring=False), arena, namespace()) as store:
+    switched_off = Disk(tmp_path, 8 * (SLOT + 4096), free_floor_bytes=0, io_uring=False)
+    with Store(switched_off, arena, namespace(), **PATIENT) as store:
         assert store.io == "threads (no io_uring: switched off)"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from kvpool.errors import ArgumentTypeError, InvalidArgumentError, StoreError
 from kvpool.store import Arena, Custom, Disk, Redis, SharedFolder, Store, backend_from_url
 from tests.store_servers import cannot_be_had, redis_server
-from tests.test_store import SLOT, finish, key, namespace, payload
+from tests.test_store import AGES, PATIENT, SLOT, finish, key, namespace, payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Bac
         case "redis":
             database = next(DATABASES)
             path = request.getfixturevalue("redis_socket")
-            return lambda: Redis(ROOM, unix_socket=path, database=database, protocol=2 + database % 2)
+            return lambda: Redis(ROOM, unix_socket=path, database=database, protocol=2 + database % 2, timeout=AGES)
         case "custom":
             kept = Dictionary()
             return lambda: Custom(kept, ROOM)
@@ -100,7 +100,7 @@ DATABASES = itertools.cycle(range(16))
 
 def opened(backend: Backend, **settings: Any) -> tuple[Store, Arena]:
     arena = Arena(4, SLOT)
-    return Store(backend, arena, namespace(), **{"admission": "always", **settings}), arena
+    return Store(backend, arena, namespace(), **PATIENT | {"believed_for": AGES} | settings), arena
 
 
 def put(store: Store, arena: Arena, number: int) -> list[str]:
@@ -131,7 +131,7 @@ def test_engines_find_by_asking_what_others_wrote(backends: Callable[[], Backend
             assert finish(other, other.probe([key(0)])) == ["absent"]
         assert finish(one, one.probe(keys)) == ["absent", "ok", "ok", "absent"]
         assert one.contains(keys[:2]) == ["absent", "here"]
-        with Store(backends(), memory, namespace(weights="other")) as stranger:
+        with Store(backends(), memory, namespace(weights="other"), **PATIENT) as stranger:
             assert finish(stranger, stranger.probe(keys)) == ["absent"] * 4
             assert get(stranger, memory, 1) == ["absent"]
             assert stranger.stats().damaged == 0
@@ -202,7 +202,7 @@ def settle(store: Store) -> None:
 
 def test_an_exception_is_a_failure_and_no_room_is_none() -> None:
     shared = Dictionary()
-    store, arena = opened(Custom(shared, ROOM), breaker_failures=100)
+    store, arena = opened(Custom(shared, ROOM), breaker_failures=1 << 30)
     with store:
         shared.error = OSError(errno.ENOSPC, "no space")
         assert put(store, arena, 1) == ["full"]

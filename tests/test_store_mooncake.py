@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import socket
 import sys
 import threading
 import types
@@ -20,7 +21,7 @@ from kvpool.store import Arena, Custom, Store
 from kvpool.store.inspect import inspector_from_url
 from kvpool.store.mooncake_keys import MooncakeInspector, keys_of_master
 from tests.test_cli_store_servers import facts
-from tests.test_store import SLOT, fill, namespace
+from tests.test_store import PATIENT, SLOT, fill, namespace
 from tests.test_store_backends import Dictionary
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def values(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Three objects as a store writes them, the text of their namespace, and two things of others."""
     shared = Dictionary()
     arena = Arena(4, SLOT)
-    with Store(Custom(shared, 1 << 20), arena, namespace(), admission="always") as store:
+    with Store(Custom(shared, 1 << 20), arena, namespace(), **PATIENT) as store:
         fill(store, arena, range(3))
     found = {f"kvpool/{name}": value for name, value in shared.values.items()}
     found[f"kvpool/{namespace().digest.hex()}.json"] = namespace().to_json().encode()
@@ -140,8 +141,10 @@ def test_what_cannot_be_reached_or_read_is_said() -> None:
         inspector_from_url("mooncake://elsewhere")
     with master({}, 503) as port, pytest.raises(StoreError, match="status 503"):
         keys_of_master("127.0.0.1", port)
-    with pytest.raises(StoreError, match="Mooncake's master lists no keys at"):
-        keys_of_master("127.0.0.1", port)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # had, and not listened on
+        with pytest.raises(StoreError, match="Mooncake's master lists no keys at"):
+            keys_of_master("127.0.0.1", nobody.getsockname()[1])
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ import trustme
 from kvpool.errors import InvalidArgumentError, StoreError
 from kvpool.store import Arena, Redis, Store, backend_from_url
 from tests.store_servers import connects, free_port, redis_server, running
-from tests.test_store import finish, key, namespace, payload
+from tests.test_store import AGES, PATIENT, finish, key, namespace, payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,8 +151,8 @@ def url(port: int, certificates: Certificates, query: str = "", host: str = "127
 
 def opened(address: str, **settings: Any) -> tuple[Store, Arena]:
     arena = Arena(4, LONG)
-    backend = backend_from_url(address, 64 * (LONG + 4096), timeout=20.0)
-    return Store(backend, arena, namespace(), **{"admission": "always", **settings}), arena
+    backend = backend_from_url(address, 64 * (LONG + 4096), timeout=AGES)
+    return Store(backend, arena, namespace(), **PATIENT | settings), arena
 
 
 def moves(store: Store, arena: Arena, numbers: range) -> None:

@@ -1,14 +1,12 @@
 //! A short soak of every configuration, and that a soak notices what it is for.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use std::alloc::System;
+#[path = "../../rust/kvpool/tests/common/counting.rs"]
+mod counting;
+
 use std::time::Duration;
 
 use kvpool_benches::soak::{Failure, Limit, PRESETS, Report, Sabotage, Settings, Soak};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Small pools, so that everything happens soon.
 fn settings(operations: u64) -> Settings {
@@ -99,12 +97,11 @@ fn a_change_of_weights_without_a_reset_is_noticed() {
     assert!(what.contains("hit a block, but") && what.contains("of other tokens or weights"), "{what}");
 }
 
-/// Alone in its binary would be better; the other tests' heap is counted, too, but they end, and a leak does not.
+/// The heap is that of this thread, on which the soak runs: what other tests hold is not counted.
 #[test]
 fn a_leak_is_noticed() {
     fn heap() -> usize {
-        let stats = ALLOCATOR.stats();
-        stats.bytes_allocated - stats.bytes_deallocated
+        counting::counts().1.try_into().unwrap()
     }
     let limit = Limit::Operations(400_000);
     let presets = PRESETS[..1].to_vec();

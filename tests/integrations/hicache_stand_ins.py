@@ -270,7 +270,13 @@ def loaded() -> Iterator[Any]:
 def attach(storage: Any, folder: Path, pool: Any, others: dict[PoolName, Any] | None = None, **changed: Any) -> Any:
     """A storage back end as SGLang attaches it: settings by name, fields of its configuration by theirs."""
     fields = {field.name for field in dataclasses.fields(Config)}
-    extra = {"root_dir": str(folder), "capacity_bytes": 4 << 20, "weights": "1", "free_floor_bytes": 0}
+    extra = {
+        "root_dir": str(folder),
+        "capacity_bytes": 4 << 20,
+        "weights": "1",
+        "free_floor_bytes": 0,
+        "deadline": 120.0,
+    }
     extra |= {name: value for name, value in changed.items() if name not in fields}
     config = Config(**{name: value for name, value in changed.items() if name in fields}, extra_config=extra)
     backend = storage(config, {})

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,8 @@ def _engine(folder: str, said: Connection, ends_by: str) -> None:
         gc.freeze()
         said.send(pool.core.journal_stats().operations)
         if ends_by == "signal":
-            signal.pause()
+            while True:
+                time.sleep(0.1)  # pause() would miss a signal that came just before it
         if ends_by == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -72,6 +72,7 @@ class Engine:
     def __init__(self, vllm: Vllm, folder: Path, **settings: Any) -> None:
         self.memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
         settings = {"admission": "always", "weights": "1", "free_floor_bytes": 0, "capacity_bytes": 1 << 20, **settings}
+        settings.setdefault("deadline", AGES)
         settings.setdefault("root_dir", None if "url" in settings else str(folder))
         spec = settings.pop("spec", None) or spec_of()
         self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, **settings)

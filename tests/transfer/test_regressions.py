@@ -29,7 +29,7 @@ def test_a_refused_registration_does_not_lose_the_device(code: int, fake_library
 
 DESTRUCTOR = """
 import threading, time, gc, faulthandler
-faulthandler.dump_traceback_later(8, exit=True)
+faulthandler.dump_traceback_later(300, exit=True)
 engine = TransferEngine("cuda:0")
 fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
 like = stores()[1]
@@ -179,7 +179,7 @@ def test_after_an_event_of_a_capture(fake_library: FakeCuda) -> None:
     assert driver.call("cuStreamBeginCapture_v2", stream, 2) == 0
     assert driver.call("cuEventRecord", Event.cuda_event, stream) == 0
     raises(kvpool.KvpoolError, lambda: engine.submit(device, host, PAIRS, after=Event, method="kernel"))
-    engine.submit(device, host, PAIRS, after=None, method="kernel").wait(5)
+    engine.submit(device, host, PAIRS, after=None, method="kernel").wait(300)
     result, graph = driver.end_capture(stream)
     assert (result, bool(graph)) == (0, True), result
     """

@@ -367,7 +367,8 @@ class Store:
     ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     disk = kvpool.store.Disk(folder, capacity_bytes=1 << 20, free_floor_bytes=0)
-    ...     with kvpool.store.Store(disk, kvpool.store.Arena(2, 4096), namespace, admission="always") as store:
+    ...     arena = kvpool.store.Arena(2, 4096)
+    ...     with kvpool.store.Store(disk, arena, namespace, admission="always", deadline=60) as store:
     ...         job = store.put([b"digest of a prefix"], [0])
     ...         store.wait(60), store.contains([b"digest of a prefix"])
     ([(0, ['ok'])], ['here'])

@@ -14,11 +14,11 @@ call does not wait for it, and bytes that are not those that were asked for are 
 >>> arena = Arena(slots=8, slot_bytes=65536)
 >>> folder = tempfile.TemporaryDirectory()
 >>> disk = Disk(folder.name, capacity_bytes=64 << 20, free_floor_bytes=0)
->>> with Store(disk, arena, namespace, admission="always") as store:
+>>> with Store(disk, arena, namespace, admission="always", deadline=60) as store:
 ...     arena.write(0, b"KV" * 32768)
 ...     job = store.put([b"digest of a prefix"], [0])
 ...     assert store.wait(60) == [(job, ["ok"])]
->>> with Store(disk, arena, namespace) as store:  # another day
+>>> with Store(disk, arena, namespace, deadline=60) as store:  # another day
 ...     assert store.contains([b"digest of a prefix", b"of another"]) == ["here", "absent"]
 ...     job = store.get([b"digest of a prefix"], [5])
 ...     assert store.wait(60) == [(job, ["ok"])]

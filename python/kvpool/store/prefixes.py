@@ -12,7 +12,8 @@ they stay there, too. Content may be in all three. One KV-cache group.
 ...     hash_algorithm="sha256", hash_seed=b"", extra={},
 ... )
 >>> manager, arena = kvpool.CacheManager(num_blocks=16, block_size=4), Arena(8, 4096)
->>> store = Store(Disk(folder.name, 1 << 20, free_floor_bytes=0), arena, namespace, admission="always", staged=True)
+>>> disk = Disk(folder.name, 1 << 20, free_floor_bytes=0)
+>>> store = Store(disk, arena, namespace, admission="always", deadline=60, staged=True)
 >>> def copy_out(pairs):
 ...     for block, slot in pairs:
 ...         arena.write(slot, device[block])

@@ -130,7 +130,8 @@ impl JournalHeader {
         let (header, groups): (Self, _) =
             postcard::take_from_bytes(bytes).map_err(|_| JournalError::NoHeader)?;
         if !grouped {
-            return Ok(header);
+            // Under no checksum is the version: a journal with groups does not pass for one without.
+            return if groups.is_empty() { Ok(header) } else { Err(JournalError::NoHeader) };
         }
         let groups = postcard::from_bytes(groups).map_err(|_| JournalError::NoHeader)?;
         Ok(Self { groups, ..header })

@@ -36,6 +36,7 @@
 //! let disk = DiskBackend::open(&DiskConfig { free_floor: 0, ..DiskConfig::new(&folder, 64 << 20, 64 << 10) })?;
 //! let arena = Arena::new(8, 64 << 10)?;
 //! let config = StoreConfig { admission: Admit::Always, ..StoreConfig::default() };
+//! # let config = StoreConfig { deadline: Duration::from_secs(600), ..config }; // tests run on busy machines, too
 //! let mut store = Store::open(disk, arena.clone(), &namespace(), config)?;
 //! let clock = Instant::now();
 //!

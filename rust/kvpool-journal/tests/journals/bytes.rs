@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
     BlockPool, CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, PoolConfig, RequestRef, Rows, Until,
 };
@@ -87,6 +88,19 @@ fn records_of_appends_say_what_was_asked() {
     assert_eq!(found, asked);
     assert!(again > 400, "{again}");
     assert_eq!(replay(&image, Options::default(), &mut |_| true).unwrap().difference, None);
+}
+
+/// The version is under no checksum: with a bit of it flipped, a journal with groups says that it has none.
+#[test]
+fn a_journal_with_groups_is_not_read_as_one_without() {
+    let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 4)], Some(4)).unwrap();
+    let config =
+        ManagerConfig { num_blocks: 8, block_size: 4, groups: Some(groups), ..ManagerConfig::default() };
+    let mut image = recorded(config, &[]);
+    assert_eq!(image[..8], *b"KVPJRN03");
+    assert!(JournalReader::new(&image).is_ok());
+    image[7] ^= 1;
+    assert_eq!(JournalReader::new(&image).unwrap_err(), JournalError::NoHeader);
 }
 
 proptest! {
