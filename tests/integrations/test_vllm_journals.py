@@ -11,7 +11,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +75,7 @@ def _engine(folder: str, said: Connection, ends_by: str) -> None:
     """A process of an engine: its pool is in a cycle, and frozen, so nothing drops it."""
     with contextlib.ExitStack() as stack:
         if ends_by == "signal":
-
-            def stop(*_: object) -> None:
-                raise SystemExit  # as vLLM's engine does
-
-            signal.signal(signal.SIGTERM, stop)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until it is waited for
         stack.enter_context(fake_vllm())
         part("pool").BlockPool.journal_folder = folder
         pool: Any = make_pool(6)
@@ -89,8 +84,8 @@ def _engine(folder: str, said: Connection, ends_by: str) -> None:
         gc.freeze()
         said.send(pool.core.journal_stats().operations)
         if ends_by == "signal":
-            while True:
-                time.sleep(0.1)  # pause() would miss a signal that came just before it
+            signal.sigwait({signal.SIGTERM})
+            raise SystemExit  # as vLLM's engine does
         if ends_by == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
 
