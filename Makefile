@@ -16,7 +16,7 @@ SCHEDULES ?= 50000
 EXAMPLES ?= 2000
 # Processes that the Python tests are shared out to.
 WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
-# What the random tests of `make test` draw, so that a change passes or fails alike everywhere, and a failure is the change's
+# What the random tests of `make test` and `make dynamo-check` draw, so that a change passes or fails alike everywhere, and a failure is the change's
 # own. Any other number draws something else; test-slow, cargo and pytest by hand draw anew each time.
 SEED ?= 1
 # Minutes that soak runs.
@@ -38,6 +38,11 @@ SECONDS ?= 60
 # The same in test-slow.
 FUZZ_SECONDS ?= 30
 
+# More patience than pip and cargo have by themselves: an index may be away for a minute.
+export PIP_RETRIES ?= 9
+export PIP_DEFAULT_TIMEOUT ?= 60
+export CARGO_NET_RETRY ?= 10
+
 # Without the descriptors of make -j: a cargo that a test starts would take its own of these numbers for a jobserver.
 APART := env -u MAKEFLAGS -u MFLAGS
 
@@ -57,7 +62,7 @@ help: ## Show this list
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1" || { rm -f $@; exit 1; }
 
 # The extension, installed in place with the two packages that the command line needs: as the tests build its crates, so that both are built
 # once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
@@ -274,9 +279,9 @@ vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier, NIXL, LMCach
 
 # 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.
 dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
-	test -d target/dynamo || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-		--target target/dynamo "ai-dynamo-runtime==1.6.1" || rm -rf target/dynamo
-	$(BIN)/python tools/dynamo_check.py --packages target/dynamo $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
+	test -d target/dynamo/dynamo/indexer || { rm -rf target/dynamo; $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-compile --target target/dynamo "ai-dynamo-runtime==1.6.1"; } || rm -rf target/dynamo
+	$(BIN)/python tools/dynamo_check.py --packages target/dynamo --seed $(SEED) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
 
 # With CI set, an SGLang that cannot be had is a failure.
 sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)

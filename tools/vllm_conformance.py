@@ -83,6 +83,21 @@ LEFT_OUT: Final = frozenset(
         "simple_kv_offload/test_worker.py",
     }
 )
+#: Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then, at stock, too.
+#: What differs in them is run again.
+AGAINST_THE_CLOCK: Final = frozenset(
+    {
+        "core/test_kv_cache_utils.py",
+        "kv_connector/unit/test_mooncake_connector.py",
+        "kv_connector/unit/test_nixl_push_connector.py",
+        "kv_offload/tiering/test_async_lookup.py",
+        "kv_offload/tiering/test_backpressure.py",
+        "kv_offload/tiering/test_fs_tier.py",
+        "kv_offload/tiering/test_obj_tier.py",
+    }
+)
+#: How often, at stock and at the level: it counts as the same if it passes every time at both.
+AGAIN: Final = 3
 #: Tests of what kvpool does otherwise on purpose, by level: docs/vllm.md says so.
 _TIER: Final = {"test_pre_registered_tiers_can_be_imported": "says a disk is where only vLLM's own tiers can be"}
 _POOL: Final = {
@@ -280,22 +295,57 @@ def run_all(
             for level in levels
         }
         try:
-            for done in concurrent.futures.as_completed(runs):
-                level, suite = runs[done]
-                outcome = outcomes[level, suite] = done.result()
-                progress.advance(task)
-                progress.console.print(
-                    f"{level:8} {suite}: {len(outcome.passed)} passed, {len(outcome.failed)} failed, "
-                    f"{len(outcome.skipped)} skipped, {outcome.seconds:.0f} s",
-                    highlight=False,
-                    soft_wrap=True,
-                )
+            left = set(runs)
+            while left:
+                # Not for ever: a Ctrl-C that another thread was given is seen by this one when it runs.
+                done, left = concurrent.futures.wait(left, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED)
+                for run in done:
+                    level, suite = runs[run]
+                    outcome = outcomes[level, suite] = run.result()
+                    progress.advance(task)
+                    progress.console.print(
+                        f"{level:8} {suite}: {len(outcome.passed)} passed, {len(outcome.failed)} failed, "
+                        f"{len(outcome.skipped)} skipped, {outcome.seconds:.0f} s",
+                        highlight=False,
+                        soft_wrap=True,
+                    )
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(RUNNING):
                 kill(process)
             raise
     return outcomes
+
+
+def on_purpose(level: str, stock: Outcome) -> set[str]:
+    """The tests that pass at stock, and cannot at a level."""
+    return {name for name in stock.passed if name.rpartition("::")[2] in ON_PURPOSE.get(level, ())}
+
+
+def run_again(
+    levels: Sequence[str],
+    suites: Suites,
+    outcomes: Outcomes,
+    settings: Mapping[str, Any],
+    options: argparse.Namespace,
+) -> list[str]:
+    """Runs again what differs in files with a clock: what passes each time at both has passed. Returns a line each."""
+    steady = []
+    for level in levels[1:]:
+        for suite, files in suites.items():
+            stock, one = outcomes[STOCK, suite], outcomes[level, suite]
+            differ = (stock.passed - (on_purpose(level, stock) & one.failed)) ^ one.passed
+            for file in sorted(AGAINST_THE_CLOCK.intersection(files)):
+                module = f"{FOLDER}/{file}".removesuffix(".py").replace("/", ".")
+                names = {name for name in differ if f"{name.partition('::')[0]}.".startswith(f"{module}.")}
+                for at in [STOCK, level] * AGAIN:
+                    if names:
+                        names &= run_suite(at, f"{file} again", [file], settings, options).passed
+                for outcome in (stock, one):
+                    outcome.passed |= names
+                    outcome.failed -= names
+                steady += [f"{level}, {name}: differed, and passed {AGAIN} times at both" for name in sorted(names)]
+    return steady
 
 
 def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, console: Console) -> None:
@@ -327,11 +377,10 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
             one = outcomes[level, suite]
             if one.broken:
                 problems.append(f"{level}, {suite}: {one.broken}")
-            stock = outcomes[STOCK, suite].passed
-            meant = {name for name in stock if name.rpartition("::")[2] in ON_PURPOSE.get(level, ())}
+            stock = outcomes[STOCK, suite]
+            meant = on_purpose(level, stock)
             problems += [f"{level}, {name}: passes, and is listed as one that cannot" for name in meant & one.passed]
-            stock = stock - (meant & one.failed)
-            changed = differences(stock, one.passed)
+            changed = differences(stock.passed - (meant & one.failed), one.passed)
             if changed:
                 lines = "\n".join("    " + line for line in changed)
                 problems.append(f"{level}, {suite}: - passes in stock only, + passes at this level only\n{lines}")
@@ -363,7 +412,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=max(1, (os.cpu_count() or 1) // 2),
         help="suites at a time (default: half the cores)",
     )
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one suite (default: 1800)")
+    parser.add_argument("--timeout", type=float, default=5400.0, help="seconds for one suite (default: 5400)")
     parser.add_argument(
         "--json",
         type=Path,
@@ -383,6 +432,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options.logs.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
         outcomes = run_all(levels, suites, settings, options, console)
+        steady = run_again(levels, suites, outcomes, settings, options)
         seconds = time.monotonic() - begun
     except ConformanceError as error:
         console.print(f"vllm_conformance: {error}", style="red", markup=False, soft_wrap=True)
@@ -400,10 +450,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "torch": settings.get("torch"),
         "seconds": round(seconds, 1),
         "problems": problems,
+        "steady": steady,
         "levels": {level: {suite: outcomes[level, suite].as_json() for suite in suites} for level in levels},
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for line in steady:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     for problem in problems:
         console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
     agreed = "" if problems or len(levels) == 1 else "; every level passes exactly the tests that stock passes"

@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
@@ -57,6 +58,7 @@ TEST_TOOLS: Final = (
     "pytest-timeout>=2.4",  # a hang is a failure
     "tblib>=3.0",  # vLLM's tests send exceptions between processes
 )
+PAUSES: Final = (10.0, 60.0)  # seconds until the package index is asked again, and then for the last time
 NEEDED_BYTES: Final = 10_000_000_000  # 7 GB stay; wheels and their contents lie there side by side for a while
 # Sound, pictures and films; a second OpenMP; a pin that only building needs; torch, which is there already.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
@@ -269,7 +271,15 @@ class Environment:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def fetch(self, *arguments: str | Path) -> None:
-        """Runs a command of the environment that asks the package index."""
+        """Runs a command of the environment that asks the package index, which may be away for a minute."""
+        for pause in PAUSES:
+            try:
+                self.command(self.python, *arguments)
+            except StepError as error:
+                say(f"    failed, once more in {pause:g} s: {str(error).splitlines()[0]}")
+                time.sleep(pause)
+            else:
+                return
         try:
             self.command(self.python, *arguments)
         except StepError as error:
@@ -305,8 +315,8 @@ class Environment:
             ),
             Step(
                 "settings",
-                "settings and a first import",
-                [VLLM, TORCH, str(self.folder)],
+                "settings and the first imports",
+                [VLLM, TORCH, str(self.folder), "-O"],
                 self.make_settings,
                 self.settings,
             ),
@@ -373,6 +383,9 @@ class Environment:
             cwd=self.folder,
             **variables,
         )
+        # A test of vLLM's gives an import with -O a minute: its bytecode is made here, whatever the machine forbids.
+        bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
+        self.command(self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, **bytecode)
         settings = {
             "python": str(self.python),
             "tests": str(self.tests),
@@ -447,6 +460,7 @@ def download_sdist(target: Path) -> None:
     requests: Any = importlib.import_module("requests")
     session = requests.Session()
     session.verify = pip_setting("cert") or True
+    session.request = functools.partial(session.request, timeout=60)  # for ever, without one
     index = pip_setting("index-url")
     with pypi_simple.PyPISimple(*([index] if index else []), session=session) as client:
         page = client.get_project_page("vllm")

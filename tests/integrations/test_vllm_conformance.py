@@ -143,6 +143,43 @@ def test_a_level_that_differs(run: Callable[..., Ended]) -> None:
     assert "+ tests.v1.core.test_all::test_new" in done.stderr
 
 
+@pytest.mark.parametrize("level", ["stock", "same"])
+def test_what_fails_once_beside_a_clock_is_no_difference(
+    venv: Path, run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    late = f"""
+import os, pathlib
+
+def test_late():
+    failed = pathlib.Path(__file__).with_name("failed")
+    if os.environ.get("KVPOOL_VLLM", "stock") == {level!r} and not failed.exists():
+        failed.touch()
+        assert False
+
+def test_other(): pass
+"""
+    (venv / "vllm-tests" / "tests" / "v1" / "core" / "test_late.py").write_text(late)
+    arguments = ("same", "--file", "core/test_late.py", "--file", "core/test_all.py")
+    assert run(*arguments).code == 1, "no file is known to have a clock"
+    (venv / "vllm-tests" / "tests" / "v1" / "core" / "failed").unlink()
+    monkeypatch.setattr(vllm_conformance, "AGAINST_THE_CLOCK", frozenset({"core/test_late.py"}))
+    done = run(*arguments)
+    assert done.code == 0, done.stderr
+    (steady,) = done.report["steady"]
+    assert steady == "same, tests.v1.core.test_late::test_late: differed, and passed 3 times at both"
+    assert steady in done.stderr
+
+
+def test_what_fails_each_time_is_a_difference_beside_a_clock_too(
+    run: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_conformance, "AGAINST_THE_CLOCK", frozenset({"core/test_all.py"}))
+    done = run("worse", "--file", "core/test_all.py")
+    assert (done.code, done.report["steady"]) == (1, [])
+    (problem,) = done.report["problems"]
+    assert [line.rpartition("::")[2] for line in problem.splitlines()[1:]] == ["test_level", "test_new"]
+
+
 def test_what_differs_on_purpose_is_no_difference_unless_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm_conformance, "ON_PURPOSE", {"pool": {"test_meant": "why"}})
     stock = vllm_conformance.Outcome({"m::test_meant", "m::test_other"})

@@ -131,6 +131,7 @@ class Recorded(vllm_env.Environment):
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
     monkeypatch.setenv("CARGO", sys.executable)
     monkeypatch.setattr(vllm_env, "NEEDED_BYTES", 0)  # the disk of the machine that tests is not what is tested
+    monkeypatch.setattr(vllm_env, "PAUSES", (0.0,))
     return Recorded(tmp_path / "venv")
 
 
@@ -205,6 +206,25 @@ def test_what_the_package_index_has_not_is_told_apart_from_what_fails(
     assert vllm_env.main([]) == code
     environment.fails = ""
     assert vllm_env.main([]) == 0
+
+
+def test_a_package_index_that_is_away_for_a_moment_is_asked_again(
+    environment: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    command = environment.command
+
+    def failing_once(*arguments: str | Path, cwd: Path = ROOT, **variables: str) -> None:
+        command(*arguments, cwd=cwd, **variables)
+        if "--download-sdist" in arguments:
+            asked.append("again" if asked else "first")
+            if asked == ["first"]:
+                raise vllm_env.StepError("cut off")
+
+    monkeypatch.setattr(environment, "command", failing_once)
+    environment.make(force=False, only=[])
+    assert asked == ["first", "again"]
+    assert environment.settings.is_file()
 
 
 def test_a_disk_that_is_too_small_is_said_before_anything_is_fetched(

@@ -119,7 +119,7 @@ def running(packages: Path) -> Iterator[Indexer]:
         )
         indexer = Indexer(port)
         try:
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + 10 * PATIENCE  # one that has died is seen at once
             while True:
                 try:
                     indexer.ask("/health")

@@ -82,6 +82,12 @@ class Worker:
         self._requests = 0
 
     def close(self) -> None:
+        """Ends, once all that was asked for is answered: the indexer would wait for ever for what a worker that is gone
+        does not send again."""
+        quiet = 0
+        while quiet < 40:  # turns, not seconds: a machine that stands still shortens nothing
+            quiet = 0 if self.publisher.flush() else quiet + 1
+            time.sleep(0.005)
         self.publisher.close()
 
     def endpoints(self) -> tuple[str, str | None]:

@@ -367,7 +367,8 @@ impl Publisher {
     }
 
     /// The batches of what changed since the last flush, in the order of the sinks and of their numbers. A sink that was sent nothing
-    /// for `heartbeat` seconds gets an empty one. `now` is the time in seconds, and no batch is older than an earlier one.
+    /// for `heartbeat` seconds gets an empty one. `now` is the time in seconds; behind a clock that was set back a
+    /// heartbeat comes at once.
     pub fn flush(&mut self, now: f64, heartbeat: f64) -> Vec<Batch> {
         let changes = self.contents.settle();
         let foreign = std::mem::take(&mut self.foreign);
@@ -394,7 +395,7 @@ impl Publisher {
                     shared.push(Shared { form, anew, payloads: payloads.clone() });
                     payloads
                 }
-                None if now - sent_at >= heartbeat && foreign.is_empty() => {
+                None if (now < *sent_at || now - *sent_at >= heartbeat) && foreign.is_empty() => {
                     vec![self.encoded(form, now, &[])]
                 }
                 None => Vec::new(),

@@ -91,6 +91,18 @@ fn a_sink_without_room_is_told_everything_once_it_has_some() {
     assert!(publisher.hold(1, true).is_err());
 }
 
+/// Whoever missed the last batch sees it by the next heartbeat, whatever the clock does.
+#[test]
+fn a_clock_that_is_set_back_holds_no_heartbeat_up() {
+    let mut publisher = publisher();
+    publisher.add(SinkConfig::default());
+    publisher.flush(9_000.0, 5.0);
+    assert_eq!(publisher.flush(9_004.0, 5.0).len(), 0);
+    assert_eq!(publisher.flush(1_000.0, 5.0).len(), 1);
+    assert_eq!(publisher.flush(1_004.0, 5.0).len(), 0);
+    assert_eq!(publisher.flush(1_005.0, 5.0).len(), 1);
+}
+
 #[test]
 fn batches_of_others_go_out_behind_what_changed_with_numbers_of_the_sequence() {
     let mut publisher = publisher();
