@@ -159,14 +159,15 @@ def test_late():
 def test_other(): pass
 """
     (venv / "vllm-tests" / "tests" / "v1" / "core" / "test_late.py").write_text(late)
-    arguments = ("same", "--file", "core/test_late.py", "--file", "core/test_all.py")
+    arguments = ("same", "--file", "core/test_late.py")
     assert run(*arguments).code == 1, "no file is known to have a clock"
     (venv / "vllm-tests" / "tests" / "v1" / "core" / "failed").unlink()
     monkeypatch.setattr(vllm_conformance, "AGAINST_THE_CLOCK", frozenset({"core/test_late.py"}))
+    monkeypatch.setattr(vllm_conformance, "AGAIN", 2)
     done = run(*arguments)
     assert done.code == 0, done.stderr
     (steady,) = done.report["steady"]
-    assert steady == "same, tests.v1.core.test_late::test_late: differed, and passed 3 times at both"
+    assert steady == "same, tests.v1.core.test_late::test_late: differed, and passed 2 times at both"
     assert steady in done.stderr
 
 
