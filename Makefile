@@ -16,8 +16,8 @@ SCHEDULES ?= 50000
 EXAMPLES ?= 2000
 # Processes that the Python tests are shared out to.
 WORKERS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
-# What the random tests of `make test` and `make dynamo-check` draw, so that a change passes or fails alike everywhere, and a failure is the change's
-# own. Any other number draws something else; test-slow, cargo and pytest by hand draw anew each time.
+# What the random tests of `make test` and `make dynamo-check` draw, so that a change passes or fails alike everywhere, and a
+# failure is the change's own. Any other number draws something else; test-slow, cargo and pytest by hand draw anew each time.
 SEED ?= 1
 # Minutes that soak runs.
 MINUTES ?= 10

@@ -272,18 +272,16 @@ class Environment:
 
     def fetch(self, *arguments: str | Path) -> None:
         """Runs a command of the environment that asks the package index, which may be away for a minute."""
-        for pause in PAUSES:
+        for pause in (*PAUSES, None):
             try:
                 self.command(self.python, *arguments)
             except StepError as error:
+                if pause is None:
+                    raise UnavailableError(str(error)) from error
                 say(f"    failed, once more in {pause:g} s: {str(error).splitlines()[0]}")
                 time.sleep(pause)
             else:
                 return
-        try:
-            self.command(self.python, *arguments)
-        except StepError as error:
-            raise UnavailableError(str(error)) from error
 
     def pip(self, *arguments: str | Path) -> None:
         self.fetch("-m", "pip", *arguments)
@@ -384,8 +382,7 @@ class Environment:
             **variables,
         )
         # A test of vLLM's gives an import with -O a minute: its bytecode is made here, whatever the machine forbids.
-        bytecode = {"PYTHONDONTWRITEBYTECODE": ""}
-        self.command(self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, **bytecode)
+        self.command(self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, PYTHONDONTWRITEBYTECODE="")
         settings = {
             "python": str(self.python),
             "tests": str(self.tests),
