@@ -144,7 +144,7 @@ fn ranges(records: &[RangeRecord]) -> String {
 }
 
 fn part(record: PartRecord) -> String {
-    let Part { allocate_tokens, external_tokens } = record.part();
+    let Part { allocate_tokens, external_tokens, .. } = record.part();
     let chunk = allocate_tokens.map(|tokens| format!("; a chunk of {tokens}")).unwrap_or_default();
     let external = if external_tokens > 0 { format!("; {external_tokens} external") } else { String::new() };
     chunk + &external

@@ -216,11 +216,11 @@ pub enum Planned {
 
 /// How much of a prompt was admitted: tokens to allocate, and external ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PartRecord(Option<usize>, usize);
+pub struct PartRecord(Option<usize>, usize, bool);
 
 impl From<Part> for PartRecord {
     fn from(part: Part) -> Self {
-        Self(part.allocate_tokens, part.external_tokens)
+        Self(part.allocate_tokens, part.external_tokens, part.compute_all)
     }
 }
 
@@ -228,7 +228,7 @@ impl PartRecord {
     /// What it was.
     #[must_use]
     pub const fn part(&self) -> Part {
-        Part { allocate_tokens: self.0, external_tokens: self.1 }
+        Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
     }
 }
 

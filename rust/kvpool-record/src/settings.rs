@@ -118,6 +118,7 @@ pub(crate) struct GroupSettings {
     keep: (String, usize),
     margin: usize,
     partial_hits: bool,
+    sink_tokens: usize,
 }
 
 impl From<&GroupSpec> for GroupSettings {
@@ -126,11 +127,12 @@ impl From<&GroupSpec> for GroupSettings {
             Keep::All => ("all", 0),
             Keep::Every(tokens) => ("every", tokens),
             Keep::Junctions => ("junctions", 0),
+            Keep::Nothing => ("none", 0),
             _ => ("unknown", 0),
         };
         let (kind, keep) = ((spec.kind.name().into(), spec.kind.span().unwrap_or(0)), (keep.into(), every));
-        let GroupSpec { block_tokens, margin, partial_hits, .. } = *spec;
-        Self { kind, block_tokens, keep, margin, partial_hits }
+        let GroupSpec { block_tokens, margin, partial_hits, sink_tokens, .. } = *spec;
+        Self { kind, block_tokens, keep, margin, partial_hits, sink_tokens }
     }
 }
 
@@ -143,10 +145,11 @@ impl GroupSettings {
             ("all", _) => Keep::All,
             ("every", tokens) => Keep::Every(tokens),
             ("junctions", _) => Keep::Junctions,
+            ("none", _) => Keep::Nothing,
             (other, _) => return Err(unknown("keep", other)),
         };
-        let Self { block_tokens, margin, partial_hits, .. } = *self;
-        Ok(GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) })
+        let Self { block_tokens, margin, partial_hits, sink_tokens, .. } = *self;
+        Ok(GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) })
     }
 }
 

@@ -218,7 +218,7 @@ impl ReferenceManager {
     #[must_use]
     pub fn fitting_tokens(&self, tokens: &[u32], salt: &[u8], external_tokens: usize) -> usize {
         let fits = |&chunk: &usize| {
-            let part = Part { allocate_tokens: Some(chunk), external_tokens };
+            let part = Part { allocate_tokens: Some(chunk), external_tokens, ..Part::WHOLE };
             self.clone().place(i64::MAX, ReferenceRequest::new(tokens, salt), part).is_some()
         };
         let cached = self.clone().look_up(tokens, salt).len() * self.block_size;

@@ -108,7 +108,7 @@ pub(super) fn rows(bytes: &mut Unstructured<'_>, longest: u8) -> Decoded<Rows> {
 pub(super) fn part(bytes: &mut Unstructured<'_>) -> Decoded<Part> {
     // 6 is all.
     let allocate_tokens = Some(up_to(bytes, 6)?).filter(|&chunk| chunk < 6);
-    Ok(Part { allocate_tokens, external_tokens: up_to(bytes, 8)? })
+    Ok(Part { allocate_tokens, external_tokens: up_to(bytes, 8)?, ..Part::WHOLE })
 }
 
 pub(super) fn ticket(bytes: &mut Unstructured<'_>) -> Decoded<Ticket> {

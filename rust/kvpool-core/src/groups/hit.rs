@@ -82,7 +82,7 @@ impl Groups {
     /// too.
     #[must_use]
     pub fn longest_possible(&self, limit: Tokens) -> Tokens {
-        let caching = self.specs.iter().filter(|spec| spec.kind.is_cached());
+        let caching = self.specs.iter().filter(|spec| spec.is_cached());
         let each = caching.map(|spec| spec.ending_within(limit));
         self.align(each.min().unwrap_or(Tokens::ZERO))
     }
@@ -109,7 +109,7 @@ impl Groups {
     pub fn longest_hit(&self, limit: Tokens, cached: &mut impl Cached) -> GroupHit {
         let mut tables = vec![Vec::new(); self.specs.len()];
         let mut full_tokens = limit;
-        let caching = || self.specs.iter().enumerate().filter(|(_, spec)| spec.kind.is_cached());
+        let caching = || self.specs.iter().enumerate().filter(|(_, spec)| spec.is_cached());
         for (group, spec) in caching().filter(|(_, spec)| spec.kind.is_full()) {
             let most = spec.full_blocks(full_tokens).plus(Blocks(spec.margin));
             let most = most.min(spec.full_blocks(limit));
@@ -145,7 +145,7 @@ impl Groups {
     /// caches nothing, for then no hit needs it.
     pub fn longest_alone(&self, group: usize, limit: Tokens, cached: &mut impl Cached) -> Tokens {
         let spec = self.specs[group];
-        if !spec.kind.is_cached() {
+        if !spec.is_cached() {
             return self.align(limit);
         }
         let alone = Self { specs: vec![spec], unit: self.unit, alignment: self.alignment };

@@ -38,11 +38,11 @@ impl Groups {
     #[doc(hidden)]
     #[must_use]
     pub fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
-        let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
+        let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
         let interval = match spec.keep {
             Keep::All => Some(self.alignment),
             Keep::Every(interval) => interval.checked_next_multiple_of(self.alignment),
-            Keep::Junctions => None,
+            Keep::Junctions | Keep::Nothing => None,
         };
         let Boundaries { prompt, junction } = boundaries;
         let replays = [prompt.minus(Tokens(1)), prompt].map(|limit| self.longest_possible(limit));

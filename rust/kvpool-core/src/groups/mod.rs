@@ -66,7 +66,7 @@ impl Groups {
             return Err(PoolError::config("groups", specs.len(), format!("from 1 to {most} groups")));
         }
         specs.iter().try_for_each(GroupSpec::check)?;
-        let cached = || specs.iter().filter(|spec| spec.kind.is_cached());
+        let cached = || specs.iter().filter(|spec| spec.is_cached());
         let divisor = cached().fold(0, |divisor, spec| gcd(divisor, spec.block_tokens));
         let unit = unit.unwrap_or(divisor.max(1));
         if unit == 0 || !divisor.is_multiple_of(unit) {
@@ -116,7 +116,7 @@ impl Groups {
     /// before it. `None` of a group that caches nothing.
     #[must_use]
     pub fn naming_unit(&self, group: usize, at: Blocks) -> Option<HashUnits> {
-        let spec = self.specs.get(group).filter(|spec| spec.kind.is_cached())?;
+        let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
         let per_block = spec.block_tokens / self.unit;
         Some(HashUnits(at.0.checked_add(1)?.checked_mul(per_block)?.checked_sub(1)?))
     }

@@ -116,6 +116,9 @@ pub enum Keep {
     Every(usize),
     /// What hits need that end at the end of the prompt or at a junction: where an earlier request turned off from this one.
     Junctions,
+    /// None: hits neither need nor bring anything of this group, so it never limits them. For layers whose KV is of no use to other
+    /// requests, such as the heads of a draft model.
+    Nothing,
 }
 
 /// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
@@ -125,20 +128,29 @@ pub struct GroupSpec {
     pub kind: GroupKind,
     /// Tokens per block.
     pub block_tokens: usize,
-    /// Which blocks stay cached. Full attention keeps all.
+    /// Which blocks stay cached. Full attention keeps all, or [`Keep::Nothing`].
     pub keep: Keep,
     /// Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read, else 0.
     pub margin: usize,
     /// Whether a hit may end inside a block, behind any hash unit: the request gets a copy of that block. Full attention alone, for
     /// which any part of a prefix is one; without a margin.
     pub partial_hits: bool,
+    /// The first tokens of the sequence that every token reads besides its window: attention sinks. Of [`GroupKind::Sliding`] alone; 0
+    /// for none.
+    pub sink_tokens: usize,
 }
 
 impl GroupSpec {
     /// A group that keeps all blocks, has no margin, and is hit in whole blocks.
     #[must_use]
     pub const fn new(kind: GroupKind, block_tokens: usize) -> Self {
-        Self { kind, block_tokens, keep: Keep::All, margin: 0, partial_hits: false }
+        Self { kind, block_tokens, keep: Keep::All, margin: 0, partial_hits: false, sink_tokens: 0 }
+    }
+
+    /// Whether other requests can hit its blocks.
+    #[must_use]
+    pub const fn is_cached(&self) -> bool {
+        self.kind.is_cached() && !matches!(self.keep, Keep::Nothing)
     }
 
     /// What the length of a hit is a multiple of, if prompts are hashed in units of so many tokens.
@@ -174,7 +186,7 @@ impl GroupSpec {
     /// The blocks `first..end` that a hit of `length` tokens needs, its margin included. `length` is a multiple of the block size.
     #[must_use]
     pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
-        if length.0 == 0 || !self.kind.is_cached() {
+        if length.0 == 0 || !self.is_cached() {
             return (Blocks::ZERO, Blocks::ZERO);
         }
         (self.dead(length), self.full_blocks(length).plus(Blocks(self.margin)))

@@ -347,7 +347,7 @@ impl Arguments {
 
     /// How much of a prompt is admitted.
     fn part(&self, part: Part) -> String {
-        let Part { allocate_tokens, external_tokens } = part;
+        let Part { allocate_tokens, external_tokens, .. } = part;
         if self.is_rust() {
             return if part == Part::WHOLE { "Part::WHOLE".into() } else { format!("{part:?}") };
         }

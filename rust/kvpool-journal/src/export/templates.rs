@@ -123,7 +123,7 @@ pub(super) fn python_pool(
 
 /// KV-cache groups as an expression of Rust.
 fn rust_groups(groups: &Groups) -> String {
-    let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits }: &GroupSpec| {
+    let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits, .. }: &GroupSpec| {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
         let partial = if partial_hits { ", partial_hits: true" } else { "" };
         format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}{partial}, ..{new} }}")

@@ -71,7 +71,7 @@ impl Explainer {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
         let most = groups.align(spec.ending_within(limit));
-        if !spec.kind.is_cached() || reach >= most.0 {
+        if !spec.is_cached() || reach >= most.0 {
             return Vec::new();
         }
         if spec.kind.is_full() {

@@ -72,6 +72,7 @@ pub(super) fn part(
     Ok(Part {
         allocate_tokens: allocate_tokens.map(|n| count(py, "allocate_tokens", n)).transpose()?,
         external_tokens: external_tokens.map_or(Ok(0), |n| count(py, "external_tokens", n))?,
+        compute_all: false,
     })
 }
 

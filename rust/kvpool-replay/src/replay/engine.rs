@@ -191,7 +191,7 @@ impl Engine {
                 // Blocks come chunk by chunk: a state can be kept only where no table reaches further.
                 Fit::Ok => options.part.allocate_tokens = Some(0),
                 // Refused below.
-                Fit::Later | Fit::Never => options.part = self.part,
+                Fit::Later | Fit::InChunks | Fit::Never => options.part = self.part,
             }
         }
         let (mut blocks, mut served) = (Box::default(), Vec::new());

@@ -164,7 +164,7 @@ fn spec(draw: &mut dyn FnMut(u8) -> usize) -> GroupSpec {
     let margin = pick(draw, &[4, 1]);
     // Of full attention, which keeps everything, the word says whether hits may end inside blocks.
     let partial_hits = kind == GroupKind::Full && margin == 0 && keep != Keep::All;
-    GroupSpec { kind, block_tokens, keep, margin, partial_hits }
+    GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) }
 }
 
 fn id(draw: &mut dyn FnMut(u8) -> usize) -> i64 {
@@ -178,7 +178,7 @@ fn ids(draw: &mut dyn FnMut(u8) -> usize) -> Vec<i64> {
 fn part(draw: &mut dyn FnMut(u8) -> usize) -> Part {
     let allocate_tokens = if draw(1) == 0 { None } else { Some(draw(8)) };
     let external_tokens = if pick(draw, &[5, 1]) == 0 { 0 } else { draw(8) };
-    Part { allocate_tokens, external_tokens }
+    Part { allocate_tokens, external_tokens, ..Part::WHOLE }
 }
 
 fn until(draw: &mut dyn FnMut(u8) -> usize) -> Option<u64> {

@@ -46,6 +46,9 @@ pub struct AdmissionFit {
     pub new_blocks: usize,
     /// Tokens behind the cached and external ones that could get blocks now: the most for [`Part::allocate_tokens`].
     pub fitting_tokens: usize,
+    /// Whether the prompt can ever be computed in this pool, in chunks of [`Part::allocate_tokens`] or as a whole. Depends on the groups,
+    /// the number of blocks, the length of the prompt and the [`Part`] alone.
+    pub can_ever_fit: bool,
 }
 
 /// What an admission would find in a group: see [`CacheManager::fit_groups`].
@@ -82,7 +85,8 @@ impl CacheManager {
             .refusal(self.tiers.device())
             .map_or(Fit::Ok, |refusal| if refusal.can_ever_fit { Fit::Later } else { Fit::Never });
         let Staged { cached_tokens, new_blocks, fitting_tokens, .. } = staged;
-        Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens })
+        let can_ever_fit = fit != Fit::Never;
+        Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit })
     }
 
     /// What an admission would find, of a prompt that can be admitted.

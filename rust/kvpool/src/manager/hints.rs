@@ -254,7 +254,7 @@ impl Hints {
     ) -> Result<HintReport, PoolError> {
         let (chain, now) = (cursor.chain(), pool.retention_time());
         let mut report = HintReport::default();
-        for (group, spec) in groups.specs().iter().enumerate().filter(|(_, spec)| spec.kind.is_cached()) {
+        for (group, spec) in groups.specs().iter().enumerate().filter(|(_, spec)| spec.is_cached()) {
             let positions = chain.len() * groups.unit() / spec.block_tokens;
             self.stretches(0..positions, spec.block_tokens, 0, now, Scope::All, |stretch, retention| {
                 for at in stretch.rev() {

@@ -18,11 +18,14 @@ pub struct Part {
     /// A connector has the KV of the prompt's first so many tokens. What of it is not cached here is loaded into blocks of the
     /// request; see [`crate::CacheManager::external_done`]. Less than the prompt: its last token is always left to compute.
     pub external_tokens: usize,
+    /// Match nothing: the engine computes every token, for instance for log probabilities of the prompt. What it computes is registered
+    /// as always.
+    pub compute_all: bool,
 }
 
 impl Part {
     /// All of the prompt, all of it computed here.
-    pub const WHOLE: Self = Self { allocate_tokens: None, external_tokens: 0 };
+    pub const WHOLE: Self = Self { allocate_tokens: None, external_tokens: 0, compute_all: false };
 }
 
 /// A table to be, of one of several groups.

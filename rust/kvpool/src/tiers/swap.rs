@@ -36,6 +36,9 @@ pub enum Fit {
     Ok,
     /// They are not, but the tier is large enough.
     Later,
+    /// The tier is too small for an admission of this chunk size, and large enough for smaller chunks
+    /// ([`crate::Part::allocate_tokens`]).
+    InChunks,
     /// The tier is too small.
     Never,
 }
@@ -53,12 +56,13 @@ impl Fit {
         }
     }
 
-    /// Its name: ok, later, never.
+    /// Its name: ok, later, in_chunks, never.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Later => "later",
+            Self::InChunks => "in_chunks",
             Self::Never => "never",
         }
     }
