@@ -97,7 +97,7 @@ fn a_journal_with_groups_is_not_read_as_one_without() {
     let config =
         ManagerConfig { num_blocks: 8, block_size: 4, groups: Some(groups), ..ManagerConfig::default() };
     let mut image = recorded(config, &[]);
-    assert_eq!(image[..8], *b"KVPJRN03");
+    assert_eq!(image[..8], *b"KVPJRN05");
     assert!(JournalReader::new(&image).is_ok());
     image[7] ^= 1;
     assert_eq!(JournalReader::new(&image).unwrap_err(), JournalError::NoHeader);
