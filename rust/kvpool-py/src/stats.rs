@@ -364,7 +364,7 @@ impl PyAdmissionFit {
         let Self { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit } = self;
         let can_ever_fit = if *can_ever_fit { "True" } else { "False" };
         format!(
-            "AdmissionFit(fit='{fit}', cached_tokens={cached_tokens}, new_blocks={new_blocks}, fitting_tokens={fitting_tokens}, can_ever_fit={can_ever_fit})"
+            "AdmissionFit(fit={fit:?}, cached_tokens={cached_tokens}, new_blocks={new_blocks}, fitting_tokens={fitting_tokens}, can_ever_fit={can_ever_fit})"
         )
     }
 }
