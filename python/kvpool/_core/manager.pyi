@@ -188,16 +188,16 @@ class CacheManager:
                 receives the state after the last external token.
             reuse: Whether the request may hit cached content. False computes every token, for instance for log
                 probabilities of the prompt. Other requests can hit what it computes.
-            out: An int32 buffer that receives the block table, of the first group, if given. It has room for the whole
-                table, or the call fails before anything changes. ``Admission.block_ids`` is then empty.
+            out: An int32 buffer that receives the block table, of the first group. Without room for all of it the call
+                fails before anything changes. ``Admission.block_ids`` is then empty.
 
         Raises:
             OutOfBlocksError: Too few blocks are available; its attributes say how many are missing,
                 whether the request can ever fit, and how many of its tokens would fit now.
             DuplicateRequestError: The id is known already.
-            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given
-                with a prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live
-                and was no ``advance_time``.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given with a
+                prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live and was no
+                ``advance_time``.
             NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
@@ -246,8 +246,8 @@ class CacheManager:
     ) -> list[GroupFit]:
         """Says what an admission would find in each KV-cache group, and changes nothing.
 
-        Tells for which group a hit is the shorter: the least reach is what an admission hits at most. O(blocks) for
-        each group, plus hashing if the prompt is not prepared. Arguments and errors are those of ``fit``.
+        An admission hits the least reach at most. O(blocks) for each group, plus hashing if the prompt is not prepared.
+        Arguments and errors are those of ``fit``.
         """
     def next_checkpoint(self, request_id: RequestId) -> int | None:
         """Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
@@ -337,7 +337,7 @@ class CacheManager:
             RequestStateError: A request neither runs nor is preempted.
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The lists do not fit each other; a computed count is below what was computed, or above
-                what has tokens, or above what had blocks before the call; ``out`` has no room for the changes.
+                what has tokens, or had blocks before the call; ``out`` has no room for the changes.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: Ids, offsets, counts or ``out`` are of a type or dtype that is not taken.
@@ -447,8 +447,8 @@ class CacheManager:
     ) -> list[tuple[int, ...]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
-        For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy. A
-        preempted request gets its tokens, and no blocks. O(tokens).
+        For accepted drafts, or streamed input. Returns pairs of position and block, new or a copy. A preempted request
+        gets its tokens, and no blocks. O(tokens).
 
         Args:
             request_id: A running or preempted request.
@@ -492,7 +492,7 @@ class CacheManager:
         """Keeps the first tokens of a running request.
 
         At least one; for instance after drafts were rejected. Releases the blocks behind, lookahead included. The next
-        append copies a registered tail. O(blocks released).
+        append copies a registered tail, or drops its content if no block is available. O(blocks released).
 
         Args:
             request_id: A running request.
@@ -515,13 +515,11 @@ class CacheManager:
     ) -> None:
         """Keeps the first tokens of each request of a batch, all or nothing.
 
-        O(requests + blocks released).
+        ``after_step`` and ``until`` as for ``release``. O(requests + blocks released).
 
         Args:
             request_ids: Running requests, each named once. Not a str.
             num_tokens: Tokens to keep, one number per request.
-            after_step: As for ``release``.
-            until: As for ``release``.
 
         Raises:
             InvalidArgumentError: The lists differ in length; and as ``truncate``.
@@ -666,8 +664,8 @@ class CacheManager:
     ) -> None:
         """Releases a whole batch, all or nothing.
 
-        As ``release``, in the order of the batch: what ended in a step, in one call. Requests in any state, each named
-        once; for each of them a reason and a count, where these are given. O(blocks of all).
+        As ``release``, in the order of the batch: requests in any state, each named once; for each of them a reason and
+        a count, where these are given. O(blocks of all).
 
         Raises:
             DuplicateRequestError: A request is named twice; and as ``release``.

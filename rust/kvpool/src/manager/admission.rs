@@ -9,7 +9,7 @@ use super::step::StepPlan;
 use super::tables::DEVICE;
 use crate::sequence::{Grouped, Part, Room, Sequence, Staged, StagedTable, Table};
 use crate::tiers::Fit;
-use kvpool_core::groups::{Groups, Tokens};
+use kvpool_core::groups::{GroupKind, Groups, Tokens};
 use kvpool_core::hash::HashCursor;
 use kvpool_core::retention::HintReport;
 use kvpool_core::{BlockId, PoolError, Signal, Until};
