@@ -283,7 +283,7 @@ fn other_versions_and_other_files_are_refused_by_name() {
     let refused = JournalReader::new(&newer).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the journal has format version \"09\": this version of kvpool reads 02 and 03"
+        "the journal has format version \"09\": this version of kvpool reads 04 and 05"
     );
     let refused = JournalReader::new(b"PK\x03\x04 something else").unwrap_err();
     assert!(matches!(refused, JournalError::NotAJournal { .. }));
