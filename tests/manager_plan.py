@@ -25,8 +25,8 @@ class Operation:
     salt: str
     #: ``after_step`` and ``until``.
     end: tuple[int | None, int | None]
-    #: ``allocate_tokens`` and ``external_tokens``.
-    part: tuple[int | None, int]
+    #: ``allocate_tokens``, ``external_tokens`` and ``reuse``.
+    part: tuple[int | None, int, bool]
     rows: list[tuple[str | int, list[int]]]
     lookahead: int
     #: Instead of ``lookahead``, for ``append_ragged``.
@@ -35,7 +35,7 @@ class Operation:
     @property
     def parts(self) -> dict[str, Any]:
         """The keyword arguments of an admission."""
-        return dict(zip(("allocate_tokens", "external_tokens"), self.part, strict=True))
+        return dict(zip(("allocate_tokens", "external_tokens", "reuse"), self.part, strict=True))
 
     @property
     def ends(self) -> dict[str, int | None]:
@@ -62,8 +62,8 @@ class Plan:
     named: list[str | int] = field(default_factory=list)
     #: References that planned appends give up by copying.
     given_up: dict[int, int] = field(default_factory=dict)
-    #: With the request, the blocks of its match, or the slots of its append.
-    planned: list[tuple[Operation, ReferenceRequest, list[int], int]] = field(default_factory=list)
+    #: With the request, the blocks of its match, or the slots of its append and whether it writes in place.
+    planned: list[tuple[Operation, ReferenceRequest, list[int], int, bool]] = field(default_factory=list)
 
     @classmethod
     def begin(cls, manager: ReferenceManager) -> Plan:
@@ -81,9 +81,16 @@ class Plan:
             if name in self.named or name in names[:at]:
                 raise errors.DuplicateRequestError
 
-    def keep(self, operation: Operation, request: ReferenceRequest, found: list[int], slots: int = 0) -> None:
+    def keep(
+        self,
+        operation: Operation,
+        request: ReferenceRequest,
+        found: list[int],
+        slots: int = 0,
+        in_place: bool = False,
+    ) -> None:
         self.named.append(operation.name)
-        self.planned.append((operation, request, found, slots))
+        self.planned.append((operation, request, found, slots, in_place))
 
     def admit(self, operation: Operation) -> int:
         self.name(operation.name)
@@ -102,14 +109,13 @@ class Plan:
         """The match is that of the pool as it is now; blocks that the plan would release count as available."""
         if operation.part[1] >= len(request.tokens):
             raise errors.InvalidArgumentError
-        most = self.manager.reusable(request.tokens)
-        found, _ = self.manager.pool.lookup(request.extra, request.tokens, most)
-        needed = self.manager.size(request, len(found), *operation.part) - len(found)
-        idle = sum(self.held[block] == 0 for block in found)
-        reserve = self.manager.watermark_blocks if self.active and needed else 0
-        if needed > self.available - idle - reserve:
+        part, reuse = operation.part[:2], operation.part[2]
+        vacancy = self.held, self.available, self.manager.watermark_blocks if self.active else 0
+        found = self.manager.matched(request, part, vacancy, reuse=reuse)
+        if not self.manager.fits(request, found, part, vacancy):
             raise errors.OutOfBlocksError
-        self.available -= idle + needed
+        needed = self.manager.size(request, len(found), *part) - len(found)
+        self.available -= sum(self.held[block] == 0 for block in found) + needed
         for block in found:
             self.held[block] += 1
         self.active += 1
@@ -133,14 +139,17 @@ class Plan:
             asked = len(request.tokens) + len(tokens) + operation.lookahead
             asked = asked if operation.covered is None else operation.covered[row]
             slots = self.manager.slots(request, len(tokens), asked)
-            needed += self.manager.needed(request, slots, given_up) if request.running else 0
-            if needed > self.available:
-                raise errors.OutOfBlocksError
-            rows.append((replace(operation, kind="append", name=name, tokens=tokens), request, slots))
+            taken, in_place = 0, False
+            if request.running:
+                taken, in_place = self.manager.takes(
+                    *self.manager.needed(request, slots, given_up), self.available - needed
+                )
+            needed += taken
+            rows.append((replace(operation, kind="append", name=name, tokens=tokens), request, slots, in_place))
         self.available -= needed
         self.given_up = given_up
-        for one, request, slots in rows:
-            self.keep(one, request, [], slots)
+        for one, request, slots, in_place in rows:
+            self.keep(one, request, [], slots, in_place)
         return needed
 
     def preempt(self, operation: Operation) -> int:
@@ -171,22 +180,21 @@ class Plan:
     def commit(self) -> list[Any]:
         """Every match is acquired, then blocks are given up, then taken: that nothing fails is a plan's promise."""
         manager, outcomes = self.manager, list[Any]()
-        for operation, request, found, _ in self.planned:
+        for operation, request, found, _, _ in self.planned:
             if operation.kind in {"admit", "resume"}:
-                most = manager.reusable(request.tokens)
-                assert manager.pool.match_and_acquire(request.extra, request.tokens, most) == found
-        for operation, _, _, _ in self.planned:
+                assert manager.pool.match_and_acquire(request.extra, request.tokens, len(found)) == found
+        for operation, _, _, _, _ in self.planned:
             if operation.kind == "preempt":
                 manager.preempt(operation.name, *operation.end)
             elif operation.kind == "release":
                 manager.release(operation.name, *operation.end)
-        for operation, request, found, slots in self.planned:
+        for operation, request, found, slots, in_place in self.planned:
             if operation.kind in {"admit", "resume"}:
-                manager.requests[operation.name] = manager.install(request, found, *operation.part)
+                manager.requests[operation.name] = manager.install(request, found, *operation.part[:2])
                 loads = (request.external or request.cached) - request.cached
                 outcomes.append((list(request.blocks), len(found), loads))
             elif operation.kind == "append":
-                outcomes.append(manager.grow(request, operation.tokens, slots))
+                outcomes.append(manager.grow(request, operation.tokens, slots, in_place=in_place))
             else:
                 outcomes.append(None)
         return outcomes

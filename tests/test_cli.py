@@ -423,7 +423,7 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert re.search(r"^ Llama-3.1-8B +32 full +128.0 +12.21 *$", text, re.MULTILINE)
     assert re.search(r"^ DeepSeek-V3 +61 MLA +68.6 +6.54 *$", text, re.MULTILINE)
-    assert re.search(r"^ Gemma-3-27B +10 full, 52 window 1,024 +496.0 +8.11 *$", text, re.MULTILINE)
+    assert re.search(r"^ Gemma-3-27B +10 full, 52 window 1,024 +496.0 +11.86 *$", text, re.MULTILINE)
     assert re.search(r"^ Qwen3-Next-80B-A3B +12 full, 36 state +24.0 +37.7 +2.33 *$", text, re.MULTILINE)
     assert "\u2026" not in text  # nothing is cut off
     assert json_of(capsys, "models", "--dtype", "fp8")["models"][0]["bytes_per_token"] == 65536
@@ -437,14 +437,18 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     assert printed["bytes_per_block"] == groups.block_bytes
     assert printed["request"] == {
         "tokens": 32000,
-        "blocks": [2000, 65, 65, 65, 65, 65, 65],
+        "chunk": 8192,
+        "blocks": [2000, 577, 577, 577, 577, 577, 577],
         "bytes": groups.request_bytes(32000),
     }
-    assert printed["capacity"] == {"gib": 60.0, "blocks": 49152, "requests": 20, "longest_request": 780192}
+    assert printed["capacity"] == {"gib": 60.0, "blocks": 49152, "requests": 19, "longest_request": 731040}
+    decoding = json_of(capsys, "models", "gemma-3-27b", *asked, "--chunk", "1")
+    assert decoding["request"]["blocks"] == [2000, 65, 65, 65, 65, 65, 65]
+    assert decoding["capacity"] | {"gib": 0} == {"gib": 0, "blocks": 49152, "requests": 20, "longest_request": 780192}
     assert main(["models", "gemma-3-27b", *asked]) == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
-    assert "20 such requests" in " ".join(text.split())
+    assert "19 such requests" in " ".join(text.split())
     # The same from a file.
     config = tmp_path / "config.json"
     text_config = {
@@ -460,8 +464,8 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     replayed = json_of(capsys, "replay", "--limit", "3", "--config", str(config), "--capacity-gib", "9")
     assert replayed["kv_shape"]["bytes_per_token"] == 62 * 2 * 16 * 128 * 2
     # A window alone has no longest request.
-    assert json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "1")["capacity"]["longest_request"] is None
-    assert main(["models", "mistral-7b-v0.1", "--capacity-gib", "1"]) == 0
+    assert json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "2")["capacity"]["longest_request"] is None
+    assert main(["models", "mistral-7b-v0.1", "--capacity-gib", "2"]) == 0
     assert "one of any length" in " ".join(capsys.readouterr().out.split())
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-MAGIC = b"KVPJRN02"
+MAGIC = b"KVPJRN04"
 
 
 def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import array
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +30,9 @@ def manager(groups: list[GroupSpec], **settings: Any) -> kvpool.CacheManager:
         (("full", 4), {"window": 8}, "window is not for the kind"),
         (("full", 0), {}, "block_tokens"),
         (("sliding", 4), {"window": 0}, "window"),
-        (("state", 4), {"keep": "some"}, "'all', 'junctions', or every so many tokens"),
+        (("state", 4), {"keep": "some"}, "must be 'all', 'junctions', 'none', or a number of tokens"),
+        (("full", 4), {"sink": 4}, "sink"),
+        (("sliding", 4), {"window": 8, "sink": -1}, "sink is -1"),
         (("state", 4), {"keep": 0}, "keep"),
         (("full", 4), {"margin": -1}, "margin"),
         (("state", 4), {"partial_hits": True}, "partial_hits"),
@@ -57,7 +57,14 @@ def test_groups_that_do_not_go_with_the_manager_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [*WINDOW, *STATES, GroupSpec("chunked", 8, chunk=64, margin=1), GroupSpec("full", partial_hits=True)]
+    "spec",
+    [
+        *WINDOW,
+        *STATES,
+        GroupSpec("chunked", 8, chunk=64, margin=1),
+        GroupSpec("full", partial_hits=True),
+        GroupSpec("sliding", 4, window=8, sink=3, keep="none"),
+    ],
 )
 def test_a_spec_is_what_it_prints(spec: GroupSpec) -> None:
     again = eval(repr(spec), {"GroupSpec": GroupSpec})
@@ -168,6 +175,7 @@ def test_an_encoder_is_covered_or_nothing_changes() -> None:
             [*WINDOW, GroupSpec("state", 8)],
             [GroupSpec("chunked", 4, chunk=12)],
             [GroupSpec("full", 8, partial_hits=True), GroupSpec("state", 4)],
+            [GroupSpec("full", 4), GroupSpec("sliding", 4, window=6, sink=5), GroupSpec("full", 2, keep="none")],
         ]
     ),
 )
@@ -198,12 +206,122 @@ def test_random_calls_hold_the_invariants_and_the_journal_replays(
     assert kvpool.journal.replay_journal(image).difference is None
 
 
-def test_the_examples_of_the_docs_print_what_they_say(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (Path(__file__).resolve().parent.parent / "docs" / "groups.md").read_text(encoding="utf-8")
-    snippets = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert len(snippets) == 2
-    exec(compile("".join(snippets), "groups.md", "exec"), {})
-    tables, changes, hit, reach, inside, copies = capsys.readouterr().out.splitlines()
-    assert (inside, copies) == ("688 [1, 3]", "[((0, 2), (0, 3))]")
-    assert (tables, changes) == ("[19, 19, 1]", "[]")
-    assert (hit, reach) == ("128 192", "[192, 192, 128]")
+def computed(m: kvpool.CacheManager, request: str, tokens: int) -> None:
+    m.extend(request, tokens)
+    m.commit(request, tokens)
+    m.take_plan()
+
+
+def test_a_request_without_reuse_hits_nothing_and_brings_hits() -> None:
+    for groups in (None, WINDOW, STATES):
+        m = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
+        m.admit("a", range(20))
+        computed(m, "a", 20)
+        with m.plan_step() as step:
+            assert step.admit("b", range(24), reuse=False) == 0
+        assert m.admit("b", range(24), reuse=False).cached_tokens == 0
+        assert m.fit(range(24), reuse=False).cached_tokens == 0
+        assert m.fit(range(24)).cached_tokens == 20
+        each = m.fit_groups(range(24), reuse=False)
+        assert sum(fit.new_blocks for fit in each) == m.fit(range(24), reuse=False).new_blocks
+        m.preempt("b")
+        with m.plan_step() as step:
+            assert step.resume("b", reuse=False) == 0
+        assert m.resume("b", reuse=False).cached_tokens == 0
+        m.release("b")
+        # What it computes can be hit.
+        m.admit("c", range(50, 70), reuse=False)
+        computed(m, "c", 20)
+        assert m.admit("d", range(50, 74)).cached_tokens == 20
+
+
+def test_sinks_stay_in_the_table_and_a_hit_needs_them() -> None:
+    m = manager([GroupSpec("full", 4), GroupSpec("sliding", 4, window=6, sink=5)])
+    first = m.admit("a", range(24)).tables[1]
+    m.commit("a", 24)
+    assert m.block_ids("a", group=1) == [*first[:2], 0, 0, *first[4:]]
+    m.release("a")
+    hit = m.admit("b", range(24))
+    assert (hit.cached_tokens, hit.tables[1][:2]) == (20, first[:2])
+    m.release("b")
+    m.drop_cached([first[1]])
+    # The first block is all that a hit of 4 tokens needs.
+    assert m.admit("c", range(24)).cached_tokens == 4
+    m.release("c")
+    m.drop_cached([first[0]])
+    assert m.admit("d", range(24)).cached_tokens == 0
+
+
+def test_a_group_that_keeps_nothing_limits_no_hit_and_brings_nothing() -> None:
+    for draft in (GroupSpec("full", 6, keep="none"), GroupSpec("state", 6, keep="none")):
+        m = manager([GroupSpec("full", 4), draft])
+        m.admit("a", range(23))
+        m.commit("a", 23)
+        assert m.fit_groups(range(23))[0].reach_tokens == 20
+        hit = m.admit("b", range(23))
+        assert (hit.cached_tokens, hit.full_tokens) == (20, 20)
+        new = hit.tables[1][-1]
+        assert new not in {0, *m.block_ids("a", group=1)}
+        assert hit.tables[1][:-1] == [0] * (3 if draft.kind == "full" else 0)
+        m.release("a")
+        m.release("b")
+        # Nothing of it is cached: the blocks of the first group are.
+        assert m.stats().pool.cached_free == 5
+
+
+def test_a_fit_answers_for_the_chunk_size() -> None:
+    m = kvpool.CacheManager(
+        num_blocks=10, block_size=4, groups=[GroupSpec("full", 4), GroupSpec("sliding", 4, window=4)]
+    )
+    fits = [m.fit(range(24), allocate_tokens=chunk) for chunk in (None, 24, 16, 4, 1, 0)]
+    assert [(fit.fit, fit.can_ever_fit) for fit in fits] == [
+        ("in_chunks", False),
+        ("in_chunks", False),
+        ("ok", True),
+        ("ok", True),
+        ("ok", True),
+        ("ok", True),
+    ]
+    assert (m.fit(range(40)).fit, m.fit(range(40), allocate_tokens=4).can_ever_fit) == ("never", False)
+    with pytest.raises(OutOfBlocksError, match="in smaller chunks") as refused:
+        m.admit("a", range(24))
+    assert (refused.value.can_ever_fit, refused.value.fits_in_chunks) == (False, True)
+    m.admit("b", range(100, 112), allocate_tokens=12)
+    assert (m.fit(range(24), allocate_tokens=8).fit, m.fit(range(24)).fit) == ("later", "in_chunks")
+
+
+def test_external_tokens_get_blocks_where_a_later_token_reads_them() -> None:
+    m = manager([GroupSpec("full", 4), GroupSpec("sliding", 4, window=6), GroupSpec("state", 4)])
+    admission = m.admit("a", range(30), external_tokens=24)
+    full, window, state = admission.tables
+    assert (admission.external_tokens, 0 in full, len(state)) == (24, False, 1)
+    assert [block == 0 for block in window] == [True] * 4 + [False] * 4
+    assert m.external_done("a") == 6 + 2
+    assert (m.request("a").state, m.request("a").computed_tokens) == ("running", 24)
+    m.admit("b", range(50, 80), external_tokens=24)
+    m.external_done("b", failed=[(20, 24)])
+    # Neither the window nor the state is there: the request is to be admitted again.
+    assert (m.request("b").state, m.block_ids("b")) == ("preempted", [])
+    assert m.resume("b").cached_tokens == 0
+    computed(m, "b", 30)
+    m.check_invariants()
+
+
+def test_a_state_has_an_entry_for_each_draft() -> None:
+    m = manager(STATES)
+    m.admit("a", range(6))
+    assert len(m.block_ids("a", group=1)) == 1
+    m.append_ragged(["a"], [7], commit=True, lookahead=3)
+    entries = m.block_ids("a", group=1)
+    assert len(set(entries)) == 4
+    # Two drafts are accepted: the state after the second is the request's.
+    changes = m.append_ragged(["a"], [8, 9, 10], [0, 3], commit=True, lookahead=3)
+    assert m.request("a").computed_tokens == 9
+    assert m.block_ids("a", group=1)[0] == entries[2]
+    assert sorted(m.block_ids("a", group=1)) == sorted(entries)
+    moved = [(position, block) for _, position, block, group in zip(*changes, strict=True) if group == 1]
+    assert dict(moved) == {at: block for at, block in enumerate(m.block_ids("a", group=1)) if block != entries[at]}
+    with pytest.raises(InvalidArgumentError, match="computed"):
+        m.append_ragged(["a"], range(6), [0, 6], commit=True)
+    m.fork("a", "b")
+    assert len(m.block_ids("b", group=1)) == 1

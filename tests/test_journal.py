@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kvpool._core import EvictionPolicy, ReplayMode, VerifyMode
 
-MAGIC = b"KVPJRN02"
+MAGIC = b"KVPJRN04"
 HEAD = 12  # length and checksum of a frame
 
 

@@ -47,9 +47,11 @@ AFTER = st.none() | st.none() | STEPS
 #: Tickets that are open, counted from the one that was opened last, or one that is not.
 TICKETS = st.none() | st.none() | st.integers(0, 2)
 ENDS = st.tuples(AFTER, st.none()) | st.tuples(st.none(), TICKETS) | st.tuples(AFTER, TICKETS)
-#: ``allocate_tokens`` and ``external_tokens``.
+#: ``allocate_tokens``, ``external_tokens`` and ``reuse``.
 EXTERNAL = st.just(0) | st.integers(1, 4) | st.integers(0, 9)
-PARTS = st.just((None, 0)) | st.tuples(st.none() | st.integers(0, 6), EXTERNAL)
+PARTS = st.just((None, 0, True)) | st.tuples(
+    st.none() | st.integers(0, 6), EXTERNAL, st.sampled_from([True, True, False])
+)
 ROWS = st.lists(st.tuples(IDS, st.lists(st.integers(0, 1), max_size=3)), max_size=4)
 COUNTS = st.lists(st.integers(0, 12), max_size=4)
 OPERATIONS = st.builds(
@@ -83,7 +85,7 @@ def plain(result: Any) -> Any:
     if isinstance(result, ReferenceRequest):
         return list(result.blocks), result.registered, (result.external or result.cached) - result.cached
     if isinstance(result, kvpool.AdmissionFit):
-        return result.fit, result.cached_tokens, result.new_blocks, result.fitting_tokens
+        return result.fit, result.cached_tokens, result.new_blocks, result.fitting_tokens, result.can_ever_fit
     return [plain(one) for one in result] if isinstance(result, list) else result
 
 
@@ -147,7 +149,7 @@ class ManagerMachine(RuleBasedStateMachine):
             assert error.available <= free + cached_free
             assert error.fenced == fenced
             if fit is not None:
-                assert (error.can_ever_fit, error.fitting_tokens) == (fit[0] == "later", fit[3])
+                assert (error.can_ever_fit, error.fitting_tokens) == (fit[4], fit[3])
                 assert error.needed >= fit[2]
         return result
 
@@ -227,7 +229,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.loading[name] = "resumed_"
 
     @rule(tokens=TOKENS, salt=SALTS, part=PARTS)
-    def fit(self, tokens: list[int], salt: str, part: tuple[int | None, int]) -> None:
+    def fit(self, tokens: list[int], salt: str, part: tuple[int | None, int, bool]) -> None:
         """A fit is what an admission would be, or says how much of it would be."""
         before, parts = observe_manager(self.manager, NAMES), self.parts(part)
         self.both(
@@ -236,12 +238,17 @@ class ManagerMachine(RuleBasedStateMachine):
         assert observe_manager(self.manager, NAMES) == before
 
     @staticmethod
-    def parts(part: tuple[int | None, int]) -> dict[str, Any]:
-        return dict(zip(("allocate_tokens", "external_tokens"), part, strict=True))
+    def parts(part: tuple[int | None, int, bool]) -> dict[str, Any]:
+        return dict(zip(("allocate_tokens", "external_tokens", "reuse"), part, strict=True))
 
     @rule(name=IDS, tokens=TOKENS, salt=SALTS, prepared=st.booleans(), part=PARTS)
     def admit(
-        self, name: str | int, tokens: list[int], salt: str, prepared: bool, part: tuple[int | None, int] = (None, 0)
+        self,
+        name: str | int,
+        tokens: list[int],
+        salt: str,
+        prepared: bool,
+        part: tuple[int | None, int, bool] = (None, 0, True),
     ) -> None:
         cursor = self.manager.prepare(tokens, self.extra(salt))
         pool, before = self.model.pool, observe_manager(self.manager, NAMES)
@@ -353,7 +360,7 @@ class ManagerMachine(RuleBasedStateMachine):
         self.counts.update({} if done is not None else {"preemptions": 1, "preempted_tokens": computed})
 
     @rule(name=IDS, part=PARTS)
-    def resume(self, name: str | int, part: tuple[int | None, int]) -> None:
+    def resume(self, name: str | int, part: tuple[int | None, int, bool]) -> None:
         parts = self.parts(part)
         result = self.both(lambda: self.manager.resume(name, **parts), lambda: self.model.resume(name, **parts))
         if isinstance(result, tuple):
@@ -368,7 +375,7 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(name=IDS, chunk=st.integers(1, 4))
     def prefill(self, name: str | int, chunk: int) -> None:
         """A prompt, chunk by chunk: what has blocks is computed, then the next tokens get theirs."""
-        self.admit(name, [0] * 9, "", True, (chunk, 0))
+        self.admit(name, [0] * 9, "", True, (chunk, 0, True))
         self.commit_all(name)
         known = self.model.requests.get(name)
         self.extend(name, min(len(known.tokens), known.computed + chunk) if known else chunk)
@@ -410,7 +417,7 @@ class ManagerMachine(RuleBasedStateMachine):
         ends: bool,
     ) -> None:
         """A prompt of which a connector has some more than the cache, perhaps released before it has arrived."""
-        self.admit(name, [0] * cached + [1] * (external + 1), "", True, (2, cached + external))
+        self.admit(name, [0] * cached + [1] * (external + 1), "", True, (2, cached + external, True))
         if end is not None:
             self.release(name, end)
         if ends:

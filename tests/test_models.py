@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import kvpool
 from kvpool.models import KvGroups, KvShape, Layers, kv_shape, model_names
 from kvpool.models.layers import attention, gated_delta_net, latent, mamba1, mamba2, short_convolution
 
@@ -183,47 +184,92 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
     assert [group.used_bytes for group in two.groups(16).groups] == [320, 4 * 2 * 8 * 2]
 
 
-def held(kind: str, span: int, block: int, position: int) -> int:
-    """Blocks of which the token at a position reads something, or writes itself: counted one by one."""
-    first = {"full": 0, "sliding": max(0, position - span + 1), "chunked": position - position % max(1, span)}.get(kind)
-    if first is None:
-        return 1  # the state behind the last token
-    return len({token // block for token in range(first, position + 1)})
+def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
+    """The most blocks that any step of at most ``chunk`` tokens reads and writes, counted one by one."""
+
+    def first(position: int) -> int:
+        return {"full": 0, "sliding": max(0, position - span + 1), "chunked": position - position % max(1, span)}[kind]
+
+    if kind == "state":
+        return min(tokens, 1)  # the state behind the last token
+    steps = ((start, min(start + chunk, tokens)) for start in range(tokens))
+    return max((len({at // block for at in range(first(start), end)}) for start, end in steps), default=0)
 
 
-@pytest.mark.parametrize("block", [1, 3, 16])
-@pytest.mark.parametrize(("kind", "span"), [("full", 0), ("sliding", 7), ("sliding", 1), ("chunked", 8), ("state", 0)])
-def test_a_request_takes_what_its_tokens_read(kind: Any, span: int, block: int) -> None:
+KEPT = [("full", 0), ("sliding", 7), ("sliding", 1), ("sliding", 16), ("chunked", 8), ("chunked", 5), ("state", 0)]
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 16])
+@pytest.mark.parametrize(("kind", "span"), KEPT)
+def test_a_request_takes_what_its_steps_read_and_write(kind: Any, span: int, block: int) -> None:
     kept = Layers(kind, 1, state_bytes=64) if kind == "state" else Layers(kind, 1, elements=1, span=span)
     (group,) = KvShape("mine", (kept,)).groups(block).groups
-    assert group.blocks(0) == 0
-    for tokens in range(1, 60):
-        most = max(held(kind, span, block, position) for position in range(tokens))
-        bound = group.blocks(tokens)
-        # Never less than it needs at any time, and tight for long requests.
-        assert bound >= most
-        assert bound <= most + (kind == "chunked" and span % block > 0) + (kind == "sliding")
-    assert group.blocks(10**6) == max(held(kind, span, block, at) for at in [10**6 - 1]) or kind in {
-        "sliding",
-        "chunked",
-    }
+    for chunk in (1, 2, 5, 8, 30):
+        for tokens in range(60):
+            assert group.blocks(tokens, chunk) == held(kind, span, block, tokens, chunk), (tokens, chunk)
+        # More tokens change nothing where the blocks of all steps are bounded.
+        assert kind == "full" or group.blocks(10**6, chunk) == group.blocks(10**3, chunk)
+    assert group.blocks(60) == -(-60 // block) or kind == "state"
+
+
+def specs_of(groups: KvGroups) -> list[kvpool.GroupSpec]:
+    spans = {"sliding": "window", "chunked": "chunk"}
+    return [
+        kvpool.GroupSpec(group.kind, group.block_tokens, **({spans[group.kind]: group.span} if group.span else {}))  # type: ignore[arg-type]
+        for group in groups.groups
+    ]
+
+
+SERVED = [
+    KvShape("windows", (attention(2, 1, 8), attention(6, 1, 8, window=50))),
+    KvShape("chunks", (attention(2, 1, 8), attention(2, 1, 8, chunk=40))),
+    KvShape("both", (attention(2, 1, 8), attention(2, 1, 8, window=7), attention(2, 1, 8, chunk=24))),
+    KvShape("states", (attention(2, 4, 64), mamba1(2, inner=64, state=16))),
+]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 64, 1000])
+@pytest.mark.parametrize("shape", SERVED, ids=[shape.name for shape in SERVED])
+def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_take(shape: KvShape, chunk: int) -> None:
+    groups = shape.groups(16)
+    blocks = 60
+    longest = groups.longest_in(blocks, chunk)
+    assert longest
+    assert sum(groups.request_blocks(longest, chunk)) <= blocks < sum(groups.request_blocks(longest + 1, chunk))
+    unit = groups.block_tokens
+    manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
+    # A first step that is shorter than the others, as beside requests that decode; the last tokens are decoded.
+    manager.admit("x", range(longest), allocate_tokens=0)
+    ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
+    for end in ends:
+        manager.extend("x", end)
+        manager.commit("x", end)
+        manager.take_plan()
+    assert manager.request("x").computed_tokens == longest
 
 
 def test_windows_and_states_make_room_for_more_requests() -> None:
     gemma = kv_shape("Gemma-3-27B").groups(16)
-    # 32,000 tokens: 2,000 blocks, and 64 + 1 of each window.
-    assert gemma.request_blocks(32_000) == [2000, 65, 65, 65, 65, 65, 65]
-    assert gemma.request_bytes(32_000) == 2390 * gemma.block_bytes
+    # 32,000 tokens: 2,000 blocks, and 64 + 1 of each window; 512 more while a chunk of 8,192 tokens is computed.
+    assert gemma.request_blocks(32_000, 1) == [2000, 65, 65, 65, 65, 65, 65]
+    assert gemma.request_blocks(32_000) == gemma.request_blocks(32_000, 8192) == [2000, *[577] * 6]
+    assert gemma.request_bytes(32_000) == (2000 + 6 * 577) * gemma.block_bytes
     assert gemma.blocks_in(60) == 60 * 2**30 // (10 * 16 * 8192) == 49_152
-    assert gemma.requests_in(49_152, 32_000) == 49_152 // 2390
-    assert gemma.longest_in(49_152) == (49_152 - 6 * 65) * 16
+    # One computes its prompt while the others decode.
+    assert gemma.requests_in(49_152, 32_000, 1) == 49_152 // 2390 == 20
+    assert gemma.requests_in(49_152, 32_000) == 1 + (49_152 - 5462) // 2390 == 19
+    assert gemma.requests_in(5462, 32_000) == 1
+    assert gemma.requests_in(5461, 32_000) == 0
+    assert gemma.longest_in(49_152) == (49_152 - 6 * 577) * 16
     next_model = kv_shape("Qwen3-Next-80B-A3B").groups(16)
     assert next_model.request_blocks(32_000) == [59, 1, 1, 1]
     assert next_model.longest_in(3) == 0
     assert next_model.longest_in(4) == 544
     window = kv_shape("Mistral-7B-v0.1").groups(16)
-    assert window.longest_in(257) is None
-    assert window.longest_in(256) == 256 * 16
+    assert window.longest_in(257, 1) is None
+    assert window.longest_in(256, 1) == 256 * 16
+    assert window.longest_in(256 + 512 + 1) is None
+    assert window.longest_in(256 + 512) == (256 + 512) * 16
 
 
 def test_blocks_scale_with_tokens_and_memory() -> None:

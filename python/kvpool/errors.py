@@ -56,7 +56,9 @@ class OutOfBlocksError(KvpoolError, MemoryError):
         available: blocks that it could have taken, the watermark respected.
         missing: ``needed - available``: blocks that must be released first.
         fenced: blocks that become available when running steps complete.
-        can_ever_fit: whether the request fits an otherwise empty pool. If not, waiting is of no use.
+        can_ever_fit: whether the request fits an otherwise empty pool: of an admission, in chunks of its
+            ``allocate_tokens`` to the end of its prompt. If not, waiting does not help.
+        fits_in_chunks: of an admission, whether smaller chunks could ever fit; of other calls, as ``can_ever_fit``.
         fitting_tokens: of an admission, the tokens behind the cached ones that would fit now: the most that
             ``allocate_tokens`` can be. 0 for other calls.
     """
@@ -66,6 +68,7 @@ class OutOfBlocksError(KvpoolError, MemoryError):
     missing: int = 0
     fenced: int = 0
     can_ever_fit: bool = True
+    fits_in_chunks: bool = True
     fitting_tokens: int = 0
 
 

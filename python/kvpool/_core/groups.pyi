@@ -23,13 +23,18 @@ class GroupSpec:
             attention. ``"state"``: a recurrent state, as Mamba's; the table is one block, which every step overwrites,
             and what is cached are copies of it. ``"cross"``: an encoder's output, of which nothing is cached:
             ``extend_encoder``.
-        block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are hashed.
+        block_size: Tokens per block: a multiple of the manager's ``block_size``, in which prompts are hashed. With
+            ``keep="none"`` any number.
         window: Tokens that a token of a sliding window reads, itself included.
         chunk: Tokens of a chunk.
+        sink: The first tokens of the sequence that every token reads besides its window: attention sinks. Their blocks
+            stay in the table, and a hit needs them. Of ``"sliding"`` alone.
         keep: Which full blocks of a window or chunk, and which states, stay cached: ``"all"``; an int, what hits need
-            that end at multiples of so many tokens; or ``"junctions"``. The last two also keep what hits need at the
-            end of the prompt, and where an earlier request turned off from this one. Full attention keeps all. As
-            ``prefix_cache_retention_interval`` of vLLM.
+            that end at multiples of so many tokens; ``"junctions"``; or ``"none"``. An int and ``"junctions"`` also
+            keep what hits need at the end of the prompt, and where an earlier request turned off from this one. Full
+            attention keeps all, or none. As ``prefix_cache_retention_interval`` of vLLM. With ``"none"`` the group
+            never limits a hit, and a hit brings nothing of it: entries before the end of the hit are block 0, and a
+            state is a new block. For layers that do not read the prompt, such as the heads of a draft model.
         margin: Blocks behind a hit that speculation computes again: 1 for a group that EAGLE or MTP heads read.
         partial_hits: Whether a hit may end inside a block, behind any multiple of the manager's ``block_size`` tokens:
             the request gets a copy of that block, by the transfer plan. Of ``"full"`` alone, and without a margin. What
@@ -65,6 +70,14 @@ class GroupSpec:
     [0, 0, 0, 9, 10]
     >>> manager.append(["a"], [7])
     [(0, 5, 11, 0), (0, 5, 12, 1)]
+
+    The same with four attention sinks, whose block stays:
+
+    >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=8, sink=4)]
+    >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4, groups=groups)
+    >>> _ = manager.admit("a", range(20)), manager.commit("a", 20)
+    >>> manager.block_ids("a", group=1)
+    [6, 0, 0, 9, 10]
     """
 
     def __new__(
@@ -74,7 +87,8 @@ class GroupSpec:
         *,
         window: int | None = None,
         chunk: int | None = None,
-        keep: Literal["all", "junctions"] | int = "all",
+        sink: int = 0,
+        keep: Literal["all", "junctions", "none"] | int = "all",
         margin: int = 0,
         partial_hits: bool = False,
     ) -> Self: ...
@@ -91,8 +105,11 @@ class GroupSpec:
     def chunk(self) -> int | None:
         """Tokens of a chunk; None of other kinds."""
     @property
-    def keep(self) -> Literal["all", "junctions"] | int:
-        """Which blocks stay cached: all, junctions, or what hits need at multiples of so many tokens."""
+    def sink(self) -> int:
+        """Leading tokens that every token reads besides its window."""
+    @property
+    def keep(self) -> Literal["all", "junctions", "none"] | int:
+        """Which blocks stay cached: all, junctions, none, or what hits need at multiples of so many tokens."""
     @property
     def margin(self) -> int:
         """Blocks behind a hit that speculation computes again."""

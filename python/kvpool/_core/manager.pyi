@@ -161,13 +161,15 @@ class CacheManager:
         retention: _Ranges | None = None,
         allocate_tokens: int | None = None,
         external_tokens: int = 0,
+        reuse: bool = True,
         out: _Array | None = None,
     ) -> Admission:
         """Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
 
         Allocates blocks for the whole prompt, or for a first chunk of it. Always leaves the last prompt token to
-        compute. A prepared prompt is copied and can be used again. O(blocks), plus hashing if the prompt is not
-        prepared.
+        compute. If a hit needs more blocks than are available, the request gets a shorter hit, or none: an admission
+        succeeds whenever it would with nothing cached. A prepared prompt is copied and can be used again. O(blocks),
+        plus hashing if the prompt is not prepared.
 
         Args:
             request_id: A new id.
@@ -179,19 +181,23 @@ class CacheManager:
             retention: Ranges of its tokens, hits included: see ``retain``.
             allocate_tokens: Tokens that get blocks now, behind the cached and external ones: the first chunk of a
                 chunked prefill, or 0 to ask ``next_checkpoint`` for its end. ``extend`` is for the next. None is all.
-            external_tokens: A connector has the KV of the prompt's first so many tokens, fewer than all. Those that are
-                not cached here get blocks, and the request is loading until ``external_done``: nothing of them can be
-                matched before, and nothing else be done with the request but ``release``.
-            out: Receives the block table, if given: ``ceil(tokens / block_size)`` ids.
-                ``Admission.block_ids`` is then empty.
+            external_tokens: A connector has the KV of the prompt's first so many tokens, fewer than all. The request is
+                loading until ``external_done``: nothing of them can be matched before, and nothing else be done with
+                the request but ``release``. Those that are not cached here get blocks where a token after them reads
+                them; other entries of the tables are block 0, which the connector skips. Entry 0 of a group of states
+                receives the state after the last external token.
+            reuse: Whether the request may hit cached content. False computes every token, for instance for log
+                probabilities of the prompt. Other requests can hit what it computes.
+            out: An int32 buffer that receives the block table, of the first group. Without room for all of it the call
+                fails before anything changes. ``Admission.block_ids`` is then empty.
 
         Raises:
             OutOfBlocksError: Too few blocks are available; its attributes say how many are missing,
                 whether the request can ever fit, and how many of its tokens would fit now.
             DuplicateRequestError: The id is known already.
-            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given
-                with a prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live
-                and was no ``advance_time``.
+            InvalidArgumentError: The prompt is empty or was hashed with other settings; ``extra`` is given with a
+                prepared prompt; ``out`` is too short; a range ends before it begins; there is a time to live and was no
+                ``advance_time``.
             NoRetentionError: There are hints, and the manager has no retention.
             StaleEpochError: The prompt was prepared before the last epoch bump.
             TokenError: A token is out of range.
@@ -214,16 +220,20 @@ class CacheManager:
         *,
         allocate_tokens: int | None = None,
         external_tokens: int = 0,
+        reuse: bool = True,
     ) -> AdmissionFit:
         """Says what an admission of this prompt would find, and how much of it would fit now, and changes nothing.
 
         O(blocks matched), plus hashing if the prompt is not prepared. Arguments and errors are those of ``admit``.
 
-        >>> manager = kvpool.CacheManager(num_blocks=5, block_size=4)
+        A model with a window needs fewer blocks for a chunk than for the whole prompt:
+
+        >>> groups = [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=4)]
+        >>> manager = kvpool.CacheManager(num_blocks=10, block_size=4, groups=groups)
         >>> manager.fit(range(24))
-        AdmissionFit(fit="never", cached_tokens=0, new_blocks=6, fitting_tokens=16)
-        >>> manager.admit("long", range(24), allocate_tokens=16).num_blocks
-        4
+        AdmissionFit(fit="in_chunks", cached_tokens=0, new_blocks=12, fitting_tokens=16, can_ever_fit=False)
+        >>> manager.fit(range(24), allocate_tokens=4)
+        AdmissionFit(fit="ok", cached_tokens=0, new_blocks=2, fitting_tokens=16, can_ever_fit=True)
         """
     def fit_groups(
         self,
@@ -232,11 +242,12 @@ class CacheManager:
         *,
         allocate_tokens: int | None = None,
         external_tokens: int = 0,
+        reuse: bool = True,
     ) -> list[GroupFit]:
         """Says what an admission would find in each KV-cache group, and changes nothing.
 
-        Tells for which group a hit is the shorter: the least reach is what an admission hits at most. O(blocks) for
-        each group, plus hashing if the prompt is not prepared. Arguments and errors are those of ``fit``.
+        An admission hits the least reach at most. O(blocks) for each group, plus hashing if the prompt is not prepared.
+        Arguments and errors are those of ``fit``.
         """
     def next_checkpoint(self, request_id: RequestId) -> int | None:
         """Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
@@ -264,7 +275,7 @@ class CacheManager:
             request_ids: Running or preempted requests, each named once. Not a str.
             token_ids: One token per request.
             commit: Commits every token that the running ones of these requests already have: the step that sampled the
-                new tokens has computed them.
+                new tokens has computed them. They had blocks before this call.
 
         Returns:
             What changed in block tables, in the order of the call: triples of position in ``request_ids``, position
@@ -275,7 +286,7 @@ class CacheManager:
             UnknownRequestError: No request has this id.
             RequestStateError: A request neither runs nor is preempted.
             DuplicateRequestError: A request is named twice.
-            InvalidArgumentError: The lists differ in length.
+            InvalidArgumentError: The lists differ in length; with ``commit``, a token of a request has no block.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
         """
@@ -304,13 +315,16 @@ class CacheManager:
             offsets: ``token_ids[offsets[i]:offsets[i + 1]]`` are those of request ``i``: one more than requests. None
                 is one token each.
             commit: Of each request that gets tokens, all but the last are computed: the step that sampled that one has
-                written the KV of all before, accepted drafts included. Wrong for tokens that no step has sampled.
-            computed: Of each request its first so many tokens are computed, those of this call included. Not with
-                ``commit``.
-            lookahead: Slots behind the last token of each request that get blocks, too: for drafts.
+                written the KV of all before, accepted drafts included, into blocks that they had before this call.
+                Wrong for tokens that no step has sampled.
+            computed: Of each request its first so many tokens are computed, those of this call included. They had
+                blocks before this call: slots of an earlier ``lookahead``, for drafts. Not with ``commit``.
+            lookahead: Slots after the last token of each request that get blocks, too: for drafts. The table of a
+                group of states gets an entry for each of them.
             covered: Of each request its first so many tokens get blocks, instead of all: chunks of a prompt, or drafts
                 of different lengths. Blocks that a request has it keeps. Not with ``lookahead``.
-            out: A writable int32 buffer of shape (3, n), or (4, n) with groups: receives the answer row by row.
+            out: A writable int32 buffer of shape (3, n), or (4, n) with groups: receives the answer row by row. A call
+                with more than n changes fails before anything changes.
 
         Returns:
             What changed in block tables, in the order of the call: positions in ``request_ids``, positions in the block
@@ -323,16 +337,19 @@ class CacheManager:
             RequestStateError: A request neither runs nor is preempted.
             DuplicateRequestError: A request is named twice.
             InvalidArgumentError: The lists do not fit each other; a computed count is below what was computed, or above
-                what has tokens and blocks; ``out`` has no room for the changes.
+                what has tokens, or had blocks before the call; ``out`` has no room for the changes.
             TokenError: A token is out of range.
             TokenTypeError: The tokens are of a type or dtype that is not taken.
             ArgumentTypeError: Ids, offsets, counts or ``out`` are of a type or dtype that is not taken.
 
         >>> manager = kvpool.CacheManager(num_blocks=64, block_size=4)
         >>> _ = manager.admit("a", range(4)), manager.admit("b", range(10, 17))
+        >>> # The step that computes the prompts computes three drafts of each, too: they need slots.
+        >>> manager.append_ragged(["a", "b"], [], [0, 0, 0], lookahead=3)
+        ([0, 1], [1, 2], [4, 5])
         >>> # Of three drafts two were accepted for "a", none for "b"; three more are to be tried.
         >>> manager.append_ragged(["a", "b"], [70, 71, 72, 80], [0, 3, 4], commit=True, lookahead=3)
-        ([0, 0, 1], [1, 2, 2], [4, 5, 6])
+        ([0], [2], [6])
         >>> manager.request("a").computed_tokens
         6
         """
@@ -383,8 +400,9 @@ class CacheManager:
     ) -> int:
         """Says which external tokens of a request have arrived, and returns how many blocks that registered.
 
-        The request runs from now on; the engine computes the rest, what failed included and what is behind it. For a
-        request that was released meanwhile it ends the release. O(blocks).
+        The request runs from now on; the engine computes the rest, what failed included and what is behind it. If a
+        window or a state that the next token reads has not arrived, the request is preempted instead: ``request`` says
+        so, and ``resume`` admits it again. For a request that was released meanwhile it ends the release. O(blocks).
 
         Args:
             request_id: A request that was admitted or resumed with ``external_tokens``.
@@ -429,8 +447,8 @@ class CacheManager:
     ) -> list[tuple[int, ...]]:
         """Appends several tokens to one request, all or nothing, and returns what changed in its block table.
 
-        For accepted drafts, or a chunk of streamed input. Returns pairs of position and block, new or a copy. A
-        preempted request gets its tokens, and no blocks. O(tokens).
+        For accepted drafts, or streamed input. Returns pairs of position and block, new or a copy. A preempted request
+        gets its tokens, and no blocks. O(tokens).
 
         Args:
             request_id: A running or preempted request.
@@ -465,9 +483,7 @@ class CacheManager:
             child_ids: The ids of the children, one per parent, each named once.
 
         Raises:
-            UnknownRequestError: No request has a parent's id.
-            DuplicateRequestError: A request has a child's id, or a child is named twice.
-            RequestStateError: A parent is not running.
+            DuplicateRequestError: A request has a child's id, or a child is named twice; and as ``fork``.
             InvalidArgumentError: The lists differ in length.
         """
     def truncate(
@@ -476,7 +492,7 @@ class CacheManager:
         """Keeps the first tokens of a running request.
 
         At least one; for instance after drafts were rejected. Releases the blocks behind, lookahead included. The next
-        append copies a registered tail. O(blocks released).
+        append copies a registered tail, or drops its content if no block is available. O(blocks released).
 
         Args:
             request_id: A running request.
@@ -499,18 +515,14 @@ class CacheManager:
     ) -> None:
         """Keeps the first tokens of each request of a batch, all or nothing.
 
-        O(requests + blocks released).
+        ``after_step`` and ``until`` as for ``release``. O(requests + blocks released).
 
         Args:
             request_ids: Running requests, each named once. Not a str.
             num_tokens: Tokens to keep, one number per request.
-            after_step: As for ``release``.
-            until: As for ``release``.
 
         Raises:
-            InvalidArgumentError: As for ``truncate``; the lists differ in length.
-            UnknownRequestError: No request has this id.
-            RequestStateError: A request is not running.
+            InvalidArgumentError: The lists differ in length; and as ``truncate``.
             DuplicateRequestError: A request is named twice.
             ArgumentTypeError: Ids or counts are of a type or dtype that is not taken.
         """
@@ -558,24 +570,13 @@ class CacheManager:
     def fit_swap_out(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap out would find its blocks: ok, later or never.
 
-        Changes nothing. O(blocks).
-
-        Raises:
-            InvalidArgumentError: There is no host tier, or no request is named.
-            UnknownRequestError: No request has this id.
-            RequestStateError: A request is not running.
-            DuplicateRequestError: A request is named twice.
+        Changes nothing. Errors are those of ``begin_swap_out``, but for blocks. O(blocks).
         """
     def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap in would find its blocks: ok, later or never.
 
-        Respects the watermark while other requests run. Changes nothing. O(blocks).
-
-        Raises:
-            InvalidArgumentError: There is no host tier, or no request is named.
-            UnknownRequestError: No request has this id.
-            RequestStateError: A request is not swapped out.
-            DuplicateRequestError: A request is named twice.
+        Respects the watermark while other requests run. Changes nothing. Errors are those of ``begin_swap_in``, but for
+        blocks. O(blocks).
         """
     def complete_swap(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done and returns old block -> new block.
@@ -618,13 +619,10 @@ class CacheManager:
 
         Args:
             request_ids: Running requests, each named once. Not a str.
-            computed_tokens: For each, what ``commit`` takes: a list of ints, or a buffer of the dtypes of
-                tokens.
+            computed_tokens: For each, what ``commit`` takes: a list of ints, or a buffer of the dtypes of tokens.
 
         Raises:
-            UnknownRequestError: No request has this id.
-            RequestStateError: A request is preempted.
-            DuplicateRequestError: A request is named twice.
+            DuplicateRequestError: A request is named twice; and as ``commit``.
             InvalidArgumentError: The lists differ in length, or a count is out of range.
             ArgumentTypeError: Counts or ids are of a type or dtype that is not taken.
         """
@@ -666,8 +664,8 @@ class CacheManager:
     ) -> None:
         """Releases a whole batch, all or nothing.
 
-        As ``release``, in the order of the batch: what ended in a step, in one call. Requests in any state, each named
-        once; for each of them a reason and a count, where these are given. O(blocks of all).
+        As ``release``, in the order of the batch: requests in any state, each named once; for each of them a reason and
+        a count, where these are given. O(blocks of all).
 
         Raises:
             DuplicateRequestError: A request is named twice; and as ``release``.
@@ -863,7 +861,12 @@ class CacheManager:
             InvalidArgumentError: The ticket is not open.
         """
     def resume(
-        self, request_id: RequestId, *, allocate_tokens: int | None = None, external_tokens: int = 0
+        self,
+        request_id: RequestId,
+        *,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
+        reuse: bool = True,
     ) -> Admission:
         """Admits a preempted request again, with all its tokens.
 
@@ -873,6 +876,7 @@ class CacheManager:
             request_id: A preempted request.
             allocate_tokens: As for ``admit``.
             external_tokens: As for ``admit``.
+            reuse: As for ``admit``.
 
         Raises:
             OutOfBlocksError: Too few blocks are available.
@@ -915,7 +919,8 @@ class CacheManager:
             request_id: The request.
             out: Receives the ids, if given.
             group: The KV-cache group, from 0 on. Block 0, the null block, is where a group has given up what no token
-                to come reads. Of kind ``"state"`` it is one block, which stays the same while the request runs.
+                to come reads. The table of a group of states has the block of the state after the computed tokens, and
+                with ``lookahead`` one for each draft after it.
 
         Raises:
             UnknownRequestError: No request has this id.

@@ -1,7 +1,7 @@
 """What a manager answers: steps, admissions, requests, figures."""
 
 from collections.abc import Iterable
-from typing import ClassVar, Self, TypedDict, final, type_check_only
+from typing import ClassVar, Literal, Self, TypedDict, final, type_check_only
 
 from kvpool._core import BlockIds, Fit, RequestId, RequestState, Tokens, _Ints
 from kvpool._core.hashing import ChainLink, ExtraKeys, HashChain, HashCursor
@@ -92,10 +92,11 @@ class Step:
         retention: _Ranges | None = None,
         allocate_tokens: int | None = None,
         external_tokens: int = 0,
+        reuse: bool = True,
     ) -> int:
         """Plans an admission and returns how many tokens would be cached.
 
-        O(blocks), plus hashing if the prompt is not prepared. Hints are those of ``CacheManager.admit``. To end a
+        O(blocks), plus hashing if the prompt is not prepared. Arguments are those of ``CacheManager.admit``. To end a
         session, call ``end_of_life`` before ``plan_step``.
 
         Raises:
@@ -111,7 +112,14 @@ class Step:
             ArgumentTypeError: The id is neither a str nor an int.
             HashingError: The algorithm cannot represent these extra keys.
         """
-    def resume(self, request_id: RequestId, *, allocate_tokens: int | None = None, external_tokens: int = 0) -> int:
+    def resume(
+        self,
+        request_id: RequestId,
+        *,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
+        reuse: bool = True,
+    ) -> int:
         """Plans to resume a preempted request and returns how many tokens would be cached.
 
         Tokens that were hashed before the last epoch bump are hashed again. O(blocks); O(tokens) with such.
@@ -263,8 +271,12 @@ class AdmissionFit:
     """What an admission would find, and how much of it would fit."""
 
     @property
-    def fit(self) -> Fit:
-        """Whether it would be admitted: ok, later or never."""
+    def fit(self) -> Fit | Literal["in_chunks"]:
+        """Whether it would be admitted: ok, later, in_chunks or never.
+
+        ``"later"``: not now, and ``can_ever_fit``. ``"in_chunks"``: never with this ``allocate_tokens``, and with
+        smaller chunks it could. ``"never"``: not in a pool of this size.
+        """
     @property
     def cached_tokens(self) -> int:
         """Leading tokens that are cached."""
@@ -274,6 +286,14 @@ class AdmissionFit:
     @property
     def fitting_tokens(self) -> int:
         """Tokens behind the cached and external ones that could get blocks now."""
+    @property
+    def can_ever_fit(self) -> bool:
+        """Whether an empty pool of this size could compute the prompt in chunks of allocate_tokens.
+
+        As a whole if ``allocate_tokens`` is None. It depends on the groups, the number of blocks, the length of the
+        prompt and the arguments alone, not on what is cached or in use. An admission that is ``"ok"`` now can still be
+        one that cannot run to its end.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 

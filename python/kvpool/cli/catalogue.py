@@ -17,7 +17,7 @@ from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_cop
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.terminal import shown
-from kvpool.models import KvGroups, KvShape, kv_shape, model_names
+from kvpool.models import DEFAULT_CHUNK, KvGroups, KvShape, kv_shape, model_names
 
 __all__ = ["MODELS_EXAMPLES", "models_command"]
 
@@ -36,6 +36,7 @@ MODELS_EXAMPLES: Final = """Examples:
 Name = Annotated[str | None, typer.Argument(metavar="MODEL", help="Its groups in detail.", show_default=False)]
 CapacityGib = Annotated[float | None, typer.Option(help="How many blocks and requests fit.", metavar="GIB")]
 RequestTokens = Annotated[int, typer.Option(help="Tokens of such a request.", metavar="N", min=1)]
+Chunk = Annotated[int, typer.Option(help="Tokens of a prompt that a step computes, at most.", metavar="N", min=1)]
 
 
 def models_command(
@@ -49,6 +50,7 @@ def models_command(
     weights_gib: WeightsGib = None,
     gpu_share: GpuShare = None,
     request_tokens: RequestTokens = 32_000,
+    chunk: Chunk = DEFAULT_CHUNK,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of the table, a line per model.")] = False,
 ) -> None:
@@ -56,7 +58,9 @@ def models_command(
 
     Over all layers, on all ranks together, in bf16 elements unless --dtype says
     otherwise. Windows, chunks and states are counted as what they are: a
-    request keeps what lies in its window, and one state.
+    request keeps what lies in its window, and one state. While a step computes
+    a chunk of a prompt, a window holds that chunk, too: --chunk is its size. Of
+    several requests that fit together, one at a time computes its prompt.
     """
     one_form(as_json=as_json, as_csv=as_csv)
     memory = gpu_memory(gpu, gpus, weights_gib, gpu_share)
@@ -72,17 +76,17 @@ def models_command(
         except ValueError as error:
             raise bad_usage(error) from None
         if as_json:
-            models = [_facts(shape, block_size) for shape in shapes]
+            models = [_facts(shape, block_size, chunk) for shape in shapes]
             typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, "models": models}, indent=2))
         elif as_csv:
-            print_csv([_row(shape, _facts(shape, block_size)) for shape in shapes])
+            print_csv([_row(shape, _facts(shape, block_size, chunk)) for shape in shapes])
         else:
-            _print_list(shapes, block_size, dtype or "bf16")
+            _print_list(shapes, block_size, chunk, dtype or "bf16")
         return
     gib = capacity_gib if memory is None else memory.kv_gib
     say_copies(memory, shape)
     try:
-        facts = _facts(shape, block_size) | _fit(shape.groups(block_size), request_tokens, gib)
+        facts = _facts(shape, block_size, chunk) | _fit(shape.groups(block_size), request_tokens, chunk, gib)
     except ValueError as error:
         raise bad_usage(ValueError(str(error).replace("gib is", "capacity_gib is"))) from None
     if as_json:
@@ -101,7 +105,7 @@ def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
     return {"name": facts["name"], "layers": shape.in_words(), **flat(facts)}
 
 
-def _facts(shape: KvShape, block_size: int) -> dict[str, Any]:
+def _facts(shape: KvShape, block_size: int, chunk: int) -> dict[str, Any]:
     groups = shape.groups(block_size)
     return {
         "name": shape.name,
@@ -129,27 +133,27 @@ def _facts(shape: KvShape, block_size: int) -> dict[str, Any]:
             }
             for group in groups.groups
         ],
-        "gib_per_100k_tokens": groups.request_bytes(100_000) / 2**30,
+        "gib_per_100k_tokens": groups.request_bytes(100_000, chunk) / 2**30,
     }
 
 
-def _fit(groups: KvGroups, tokens: int, gib: float | None) -> dict[str, Any]:
+def _fit(groups: KvGroups, tokens: int, chunk: int, gib: float | None) -> dict[str, Any]:
     """What a request of so many tokens takes, and how many of them fit."""
-    by_group = groups.request_blocks(tokens)
-    request = {"tokens": tokens, "blocks": by_group, "bytes": sum(by_group) * groups.block_bytes}
+    by_group = groups.request_blocks(tokens, chunk)
+    request = {"tokens": tokens, "chunk": chunk, "blocks": by_group, "bytes": sum(by_group) * groups.block_bytes}
     if gib is None:
         return {"request": request, "capacity": None}
     blocks = groups.blocks_in(gib)
     capacity = {
         "gib": gib,
         "blocks": blocks,
-        "requests": groups.requests_in(blocks, tokens),
-        "longest_request": groups.longest_in(blocks),
+        "requests": groups.requests_in(blocks, tokens, chunk),
+        "longest_request": groups.longest_in(blocks, chunk),
     }
     return {"request": request, "capacity": capacity}
 
 
-def _print_list(shapes: list[KvShape], block_size: int, dtype: str) -> None:
+def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) -> None:
     table = Table(box=box.SIMPLE_HEAD, title=f"KV cache, in {dtype}", title_justify="left", pad_edge=False)
     table.add_column("model", no_wrap=True)
     table.add_column("layers", no_wrap=True)
@@ -162,15 +166,16 @@ def _print_list(shapes: list[KvShape], block_size: int, dtype: str) -> None:
             _in_short(shape),
             f"{shape.bytes_per_token / 2**10:.1f}",
             f"{state / 2**20:.1f}" if state else "",
-            f"{shape.groups(block_size).request_bytes(100_000) / 2**30:.2f}",
+            f"{shape.groups(block_size).request_bytes(100_000, chunk) / 2**30:.2f}",
         )
     console = Console(highlight=False)
     console.print(table)
     for line in (
         "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers keep of a "
         "request, and again for each checkpoint.",
-        "GiB/100k: a request of 100,000 tokens, in blocks of the groups that share a pool: windows, chunks and states "
-        "counted as what they are, padding included. kvpool models NAME shows the groups.",
+        f"GiB/100k: the most that a request of 100,000 tokens takes, computed in chunks of {chunk:,}, in blocks of the "
+        "groups that share a pool: windows, chunks and states counted as what they are, padding included. "
+        "kvpool models NAME shows the groups.",
     ):
         console.print(line, style="dim")
 
@@ -226,8 +231,8 @@ def _print_model(shape: KvShape, facts: dict[str, Any], dtype: str) -> None:
 def _in_words(facts: dict[str, Any], request: dict[str, Any], capacity: dict[str, Any] | None) -> list[str]:
     lines = [
         f"A block takes {facts['bytes_per_block'] / 2**20:,.4g} MiB, whichever group it is of.",
-        f"A request of {request['tokens']:,} tokens takes {sum(request['blocks']):,} blocks, "
-        f"{request['bytes'] / 2**30:,.3g} GiB.",
+        f"A request of {request['tokens']:,} tokens, computed in chunks of {request['chunk']:,}, takes at most "
+        f"{sum(request['blocks']):,} blocks, {request['bytes'] / 2**30:,.3g} GiB.",
     ]
     if capacity is not None:
         longest = capacity["longest_request"]

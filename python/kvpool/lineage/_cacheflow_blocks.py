@@ -142,7 +142,7 @@ def never_fits(blocks: int) -> NoFreeBlocksError:
     """Returns the error of a device that has no blocks at all."""
     error = OutOfBlocksError()
     error.needed = error.missing = blocks
-    error.can_ever_fit = False
+    error.can_ever_fit = error.fits_in_chunks = False
     return out_of_memory(error)
 
 

@@ -56,6 +56,6 @@ class NotSupportedError(KvpoolError, NotImplementedError):
 def no_free_blocks(error: OutOfBlocksError, message: str | None = None) -> NoFreeBlocksError:
     """Returns the ancestors' error for one of the core, with its figures."""
     converted = NoFreeBlocksError(message if message is not None else str(error))
-    for figure in ("needed", "available", "missing", "fenced", "can_ever_fit"):
+    for figure in ("needed", "available", "missing", "fenced", "can_ever_fit", "fits_in_chunks"):
         setattr(converted, figure, getattr(error, figure))
     return converted

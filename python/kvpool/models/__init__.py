@@ -16,23 +16,27 @@ latents are not split, so every rank holds all of them).
 >>> kv_shape("Llama-3.1-8B", dtype="fp8").bytes_per_token
 65536
 
-Gemma 3 keeps 5 of 6 layers in a window. In full, 32,000 tokens would take 15.1 GiB:
+Gemma 3 keeps 5 of 6 layers in a window. In full, 32,000 tokens would take 15.1 GiB. In chunks of 2,048 tokens they take
+less than in chunks of 8,192, the default, because a window holds the chunk that a step computes, too:
 
 >>> gemma = kv_shape("Gemma-3-27B")
 >>> groups = gemma.groups()
 >>> [group.in_words() for group in groups.groups][:2], len(groups.groups)
 (['full', 'sliding 1,024'], 7)
->>> round(groups.request_bytes(32_000) / 2**30, 2), round(gemma.bytes_per_token * 32_000 / 2**30, 2)
-(2.92, 15.14)
+>>> round(gemma.bytes_per_token * 32_000 / 2**30, 2)
+15.14
+>>> [round(groups.request_bytes(32_000, chunk) / 2**30, 2) for chunk in (8192, 2048)]
+[6.67, 3.85]
 """
 
 from kvpool.models.catalogue import kv_shape, model_names, with_dtype
 from kvpool.models.config import parse_config, read_config
-from kvpool.models.groups import KvGroup, KvGroups
+from kvpool.models.groups import DEFAULT_CHUNK, KvGroup, KvGroups
 from kvpool.models.layers import Kind, Layers
 from kvpool.models.shape import DTYPE_BYTES, KvShape
 
 __all__ = [
+    "DEFAULT_CHUNK",
     "DTYPE_BYTES",
     "Kind",
     "KvGroup",

@@ -1,12 +1,18 @@
 """KV-cache groups: how a model's layers share one pool of equal blocks.
 
 Layers that keep the same make groups of equally many layers, so that a block id is a page of equal bytes in each layer
-of any group. Then a request of n tokens takes
+of any group. A step computes at most c tokens of a request: ``chunk``, the largest chunk of a prompt. Then a request of
+n tokens takes
 
 - ceil(n / b) blocks of each group of full attention,
-- as many of a window's, but at most ceil((window - 1) / b) + 1: what lies left of the window is given up,
-- as many of a chunk's, but at most ceil(chunk / b), and one more if chunks do not begin with blocks,
+- as many of a window's, but at most ceil((window + c - 2) / b) + 1: while a step computes c tokens, the table holds
+  these tokens and the window of the first of them,
+- as many of a chunked group's, but at most ceil((span + c - 1) / b), and one more if its chunks do not begin with
+  blocks,
 - 1 of each group of states, and 1 for each checkpoint that is kept for later requests.
+
+These are the most blocks that any order of such steps needs: prompts in chunks of c tokens or fewer, decoding, hits of
+any length.
 
 **How groups are made**, as vLLM does it (0.33, ``v1/core/kv_cache_utils.py``; this is our own account of it):
 
@@ -34,9 +40,12 @@ if TYPE_CHECKING:
 
     from kvpool.models.layers import Layers
 
-__all__ = ["KvGroup", "KvGroups", "group_layers"]
+__all__ = ["DEFAULT_CHUNK", "KvGroup", "KvGroups", "group_layers"]
 
 _GIB: Final = 1 << 30
+
+#: Tokens of a step in which a prompt is computed, if a caller gives no other: the default of many engines.
+DEFAULT_CHUNK: Final = 8192
 
 #: Up to this ratio of the most frequent kind to the rarest, groups are as large as the former.
 _CLOSE: Final = 1.5
@@ -58,14 +67,29 @@ class KvGroup:
     #: What a layer keeps, for people.
     what: str = ""
 
-    def blocks(self, tokens: int) -> int:
-        """Blocks that a running request of so many tokens holds, at most."""
+    def blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
+        """The most blocks that a request of so many tokens holds, if a step computes at most ``chunk`` of its tokens.
+
+        >>> window = KvGroup("sliding", 10, 16, 1310720, span=1024)
+        >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # while its prompt is computed; while it decodes
+        (577, 65)
+        """
         filled = -(-tokens // self.block_tokens)
         if self.kind == "sliding":
-            return min(filled, -(-(self.span - 1) // self.block_tokens) + 1)
+            # The worst step begins where the first token of its window is the last one of a block.
+            return min(filled, -(-(self.span + chunk - 2) // self.block_tokens) + 1)
         if self.kind == "chunked":
-            return min(filled, -(-self.span // self.block_tokens) + int(self.span % self.block_tokens > 0))
+            return max((self._blocks_behind(at, tokens, chunk) for at in self._starts(tokens)), default=0)
         return min(filled, 1) if self.kind == "state" else filled
+
+    def _starts(self, tokens: int) -> range:
+        """The first tokens of a group's own chunks, until their places in blocks repeat."""
+        return range(0, min(tokens, math.lcm(self.span, self.block_tokens)), self.span)
+
+    def _blocks_behind(self, start: int, tokens: int, chunk: int) -> int:
+        """Blocks from ``start``, the first token of its own chunk, to the end of a step from its last token."""
+        end = min(start + self.span - 1 + chunk, tokens)
+        return -(-end // self.block_tokens) - start // self.block_tokens
 
     def in_words(self) -> str:
         """Kind and span.
@@ -100,36 +124,54 @@ class KvGroups:
             raise ValueError(f"gib is {gib!r}; allowed: a number, 0 or more")
         return int(gib * _GIB) // self.block_bytes
 
-    def request_blocks(self, tokens: int) -> list[int]:
-        """Blocks by group that a running request of so many tokens holds, at most."""
+    def request_blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> list[int]:
+        """The most blocks by group that a request of so many tokens holds.
+
+        Args:
+            tokens: Tokens of prompt and answer, 0 or more.
+            chunk: The most tokens of its prompt that a step computes, 1 or more. Groups with windows hold the window
+                and these tokens.
+        """
         require_count("tokens", tokens, least=0)
-        return [group.blocks(tokens) for group in self.groups]
+        require_count("chunk", chunk)
+        return [group.blocks(tokens, chunk) for group in self.groups]
 
-    def request_bytes(self, tokens: int) -> int:
+    def request_bytes(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
         """Bytes of them, padding included."""
-        return sum(self.request_blocks(tokens)) * self.block_bytes
+        return sum(self.request_blocks(tokens, chunk)) * self.block_bytes
 
-    def requests_in(self, blocks: int, tokens: int) -> int:
-        """How many running requests of so many tokens fit into so many blocks, if they share nothing."""
+    def requests_in(self, blocks: int, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
+        """How many requests of so many tokens fit into so many blocks, if they share nothing.
+
+        One of them computes its prompt in steps of ``chunk`` tokens while the others decode.
+        """
         require_count("tokens", tokens)
-        return blocks // sum(self.request_blocks(tokens))
+        computing, decoding = (sum(self.request_blocks(tokens, step)) for step in (chunk, 1))
+        return 1 + (blocks - computing) // decoding if blocks >= computing else 0
 
-    def longest_in(self, blocks: int) -> int | None:
+    def longest_in(self, blocks: int, chunk: int = DEFAULT_CHUNK) -> int | None:
         """The longest request that fits into so many blocks; ``None`` if there is no longest, ``0`` if none fits.
+
+        Args:
+            blocks: Blocks of the pool without the null block, 0 or more.
+            chunk: As of :meth:`request_blocks`: shorter chunks leave room for longer requests.
 
         >>> from kvpool.models import kv_shape
         >>> groups = kv_shape("Gemma-3-27B").groups()
         >>> groups.longest_in(100)   # 7 groups, and no window is full
         224
+        >>> groups.longest_in(9000), groups.longest_in(9000, chunk=512)
+        (88608, 134688)
         """
         require_count("blocks", blocks, least=0)
+        require_count("chunk", chunk)
         bounded = not any(group.kind == "full" for group in self.groups)
-        if bounded and sum(self.request_blocks(1 << 62)) <= blocks:
+        if bounded and sum(self.request_blocks(1 << 62, chunk)) <= blocks:
             return None
         fits, fails = 0, (blocks + 1) * max(group.block_tokens for group in self.groups)
         while fails - fits > 1:
             middle = (fits + fails) // 2
-            if sum(self.request_blocks(middle)) <= blocks:
+            if sum(self.request_blocks(middle, chunk)) <= blocks:
                 fits = middle
             else:
                 fails = middle

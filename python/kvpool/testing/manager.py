@@ -9,7 +9,6 @@ anything. ``check_kv`` compares what every request, and every lookup in every ti
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,11 @@ from kvpool.testing.tables import Place, ReferenceRequest, ReferenceTables
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
+
+#: ``allocate_tokens`` and ``external_tokens``.
+Part = tuple[int | None, int]
+#: References of each block, blocks that are available, and how many of them are left to those that run.
+Vacancy = tuple[list[int], int, int]
 
 
 @dataclass
@@ -71,6 +75,34 @@ class ReferenceManager(ReferenceTables):
         chunk = len(request.tokens) if allocate_tokens is None else allocate_tokens
         return -(-min(len(request.tokens), ready + chunk) // self.pool.block_size)
 
+    def vacancy(self) -> Vacancy:
+        """What an admission may take now."""
+        return [block.held for block in self.pool.blocks], sum(self.pool.sums()[:2]), self.reserve
+
+    def fits(self, request: ReferenceRequest, found: list[int], part: Part, vacancy: Vacancy) -> bool:
+        """Whether the blocks behind a match are available."""
+        held, available, reserve = vacancy
+        idle = sum(held[b] == 0 for b in found)
+        return self.size(request, len(found), *part) - len(found) <= max(0, available - idle - reserve)
+
+    def served(self, request: ReferenceRequest, longest: list[int], part: Part, vacancy: Vacancy) -> list[int]:
+        """The longest part of a match behind which an admission fits; of none, what says best how much would fit."""
+        matches = [longest[:n] for n in range(len(longest), -1, -1)]
+        fitting = (found for found in matches if self.fits(request, found, part, vacancy))
+        chunks = [self.fitting(request, found, part[1], vacancy) for found in (longest, [])]
+        return next(fitting, [] if chunks[1] > chunks[0] == 0 else longest)
+
+    def fitting(self, request: ReferenceRequest, found: list[int], external_tokens: int, vacancy: Vacancy) -> int:
+        """The longest first chunk behind a match."""
+        ready = max(len(found) * self.pool.block_size, external_tokens)
+        chunks = range(len(request.tokens) - ready + 1)
+        return max((n for n in chunks if self.fits(request, found, (n, external_tokens), vacancy)), default=0)
+
+    def matched(self, request: ReferenceRequest, part: Part, vacancy: Vacancy, *, reuse: bool = True) -> list[int]:
+        """The blocks that an admission hits."""
+        found, _ = self.pool.lookup(request.extra, request.tokens, self.reusable(request.tokens) if reuse else 0)
+        return self.served(request, found, part, vacancy)
+
     @_atomic
     def admit(
         self,
@@ -80,24 +112,31 @@ class ReferenceManager(ReferenceTables):
         *,
         allocate_tokens: int | None = None,
         external_tokens: int = 0,
+        reuse: bool = True,
     ) -> ReferenceRequest:
         """Lookup, then allocation."""
         _check(request_id not in self.requests, errors.DuplicateRequestError)
         _check(len(tokens) > 0, errors.InvalidArgumentError)
         self.requests[request_id] = ReferenceRequest(list(tokens), extra, self.pool.epoch)
-        return self.resume(request_id, allocate_tokens=allocate_tokens, external_tokens=external_tokens)
+        return self.resume(request_id, allocate_tokens=allocate_tokens, external_tokens=external_tokens, reuse=reuse)
 
     @_atomic
     def resume(
-        self, request_id: Hashable, *, allocate_tokens: int | None = None, external_tokens: int = 0
+        self,
+        request_id: Hashable,
+        *,
+        allocate_tokens: int | None = None,
+        external_tokens: int = 0,
+        reuse: bool = True,
     ) -> ReferenceRequest:
         """Lookup of all its tokens, then allocation; others that run have a right to the watermark."""
-        request, reserve = self.find(request_id, "preempted"), self.reserve
+        request, vacancy, part = self.find(request_id, "preempted"), self.vacancy(), (allocate_tokens, external_tokens)
         _check(external_tokens < len(request.tokens), errors.InvalidArgumentError)
-        found = self.pool.match_and_acquire(request.extra, request.tokens, self.reusable(request.tokens))
-        needed = self.size(request, len(found), allocate_tokens, external_tokens) - len(found)
-        _check(needed == 0 or needed + reserve <= sum(self.pool.sums()[:2]), errors.OutOfBlocksError)
-        return self.install(request, found, allocate_tokens, external_tokens)
+        found = self.matched(request, part, vacancy, reuse=reuse)
+        _check(self.fits(request, found, part, vacancy), errors.OutOfBlocksError)
+        for b in found:
+            self.pool.hold(b)
+        return self.install(request, found, *part)
 
     def install(
         self, request: ReferenceRequest, found: list[int], allocate_tokens: int | None = None, external_tokens: int = 0
@@ -118,26 +157,18 @@ class ReferenceManager(ReferenceTables):
         *,
         allocate_tokens: int | None = None,
         external_tokens: int = 0,
-    ) -> tuple[str, int, int, int]:
-        """Whether an admission fits, cached tokens, new blocks, and the largest chunk that fits, by trying them all."""
+        reuse: bool = True,
+    ) -> tuple[str, int, int, int, bool]:
+        """Whether an admission fits, cached tokens, new blocks, the largest chunk, and whether it can ever fit."""
         _check(0 <= external_tokens < len(tokens), errors.InvalidArgumentError)
-
-        def fits(chunk: int | None) -> bool:
-            try:
-                copy.deepcopy(self).admit(
-                    object(), tokens, extra, allocate_tokens=chunk, external_tokens=external_tokens
-                )
-            except errors.OutOfBlocksError:
-                return False
-            return True
-
-        found, _ = self.pool.lookup(extra, tokens, self.reusable(tokens))
-        cached, request = len(found) * self.pool.block_size, ReferenceRequest(list(tokens), extra, self.pool.epoch)
-        blocks = self.size(request, len(found), allocate_tokens, external_tokens)
-        chunks = range(len(tokens) - max(cached, external_tokens) + 1)
-        fit = "later" if blocks < len(self.pool.blocks) else "never"
-        fitting = max(filter(fits, chunks), default=0)
-        return "ok" if fits(allocate_tokens) else fit, cached, blocks - len(found), fitting
+        request, vacancy = ReferenceRequest(list(tokens), extra, self.pool.epoch), self.vacancy()
+        part = (allocate_tokens, external_tokens)
+        found = self.matched(request, part, vacancy, reuse=reuse)
+        new = self.size(request, len(found), *part) - len(found)
+        alone = -(-len(tokens) // self.pool.block_size) < len(self.pool.blocks)
+        fit = "ok" if self.fits(request, found, part, vacancy) else "later" if alone else "never"
+        cached = len(found) * self.pool.block_size
+        return fit, cached, new, self.fitting(request, found, external_tokens, vacancy), alone
 
     def external_done(
         self,
@@ -170,7 +201,7 @@ class ReferenceManager(ReferenceTables):
         request = self.requests.pop(request_id)
         after_step, until = request.leaving or (None, None)
         end = after_step, until if until in self.pool.tickets else None
-        self.give_back(request.tier, request.blocks[request.trimmed :], end)
+        self.give_up(request, end)
 
     def release(self, request_id: Hashable, after_step: int | None = None, until: int | None = None) -> None:
         """Gives up the blocks and the id, at once or when nothing moves or loads it any more."""
@@ -198,7 +229,7 @@ class ReferenceManager(ReferenceTables):
         self.either(after_step, until)
         request = self.find(request_id, "running", "swapped")
         self.check_open(until)
-        self.give_back(request.tier, request.blocks[request.trimmed :], (after_step, until))
+        self.give_up(request, (after_step, until))
         self.requests[request_id] = ReferenceRequest(request.tokens, request.extra, request.epoch)
 
     def complete_step(self, step: int) -> int:
@@ -263,11 +294,11 @@ class ReferenceManager(ReferenceTables):
         return "never" if fresh + reserve > len(target.blocks) - 1 - len(found) else "later"
 
     def fit_swap_out(self, ids: Sequence[Hashable]) -> str:
-        """Whether the host has room."""
+        """Whether the host has vacancy."""
         return self._fit(self._group(ids, "running"), True, 0)
 
     def fit_swap_in(self, ids: Sequence[Hashable]) -> str:
-        """Whether the device has room; the watermark is no obstacle for ever."""
+        """Whether the device has vacancy; the watermark is no obstacle for ever."""
         moves = self._group(ids, "swapped")
         fit, alone = (self._fit(moves, False, reserve) for reserve in (self.reserve, 0))
         return "later" if fit == "never" != alone else fit

@@ -37,6 +37,10 @@ class ReferenceRequest:
     cached: int = 0
     registered: int = 0
     trimmed: int = 0
+    #: Positions and blocks that ``trim_window`` gave up.
+    left: list[tuple[int, int]] = field(default_factory=list)
+    #: From this position on blocks may be shared or registered though tokens to come are written to them.
+    guarded: int | None = None
     #: The token behind the last one that a connector loads now.
     external: int | None = None
     #: How it was released, while something moves or loads it still.
@@ -89,39 +93,79 @@ class ReferenceTables:
         """Slots that a growth covers: new tokens that fall into blocks that there are have theirs, asked for or not."""
         return max(asked, min(len(request.tokens) + more, self.room(request)))
 
+    def computable(self, request: ReferenceRequest) -> int:
+        """Tokens that a step may have computed: those with blocks that the request may write to."""
+        if request.guarded is None:
+            return self.room(request)
+        return min(self.room(request), max(request.guarded * self.pool.block_size, len(request.tokens)))
+
+    def guard(self, request: ReferenceRequest, position: int) -> None:
+        """Blocks from there on may be shared or registered; those behind the table are its own."""
+        request.guarded = position if position < len(request.blocks) else None
+
+    def guard_tail(self, request: ReferenceRequest) -> None:
+        """The block of the next token may be shared or registered from now on."""
+        tail = len(request.tokens) // self.pool.block_size
+        self.guard(request, tail if request.guarded is None else min(request.guarded, tail))
+
     def missing(self, request: ReferenceRequest, slots: int) -> int:
         """Blocks that its table lacks for so many slots."""
         return max(0, -(-slots // self.pool.block_size) - len(request.blocks))
 
-    def touched(self, request: ReferenceRequest, slots: int) -> range:
-        """Positions of its table that a growth writes to, of those that exist."""
-        first = len(request.tokens) // self.pool.block_size
+    def touched(self, request: ReferenceRequest, slots: int, tail: int | None = None) -> range:
+        """Positions that a growth behind ``tail`` tokens writes to, of those that may be shared or registered."""
+        tail = len(request.tokens) if tail is None else tail
+        if request.guarded is None or slots <= tail:
+            return range(0)
         end = min(-(-slots // self.pool.block_size), len(request.blocks))
-        return range(first, end if slots > len(request.tokens) else first)
+        return range(min(request.guarded, end), end)
 
-    def needed(self, request: ReferenceRequest, slots: int, given_up: dict[int, int]) -> int:
-        """Blocks that a growth takes; of a block that several share, the last of them needs no copy."""
-        needed = self.missing(request, slots)
+    def needed(self, request: ReferenceRequest, slots: int, given_up: dict[int, int]) -> tuple[int, int]:
+        """Blocks that a growth takes, and how many of them are for copies of registered blocks that no other holds.
+
+        Of a block that several share, the last of them needs no copy.
+        """
+        needed, avoidable = self.missing(request, slots), 0
         for at in self.touched(request, slots):
             b, block = request.blocks[at], self.pool.blocks[request.blocks[at]]
-            if block.content is not None or block.held - block.pinned - given_up.get(b, 0) > 1:
+            users = block.held - block.pinned - given_up.get(b, 0)
+            if block.content is not None or users > 1:
                 given_up[b] = given_up.get(b, 0) + 1
                 needed += 1
-        return needed
+                avoidable += users == 1
+        return needed, avoidable
 
-    def grow(self, request: ReferenceRequest, tokens: Sequence[int], slots: int) -> list[tuple[int, int]]:
+    def takes(self, needed: int, avoidable: int, available: int | None = None) -> tuple[int, bool]:
+        """Blocks that growths take, and whether registered blocks are written to in place, for want of blocks."""
+        available = sum(self.pool.sums()[:2]) if available is None else available
+        _check(needed - avoidable <= available, errors.OutOfBlocksError)
+        return (needed, False) if needed <= available else (needed - avoidable, True)
+
+    def grow(
+        self, request: ReferenceRequest, tokens: Sequence[int], slots: int, *, in_place: bool = False
+    ) -> list[tuple[int, int]]:
         """A growth that fits: copies what it must not write to, and allocates the rest. A preempted one gets tokens."""
-        before = list(request.blocks)
-        if request.running:
-            for at in self.touched(request, slots):
-                if not self.pool.writable(b := request.blocks[at]):
-                    [request.blocks[at]] = self.pool.allocate(1)
-                    if at * self.pool.block_size < len(request.tokens):
-                        self.plan_copy((0, b), (0, request.blocks[at]))
-                    self.pool.release([b])
-            request.blocks += self.pool.allocate(self.missing(request, slots))
+        before, tail = list(request.blocks), len(request.tokens)
         request.tokens += tokens
+        if request.running:
+            self.cover(request, tail, slots, in_place=in_place)
         return [(at, b) for at, b in enumerate(request.blocks) if before[at : at + 1] != [b]]
+
+    def cover(self, request: ReferenceRequest, tail: int, slots: int, *, in_place: bool) -> None:
+        """Blocks for a request that had ``tail`` tokens until some were appended."""
+        touched = self.touched(request, slots, tail)
+        for at in touched:
+            block = self.pool.blocks[b := request.blocks[at]]
+            if in_place and block.content is not None and block.held - block.pinned == 1:
+                self.pool.drop_cached([b])
+            if not self.pool.writable(b):
+                [request.blocks[at]] = self.pool.allocate(1)
+                if at * self.pool.block_size < tail:
+                    self.plan_copy((0, b), (0, request.blocks[at]))
+                self.pool.release([b])
+        if touched:
+            self.guard(request, touched.stop)
+        request.blocks += self.pool.allocate(self.missing(request, slots))
 
     @staticmethod
     def rows(ids: Sequence[Hashable], tokens: Sequence[int], offsets: Sequence[int] | None) -> list[list[int]]:
@@ -150,7 +194,7 @@ class ReferenceTables:
         rows = self.rows(ids, tokens, offsets)
         for counts in (computed, covered):
             _check(counts is None or len(counts) == len(ids), errors.InvalidArgumentError)
-        targets, given_up, needed = list[tuple[int, int | None]](), dict[int, int](), 0
+        targets, given_up, needed, avoidable = list[tuple[int, int | None]](), dict[int, int](), 0, 0
         for row, new in enumerate(rows):
             request = self._batch(ids, row, "running", "preempted")
             every = len(request.tokens) + len(new)
@@ -158,20 +202,26 @@ class ReferenceTables:
             said = computed[row] if computed is not None else every - 1 if commit and new else None
             targets.append((slots, said))
             if request.running:
-                most = min(every, max(slots, self.room(request)))
+                most = min(every, self.computable(request))
                 _check(said is None or request.computed <= said <= most, errors.InvalidArgumentError)
-                needed += self.needed(request, slots, given_up)
-        _check(needed <= sum(self.pool.sums()[:2]), errors.OutOfBlocksError)
-        changes: Changes = ([], [], [])
-        for row, (request_id, new, (slots, said)) in enumerate(zip(ids, rows, targets, strict=True)):
+                more = self.needed(request, slots, given_up)
+                needed, avoidable = needed + more[0], avoidable + more[1]
+        _, in_place = self.takes(needed, avoidable)
+        tails = [len(self.find(request_id).tokens) for request_id in ids]
+        for request_id, new, (_, said) in zip(ids, rows, targets, strict=True):
             request = self.find(request_id)
-            if request.running and said is not None:  # what was there before is cached when blocks are evicted
-                self.commit(request_id, min(said, len(request.tokens), self.room(request)))
-            for change in self.grow(request, new, slots):
-                for column, value in zip(changes, (row, *change), strict=True):
-                    column.append(value)
-            if request.running and said is not None:
+            request.tokens += new
+            if request.running and said is not None:  # all is cached when blocks are evicted
                 self.commit(request_id, said)
+        changes: Changes = ([], [], [])
+        for row, (request_id, (slots, _)) in enumerate(zip(ids, targets, strict=True)):
+            request, before = self.find(request_id), list(self.find(request_id).blocks)
+            if request.running:
+                self.cover(request, tails[row], slots, in_place=in_place)
+            for at, b in enumerate(request.blocks):
+                if before[at : at + 1] != [b]:
+                    for column, value in zip(changes, (row, at, b), strict=True):
+                        column.append(value)
         _check(most_changes is None or len(changes[0]) <= most_changes, errors.InvalidArgumentError)
         return changes
 
@@ -190,8 +240,8 @@ class ReferenceTables:
         """Blocks for the first tokens, or for slots behind them."""
         request = self.find(request_id, "running")
         slots = self.slots(request, 0, num_tokens)
-        _check(self.needed(request, slots, {}) <= sum(self.pool.sums()[:2]), errors.OutOfBlocksError)
-        return self.grow(request, [], slots)
+        _, in_place = self.takes(*self.needed(request, slots, {}))
+        return self.grow(request, [], slots, in_place=in_place)
 
     # --- What is computed ----------------------------------------------------------------------------
 
@@ -229,7 +279,9 @@ class ReferenceTables:
         parent = self.find(parent_id, "running")
         _check(child_id not in self.requests, errors.DuplicateRequestError)
         self.pool.acquire(parent.blocks[parent.trimmed :])
+        self.guard_tail(parent)
         twin = ReferenceRequest(**{**vars(parent), "tokens": list(parent.tokens), "blocks": list(parent.blocks)})
+        twin.left = list(parent.left)
         self.requests[child_id] = twin
 
     @_atomic
@@ -259,6 +311,17 @@ class ReferenceTables:
         else:
             self.pools[tier].release_until(blocks[::-1], ticket)
 
+    def give_up(self, request: ReferenceRequest, until: Until) -> None:
+        """All blocks of a request; those that it gave up before and that are cached still are ordered with them."""
+        left = []
+        if request.tier == 0 and request.epoch == self.pool.epoch:
+            for at, b in request.left:
+                content = self.pool.content(request.extra, request.tokens, at)
+                if self.pool.blocks[b].held == 0 and self.pool.blocks[b].content == content:
+                    self.pool.hold(b)
+                    left.append(b)
+        self.give_back(request.tier, request.blocks[request.trimmed :] + left, until)
+
     def truncate(
         self, request_id: Hashable, num_tokens: int, after_step: int | None = None, until: int | None = None
     ) -> None:
@@ -273,6 +336,7 @@ class ReferenceTables:
         request.blocks, dropped = request.blocks[:keep], request.blocks[keep:]
         request.computed = min(request.computed, num_tokens)
         request.registered = min(request.registered, num_tokens // size)
+        self.guard_tail(request)
         self.give_back(0, dropped, (after_step, until))
 
     @_atomic
@@ -296,6 +360,7 @@ class ReferenceTables:
         request = self.find(request_id, "running")
         end = max(request.trimmed, (request.computed - window) // self.pool.block_size)
         gone = request.blocks[request.trimmed : end]
+        request.left += zip(range(request.trimmed, end), gone, strict=True)
         request.blocks[request.trimmed : end] = [0] * len(gone)
         request.trimmed = end
         self.pool.release(gone[::-1])

@@ -144,10 +144,11 @@ fn ranges(records: &[RangeRecord]) -> String {
 }
 
 fn part(record: PartRecord) -> String {
-    let Part { allocate_tokens, external_tokens, .. } = record.part();
+    let Part { allocate_tokens, external_tokens, compute_all } = record.part();
     let chunk = allocate_tokens.map(|tokens| format!("; a chunk of {tokens}")).unwrap_or_default();
     let external = if external_tokens > 0 { format!("; {external_tokens} external") } else { String::new() };
-    chunk + &external
+    let all = if compute_all { "; computes all" } else { "" };
+    chunk + &external + all
 }
 
 fn until(record: UntilRecord) -> String {

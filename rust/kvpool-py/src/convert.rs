@@ -347,80 +347,22 @@ pub(crate) fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.get()).collect()
 }
 
-/// The front of a caller's writable int32 buffer.
-pub(crate) struct IdsOut(Option<PyBuffer<i32>>);
+/// A caller's writable int32 buffer. The constructor checks everything about it: after that, only a lack of memory can keep values from
+/// being written.
+struct Int32Out<'py> {
+    /// One-dimensional; `None` for a buffer without items.
+    flat: Option<Bound<'py, PyAny>>,
+    len: usize,
+}
 
-impl IdsOut {
-    /// Checks the buffer: one-dimensional, contiguous, writable, at least `needed` long; and takes its first `needed` items.
-    pub(crate) fn new(object: &Bound<'_, PyAny>, needed: usize) -> PyResult<Self> {
+impl<'py> Int32Out<'py> {
+    /// Checks the buffer: contiguous, writable, of a shape that `fits`. `expected` names such a buffer in errors.
+    fn new(object: &Bound<'py, PyAny>, expected: &str, fits: impl Fn(&[usize]) -> bool) -> PyResult<Self> {
         let py = object.py();
-        let wrong = |found: &str| {
-            let message =
-                format!("out is {found}: must be a writable, contiguous, one-dimensional int32 buffer");
-            raise(py, "ArgumentTypeError", message)
-        };
+        let wrong =
+            |found: &str| raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"));
         let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
         // A buffer without dimensions lends its one item otherwise.
-        let buffer = PyUntypedBuffer::get(&view).map_err(|_| wrong("of no dimensions"))?;
-        if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
-            return Err(wrong(&format!("of format {:?}", buffer.format())));
-        }
-        if buffer.readonly() || buffer.dimensions() != 1 || !buffer.is_c_contiguous() {
-            return Err(wrong("read-only, strided, or of several dimensions"));
-        }
-        if buffer.item_count() < needed {
-            let message = format!("out holds {} ids, {needed} are needed", buffer.item_count());
-            return Err(raise(py, "InvalidArgumentError", message));
-        }
-        if needed == 0 {
-            return Ok(Self(None));
-        }
-        let front = view.get_item(PySlice::new(py, 0, needed.cast_signed(), 1))?;
-        // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
-        let front =
-            front.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
-        Ok(Self(Some(PyBuffer::get(&front).map_err(|_| wrong("not aligned"))?)))
-    }
-
-    /// Writes the ids, as many as were announced, and returns how many.
-    pub(crate) fn write(&self, py: Python<'_>, blocks: &[BlockId]) -> PyResult<usize> {
-        self.fill(py, blocks.iter().map(|block| block.get().cast_signed()).collect())
-    }
-
-    /// Writes counts instead, one above what an int32 holds as the most that it holds.
-    pub(crate) fn write_counts(&self, py: Python<'_>, counts: &[u32]) -> PyResult<usize> {
-        self.fill(py, counts.iter().map(|&count| i32::try_from(count).unwrap_or(i32::MAX)).collect())
-    }
-
-    fn fill(&self, py: Python<'_>, values: Vec<i32>) -> PyResult<usize> {
-        if let Some(out) = &self.0 {
-            out.copy_from_slice(py, &values)?;
-        }
-        Ok(values.len())
-    }
-}
-
-/// A caller's writable int32 buffer for changes of block tables: a part each for rows, positions and blocks, and for groups, if there
-/// are several.
-pub(crate) struct ChangesOut<'py> {
-    columns: usize,
-    /// One-dimensional; nothing to write to has none.
-    flat: Option<Bound<'py, PyAny>>,
-    /// Changes that it has room for.
-    pub(crate) most: usize,
-}
-
-impl<'py> ChangesOut<'py> {
-    pub(crate) fn new(object: &Bound<'py, PyAny>, grouped: bool) -> PyResult<Self> {
-        let py = object.py();
-        let columns = if grouped { 4 } else { 3 };
-        let wrong = |found: &str| {
-            let expected = format!(
-                "a writable, contiguous int32 buffer of shape ({columns}, n), or of {columns} * n items"
-            );
-            raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"))
-        };
-        let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
         let buffer = PyUntypedBuffer::get(&view).map_err(|_| wrong("of no dimensions"))?;
         if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
             return Err(wrong(&format!("of format {:?}", buffer.format())));
@@ -428,28 +370,96 @@ impl<'py> ChangesOut<'py> {
         if buffer.readonly() || !buffer.is_c_contiguous() {
             return Err(wrong("read-only or strided"));
         }
-        let items = buffer.item_count();
-        let shaped = match buffer.shape() {
-            [_] => items.is_multiple_of(columns),
-            [rows, _] => *rows == columns,
-            _ => false,
-        };
-        if !shaped {
+        if !fits(buffer.shape()) {
             return Err(wrong(&format!("of shape {:?}", buffer.shape())));
         }
-        if items == 0 {
-            return Ok(Self { columns, flat: None, most: 0 });
+        let len = buffer.item_count();
+        if len == 0 {
+            return Ok(Self { flat: None, len });
         }
         // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
         let flat =
             view.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
         PyBuffer::<i32>::get(&flat).map_err(|_| wrong("not aligned"))?;
-        Ok(Self { columns, flat: Some(flat), most: items / columns })
+        Ok(Self { flat: Some(flat), len })
     }
 
-    /// Writes the changes, no more than there is room for, and returns how many.
-    pub(crate) fn write(&self, py: Python<'py>, changes: &[NewBlock]) -> PyResult<usize> {
-        let Some(flat) = self.flat.as_ref().filter(|_| !changes.is_empty()) else { return Ok(0) };
+    /// Writes values from item `at` on, no more than there is room for.
+    fn fill(&self, at: usize, values: impl Iterator<Item = i32>) -> PyResult<()> {
+        let values: Vec<_> = values.take(self.len.saturating_sub(at)).collect();
+        let Some(flat) = self.flat.as_ref().filter(|_| !values.is_empty()) else { return Ok(()) };
+        let (from, end) = (at.cast_signed(), (at + values.len()).cast_signed());
+        let part = flat.get_item(PySlice::new(flat.py(), from, end, 1))?;
+        PyBuffer::get(&part)?.copy_from_slice(flat.py(), &values)
+    }
+}
+
+/// A caller's buffer for ids.
+pub(crate) struct IdsOut<'py>(Int32Out<'py>);
+
+impl<'py> IdsOut<'py> {
+    /// Checks the buffer, but for its length.
+    pub(crate) fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let expected = "a writable, contiguous, one-dimensional int32 buffer";
+        Int32Out::new(object, expected, |shape| shape.len() == 1).map(Self)
+    }
+
+    /// Checks the buffer for a number of ids.
+    pub(crate) fn of(object: &Bound<'py, PyAny>, needed: usize) -> PyResult<Self> {
+        let out = Self::new(object)?;
+        if needed > out.room() { Err(too_short(object.py(), out.room(), needed)) } else { Ok(out) }
+    }
+
+    /// The number of ids that it has room for.
+    pub(crate) const fn room(&self) -> usize {
+        self.0.len
+    }
+
+    /// Writes ids and returns their number. The caller has compared it with [`Self::room`] before anything changed.
+    pub(crate) fn write(&self, blocks: &[BlockId]) -> PyResult<usize> {
+        self.0.fill(0, blocks.iter().map(|block| block.get().cast_signed()))?;
+        Ok(blocks.len())
+    }
+
+    /// Writes counts instead. A count above the most that an int32 holds is written as that.
+    pub(crate) fn write_counts(&self, counts: &[u32]) -> PyResult<usize> {
+        self.0.fill(0, counts.iter().map(|&count| i32::try_from(count).unwrap_or(i32::MAX)))?;
+        Ok(counts.len())
+    }
+}
+
+/// The error for a buffer with too little room.
+pub(crate) fn too_short(py: Python<'_>, room: usize, needed: usize) -> PyErr {
+    let message = format!("out holds {room} ids, {needed} are needed: give a longer buffer");
+    raise(py, "InvalidArgumentError", message)
+}
+
+/// A caller's buffer for changes of block tables: a part each for rows, positions and blocks, and for groups if there are several.
+pub(crate) struct ChangesOut<'py> {
+    columns: usize,
+    out: Int32Out<'py>,
+}
+
+impl<'py> ChangesOut<'py> {
+    pub(crate) fn new(object: &Bound<'py, PyAny>, grouped: bool) -> PyResult<Self> {
+        let columns = if grouped { 4 } else { 3 };
+        let expected =
+            format!("a writable, contiguous int32 buffer of shape ({columns}, n), or of {columns} * n items");
+        let fits = |shape: &[usize]| match *shape {
+            [items] => items.is_multiple_of(columns),
+            [rows, _] => rows == columns,
+            _ => false,
+        };
+        Ok(Self { columns, out: Int32Out::new(object, &expected, fits)? })
+    }
+
+    /// The number of changes that it has room for.
+    pub(crate) const fn most(&self) -> usize {
+        self.out.len / self.columns
+    }
+
+    /// Writes the changes, of which the call has refused more than [`Self::most`], and returns their number.
+    pub(crate) fn write(&self, changes: &[NewBlock]) -> PyResult<usize> {
         let columns: [fn(&NewBlock) -> i32; 4] = [
             |change| change.row as i32,
             |change| change.index as i32,
@@ -457,9 +467,7 @@ impl<'py> ChangesOut<'py> {
             |change| change.group.into(),
         ];
         for (part, column) in columns.into_iter().take(self.columns).enumerate() {
-            let (from, len) = ((part * self.most).cast_signed(), changes.len().cast_signed());
-            let part = flat.get_item(PySlice::new(py, from, from + len, 1))?;
-            PyBuffer::get(&part)?.copy_from_slice(py, &changes.iter().map(column).collect::<Vec<_>>())?;
+            self.out.fill(part * self.most(), changes.iter().map(column))?;
         }
         Ok(changes.len())
     }

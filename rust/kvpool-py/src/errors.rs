@@ -56,6 +56,7 @@ fn out_of_blocks(py: Python<'_>, refusal: &Refusal) -> PyErr {
         .and_then(|()| value.setattr("missing", refusal.missing))
         .and_then(|()| value.setattr("fenced", refusal.fenced))
         .and_then(|()| value.setattr("can_ever_fit", refusal.can_ever_fit))
+        .and_then(|()| value.setattr("fits_in_chunks", refusal.fits_in_chunks))
         .and_then(|()| value.setattr("fitting_tokens", refusal.fitting_tokens));
     set.map_or_else(|failure| failure, |()| error.clone_ref(py))
 }

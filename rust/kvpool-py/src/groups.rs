@@ -42,13 +42,14 @@ pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
         raise(
             py,
             "InvalidArgumentError",
-            format!("keep is {found}: 'all', 'junctions', or every so many tokens"),
+            format!("keep is {found}: must be 'all', 'junctions', 'none', or a number of tokens"),
         )
     };
     if let Ok(name) = keep.cast::<PyString>() {
         return match name.to_string_lossy().as_ref() {
             "all" => Ok(Keep::All),
             "junctions" => Ok(Keep::Junctions),
+            "none" => Ok(Keep::Nothing),
             other => Err(wrong(format!("{:?}", kvpool::shorten(other)))),
         };
     }
@@ -58,8 +59,8 @@ pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
 #[pymethods]
 impl PyGroupSpec {
     #[new]
-    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, keep=None, margin=0, partial_hits=false),
-           text_signature = "(kind, block_size=16, *, window=None, chunk=None, keep='all', margin=0, partial_hits=False)")]
+    #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, sink=0, keep=None, margin=0, partial_hits=false),
+           text_signature = "(kind, block_size=16, *, window=None, chunk=None, sink=0, keep='all', margin=0, partial_hits=False)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
@@ -67,6 +68,7 @@ impl PyGroupSpec {
         #[pyo3(from_py_with = crate::convert::int)] block_size: i128,
         window: Option<Int>,
         chunk: Option<Int>,
+        #[pyo3(from_py_with = crate::convert::int)] sink: i128,
         keep: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = crate::convert::int)] margin: i128,
         partial_hits: bool,
@@ -77,7 +79,8 @@ impl PyGroupSpec {
         let keep = keep.map_or(Ok(Keep::All), self::keep)?;
         let margin = count(py, "margin", margin)?;
         let block_tokens = count(py, "block_size", block_size)?;
-        let spec = GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) };
+        let sink_tokens = count(py, "sink", sink)?;
+        let spec = GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) };
         Groups::new(vec![spec], None).or_raise(py)?;
         Ok(Self(spec))
     }
@@ -106,12 +109,19 @@ impl PyGroupSpec {
         if let GroupKind::Chunked { chunk } = self.0.kind { Some(chunk) } else { None }
     }
 
-    /// Which blocks stay cached: all, junctions, or what hits need at multiples of so many tokens.
+    /// Leading tokens that every token reads besides its window.
+    #[getter]
+    const fn sink(&self) -> usize {
+        self.0.sink_tokens
+    }
+
+    /// Which blocks stay cached: all, junctions, none, or what hits need at multiples of so many tokens.
     #[getter]
     fn keep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self.0.keep {
             Keep::Every(tokens) => tokens.into_pyobject(py)?.into_any(),
             Keep::Junctions => "junctions".into_pyobject(py)?.into_any(),
+            Keep::Nothing => "none".into_pyobject(py)?.into_any(),
             _ => "all".into_pyobject(py)?.into_any(),
         })
     }
@@ -132,9 +142,13 @@ impl PyGroupSpec {
         let mut text = format!("GroupSpec({:?}, {}", self.kind(), self.block_size());
         let sizes = [("window", self.window()), ("chunk", self.chunk())];
         text.extend(sizes.iter().filter_map(|(name, size)| Some(format!(", {name}={}", (*size)?))));
+        if self.0.sink_tokens > 0 {
+            text.push_str(&format!(", sink={}", self.0.sink_tokens));
+        }
         match self.0.keep {
             Keep::Every(tokens) => text.push_str(&format!(", keep={tokens}")),
             Keep::Junctions => text.push_str(", keep='junctions'"),
+            Keep::Nothing => text.push_str(", keep='none'"),
             _ => {}
         }
         if self.0.margin > 0 {

@@ -201,7 +201,7 @@ impl PySequences {
         let table = self.run_on(py, id, |sequences| sequences.block_table(id).map(<[_]>::to_vec))?;
         match out {
             None => Ok(ids(&table).into_pyobject(py)?.into_any()),
-            Some(out) => Ok(IdsOut::new(out, table.len())?.write(py, &table)?.into_pyobject(py)?.into_any()),
+            Some(out) => Ok(IdsOut::of(out, table.len())?.write(&table)?.into_pyobject(py)?.into_any()),
         }
     }
 

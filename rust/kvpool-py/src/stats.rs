@@ -339,7 +339,7 @@ impl PyAdmission {
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {
-    /// Whether it would be admitted: ok, later or never.
+    /// Whether it would be admitted: ok, later, in_chunks or never.
     fit: &'static str,
     /// Leading tokens that are cached.
     cached_tokens: usize,
@@ -347,21 +347,24 @@ pub(crate) struct PyAdmissionFit {
     new_blocks: usize,
     /// Tokens behind the cached and external ones that could get blocks now.
     fitting_tokens: usize,
+    /// Whether an empty pool of this size could compute the prompt in chunks of allocate_tokens.
+    can_ever_fit: bool,
 }
 
 impl From<AdmissionFit> for PyAdmissionFit {
     fn from(found: AdmissionFit) -> Self {
-        let AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, .. } = found;
-        Self { fit: fit.name(), cached_tokens, new_blocks, fitting_tokens }
+        let AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit, .. } = found;
+        Self { fit: fit.name(), cached_tokens, new_blocks, fitting_tokens, can_ever_fit }
     }
 }
 
 #[pymethods]
 impl PyAdmissionFit {
     fn __repr__(&self) -> String {
-        let Self { fit, cached_tokens, new_blocks, fitting_tokens } = self;
+        let Self { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit } = self;
+        let can_ever_fit = if *can_ever_fit { "True" } else { "False" };
         format!(
-            "AdmissionFit(fit={fit:?}, cached_tokens={cached_tokens}, new_blocks={new_blocks}, fitting_tokens={fitting_tokens})"
+            "AdmissionFit(fit={fit:?}, cached_tokens={cached_tokens}, new_blocks={new_blocks}, fitting_tokens={fitting_tokens}, can_ever_fit={can_ever_fit})"
         )
     }
 }

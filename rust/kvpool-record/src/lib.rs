@@ -67,11 +67,11 @@ use steady::Encoded;
 use writer::Background;
 
 /// The bytes that a journal begins with; the last two digits are the version of the format.
-pub const MAGIC: [u8; 8] = *b"KVPJRN02";
+pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 
 /// The bytes that the journal of a manager with KV-cache groups begins with, which are written behind its header: readers that know of
 /// no groups refuse it by its version.
-pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN03";
+pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
 /// How a journal is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

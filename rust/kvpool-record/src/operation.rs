@@ -214,7 +214,7 @@ pub enum Planned {
     Release { request: Name, until: UntilRecord },
 }
 
-/// How much of a prompt was admitted: tokens to allocate, and external ones.
+/// How much of a prompt was admitted: tokens to allocate, external ones, and whether the admission matched nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartRecord(Option<usize>, usize, bool);
 

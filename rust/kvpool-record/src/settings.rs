@@ -213,10 +213,11 @@ mod tests {
         let window = GroupSpec {
             keep: Keep::Every(9),
             margin: 1,
+            sink_tokens: 4,
             ..GroupSpec::new(GroupKind::Sliding { window: 5 }, 2)
         };
         let group = GroupSettings::from(&window);
-        let bytes = [&[7][..], b"sliding", &[5, 2, 5], b"every", &[9, 1, 0]].concat();
+        let bytes = [&[7][..], b"sliding", &[5, 2, 5], b"every", &[9, 1, 0, 4]].concat();
         assert_written(&group, &bytes);
         assert_eq!(group.spec(), Ok(window));
         let unknown = AdvisorSettings { policies: vec!["clock".into()], ..settings };

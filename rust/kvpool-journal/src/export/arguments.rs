@@ -347,13 +347,14 @@ impl Arguments {
 
     /// How much of a prompt is admitted.
     fn part(&self, part: Part) -> String {
-        let Part { allocate_tokens, external_tokens, .. } = part;
+        let Part { allocate_tokens, external_tokens, compute_all } = part;
         if self.is_rust() {
             return if part == Part::WHOLE { "Part::WHOLE".into() } else { format!("{part:?}") };
         }
         let chunk = allocate_tokens.map(|tokens| format!("allocate_tokens={tokens}"));
         let external = (external_tokens > 0).then(|| format!("external_tokens={external_tokens}"));
-        chunk.into_iter().chain(external).collect::<Vec<_>>().join(", ")
+        let all = compute_all.then(|| "reuse=False".to_owned());
+        [chunk, external, all].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn retention(&self, retention: &Retention) -> String {

@@ -123,10 +123,11 @@ pub(super) fn python_pool(
 
 /// KV-cache groups as an expression of Rust.
 fn rust_groups(groups: &Groups) -> String {
-    let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits, .. }: &GroupSpec| {
+    let group = |&GroupSpec { kind, block_tokens, keep, margin, partial_hits, sink_tokens }: &GroupSpec| {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
         let partial = if partial_hits { ", partial_hits: true" } else { "" };
-        format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}{partial}, ..{new} }}")
+        let sink = if sink_tokens > 0 { format!(", sink_tokens: {sink_tokens}") } else { String::new() };
+        format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}{partial}{sink}, ..{new} }}")
     };
     let specs: Vec<String> = groups.specs().iter().map(group).collect();
     let unit = groups.unit();
@@ -142,12 +143,14 @@ fn python_groups(groups: &Groups) -> String {
         let keep = match spec.keep {
             Keep::Every(tokens) => format!(", keep={tokens}"),
             Keep::Junctions => ", keep=\"junctions\"".into(),
+            Keep::Nothing => ", keep=\"none\"".into(),
             _ => String::new(),
         };
-        let margin = if spec.margin > 0 { format!(", margin={}", spec.margin) } else { String::new() };
+        let more = |name: &str, n: usize| if n > 0 { format!(", {name}={n}") } else { String::new() };
+        let (sink, margin) = (more("sink", spec.sink_tokens), more("margin", spec.margin));
         let partial = if spec.partial_hits { ", partial_hits=True" } else { "" };
         format!(
-            "kvpool.GroupSpec({:?}, {}{span}{keep}{margin}{partial})",
+            "kvpool.GroupSpec({:?}, {}{span}{sink}{keep}{margin}{partial})",
             spec.kind.name(),
             spec.block_tokens
         )

@@ -23,7 +23,7 @@ pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
 
 /// Blocks of a prompt that were recorded before, for they are cached. A hit of windows and chunks alone may need nothing that is cached.
 pub(super) fn recorded(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
-    let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full());
+    let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full() && spec.is_cached());
     if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
 }
 

@@ -97,7 +97,7 @@ fn a_journal_with_groups_is_not_read_as_one_without() {
     let config =
         ManagerConfig { num_blocks: 8, block_size: 4, groups: Some(groups), ..ManagerConfig::default() };
     let mut image = recorded(config, &[]);
-    assert_eq!(image[..8], *b"KVPJRN03");
+    assert_eq!(image[..8], *b"KVPJRN05");
     assert!(JournalReader::new(&image).is_ok());
     image[7] ^= 1;
     assert_eq!(JournalReader::new(&image).unwrap_err(), JournalError::NoHeader);
@@ -283,7 +283,7 @@ fn other_versions_and_other_files_are_refused_by_name() {
     let refused = JournalReader::new(&newer).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the journal has format version \"09\": this version of kvpool reads 02 and 03"
+        "the journal has format version \"09\": this version of kvpool reads 04 and 05"
     );
     let refused = JournalReader::new(b"PK\x03\x04 something else").unwrap_err();
     assert!(matches!(refused, JournalError::NotAJournal { .. }));

@@ -284,18 +284,20 @@ fn scripted_manager() -> Vec<u8> {
 
 fn scripted_groups() -> Vec<u8> {
     let window = GroupSpec { keep: Keep::Every(6), ..GroupSpec::new(GroupKind::Sliding { window: 3 }, 4) };
+    let sink = GroupSpec { sink_tokens: 3, ..GroupSpec::new(GroupKind::Sliding { window: 3 }, 2) };
+    let draft = GroupSpec { keep: Keep::Nothing, ..GroupSpec::new(GroupKind::Full, 2) };
     let kinds = [GroupKind::Full, GroupKind::State, GroupKind::Chunked { chunk: 5 }, GroupKind::Cross];
-    let specs = kinds.map(|kind| GroupSpec::new(kind, 2)).into_iter().chain([window]).collect();
+    let specs = kinds.map(|kind| GroupSpec::new(kind, 2)).into_iter().chain([window, sink, draft]).collect();
     let groups = Some(Groups::new(specs, Some(2)).unwrap());
-    let config = ManagerConfig { num_blocks: 96, retention: None, groups, ..scripted_settings() };
+    let config = ManagerConfig { num_blocks: 128, retention: None, groups, ..scripted_settings() };
     let mut manager = recorded_manager(config, 8, ring(1));
-    for turn in 0..2 {
+    for turn in 0..3 {
         // The end of a prompt is a boundary: its state is kept where a commit ends there.
         let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
-        let part = Part { allocate_tokens: Some(8), external_tokens: 0 };
+        let part = Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: turn == 2 };
         let options = AdmitOptions { part, ..AdmitOptions::default() };
         let admit = ops::manager::Admit { request: "kept".into(), cursor: prompt, options: &options };
-        assert_eq!(manager.apply(admit).unwrap().cached_tokens, 8 * turn as usize);
+        assert_eq!(manager.apply(admit).unwrap().cached_tokens, [0, 8, 0][turn as usize]);
         manager.apply(ops::manager::ExtendEncoder { request: "kept".into(), num_tokens: 3 }).unwrap();
         manager.apply(ops::manager::Commit { request: "kept".into(), computed_tokens: 8 }).unwrap();
         manager
@@ -320,10 +322,12 @@ fn an_exported_python_test_knows_the_groups() {
     for part in [
         "groups=[kvpool.GroupSpec(\"full\", 2), kvpool.GroupSpec(\"state\", 2), \
          kvpool.GroupSpec(\"chunked\", 2, chunk=5), kvpool.GroupSpec(\"cross\", 2), \
-         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6)]",
+         kvpool.GroupSpec(\"sliding\", 4, window=3, keep=6), kvpool.GroupSpec(\"sliding\", 2, window=3, sink=3), \
+         kvpool.GroupSpec(\"full\", 2, keep=\"none\")]",
+        "allocate_tokens=8, reuse=False",
         "    columns = 4\n",
         // Two blocks of the group with the encoder's output.
-        "answer(manager.extend_encoder, \"kept\", 3) == [[0, 12, 3], [1, 13, 3]]",
+        "answer(manager.extend_encoder, \"kept\", 3) == [[0, 20, 3], [1, 21, 3]]",
     ] {
         assert!(text.contains(part), "{part}");
     }

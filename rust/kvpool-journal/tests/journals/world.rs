@@ -47,7 +47,8 @@ pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
     let keep = prop_oneof![
         Just(groups::Keep::All),
         (1usize..9).prop_map(groups::Keep::Every),
-        Just(groups::Keep::Junctions)
+        Just(groups::Keep::Junctions),
+        Just(groups::Keep::Nothing)
     ];
     let kind = prop_oneof![
         2 => Just(GroupKind::Full),
@@ -56,12 +57,14 @@ pub(crate) fn hybrid_settings() -> impl Strategy<Value = ManagerConfig> {
         2 => Just(GroupKind::State),
         1 => Just(GroupKind::Cross),
     ];
-    let group = (kind, 1usize..3, keep, 0usize..2);
+    let group = (kind, 1usize..3, keep, 0usize..2, 0usize..6);
     (settings(), prop::collection::vec(group, 1..4)).prop_map(|(config, specs)| {
-        let spec = |(kind, times, keep, margin)| {
+        let spec = |(kind, times, keep, margin, sink)| {
             let block_tokens = times * config.block_size;
-            let partial_hits = kind == GroupKind::Full && margin == 0 && keep != groups::Keep::All;
-            GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) }
+            let partly = !matches!(keep, groups::Keep::All | groups::Keep::Nothing);
+            let partial_hits = kind == GroupKind::Full && margin == 0 && partly;
+            let sink_tokens = if matches!(kind, GroupKind::Sliding { .. }) { sink } else { 0 };
+            GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
         };
         let specs = specs.into_iter().map(spec).collect();
         let algorithm = match config.algorithm {
@@ -311,6 +314,7 @@ fn part(a: u32, b: u32) -> Part {
     Part {
         allocate_tokens: a.is_multiple_of(3).then_some((b % 7) as usize),
         external_tokens: if b.is_multiple_of(5) { (a % 9) as usize } else { 0 },
+        compute_all: (a ^ b).is_multiple_of(6),
     }
 }
 

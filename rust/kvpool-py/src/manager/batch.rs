@@ -68,11 +68,12 @@ pub(super) fn part(
     py: Python<'_>,
     allocate_tokens: Option<Int>,
     external_tokens: Option<Int>,
+    reuse: bool,
 ) -> PyResult<Part> {
     Ok(Part {
         allocate_tokens: allocate_tokens.map(|n| count(py, "allocate_tokens", n)).transpose()?,
         external_tokens: external_tokens.map_or(Ok(0), |n| count(py, "external_tokens", n))?,
-        compute_all: false,
+        compute_all: !reuse,
     })
 }
 

@@ -18,7 +18,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{
-    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, ids, int, tokens, until_of,
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, ids, int, tokens, too_short, until_of,
 };
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
@@ -235,7 +235,7 @@ impl PyCacheManager {
     }
 
     /// Says what an admission of this prompt would find, and how much of it would fit now, and changes nothing.
-    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0)")]
+    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn fit(
         &self,
         py: Python<'_>,
@@ -243,14 +243,15 @@ impl PyCacheManager {
         extra: Option<&Bound<'_, PyExtraKeys>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
+        reuse: bool,
     ) -> PyResult<PyAdmissionFit> {
-        let part = part(py, allocate_tokens, external_tokens)?;
+        let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let cursor = self.prompt(py, prompt, extra)?;
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.fit(&cursor, part))?.or_raise(py)?.into())
     }
 
     /// Says what an admission would find in each KV-cache group, and changes nothing.
-    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0)")]
+    #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn fit_groups(
         &self,
         py: Python<'_>,
@@ -258,8 +259,9 @@ impl PyCacheManager {
         extra: Option<&Bound<'_, PyExtraKeys>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
+        reuse: bool,
     ) -> PyResult<Vec<PyGroupFit>> {
-        let part = part(py, allocate_tokens, external_tokens)?;
+        let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let cursor = self.prompt(py, prompt, extra)?;
         let fits = self.enter(py, cursor.chain().len(), |manager| manager.fit_groups(&cursor, part))?;
         Ok(fits.or_raise(py)?.into_iter().map(Into::into).collect())
@@ -285,7 +287,7 @@ impl PyCacheManager {
     }
 
     /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, out=None)")]
+    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True, out=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
@@ -298,24 +300,27 @@ impl PyCacheManager {
         retention: Option<&Bound<'_, PyAny>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
+        reuse: bool,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyAdmission> {
-        let part = part(py, allocate_tokens, external_tokens)?;
+        let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let options = retention::options(py, part, tenant, no_cache, retention)?;
         let id = self::request_id(request_id)?;
         let cursor = self.prompt(py, prompt, extra)?;
-        let needed = cursor.num_tokens().div_ceil(cursor.hasher().block_size());
-        let out = out.map(|out| IdsOut::new(out, needed)).transpose()?;
-        let admit = op::Admit { request: id, cursor, options: &options };
-        let admitted = self.enter(py, needed, |manager| manager.apply(admit))?;
+        let size = cursor.num_tokens().div_ceil(cursor.hasher().block_size());
+        let out = out.map(IdsOut::new).transpose()?;
+        let (counted, room) = (out.is_some(), out.as_ref().map_or(0, IdsOut::room));
+        let (needed, admitted) = self.enter(py, size, |manager| {
+            // An error here is one of the admission, which reports it.
+            let needed = if counted { manager.admitted_entries(&cursor, part).unwrap_or(0) } else { 0 };
+            let admit = op::Admit { request: id, cursor, options: &options };
+            (needed, (needed <= room).then(|| manager.apply(admit)))
+        })?;
+        let Some(admitted) = admitted else { return Err(too_short(py, room, needed)) };
         let admission = admitted.map_err(|refused| refused.error.to_py_err(py))?;
-        Ok(match out {
-            None => (&admission).into(),
-            Some(out) => {
-                out.write(py, &admission.block_ids)?;
-                PyAdmission::written(&admission)
-            }
-        })
+        let Some(out) = out else { return Ok((&admission).into()) };
+        out.write(&admission.block_ids)?;
+        Ok(PyAdmission::written(&admission))
     }
 
     /// Appends one token to each request of a batch, with blocks where needed, all or nothing.
@@ -360,11 +365,11 @@ impl PyCacheManager {
         let computed = computed.as_deref().map_or(said, Computed::Counts);
         let out = out.map(|out| ChangesOut::new(out, self.grouped)).transpose()?;
         let requests = batch.requests.refs()?;
-        let rows = Rows { computed, most_changes: out.as_ref().map(|out| out.most), ..batch.rows(&requests) };
+        let rows = Rows { computed, most_changes: out.as_ref().map(ChangesOut::most), ..batch.rows(&requests) };
         let size = requests.len() + rows.tokens.len();
         let changes = self.run(py, size, |manager| manager.apply(op::Append { rows }))?;
         match out {
-            Some(out) => Ok(out.write(py, &changes)?.into_pyobject(py)?.into_any()),
+            Some(out) => Ok(out.write(&changes)?.into_pyobject(py)?.into_any()),
             None => {
                 let rows: Vec<_> = changes.iter().map(|change| change.row).collect();
                 let positions: Vec<_> = changes.iter().map(|change| change.index).collect();
@@ -764,15 +769,16 @@ impl PyCacheManager {
     }
 
     /// Admits a preempted request again, with all its tokens.
-    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0)")]
+    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn resume(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
+        reuse: bool,
     ) -> PyResult<PyAdmission> {
-        let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens)?);
+        let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens, reuse)?);
         let resume = op::Resume { request: id, part };
         Ok((&self.run_on(py, id, |manager| manager.apply(resume))?).into())
     }
@@ -803,10 +809,7 @@ impl PyCacheManager {
         let table = self.run_on(py, id, |manager| manager.group_table(id, group).map(<[_]>::to_vec))?;
         match out {
             None => Ok(ids(&table).into_pyobject(py)?.into_any()),
-            Some(out) => {
-                let written = IdsOut::new(out, table.len())?.write(py, &table)?;
-                Ok(written.into_pyobject(py)?.into_any())
-            }
+            Some(out) => Ok(IdsOut::of(out, table.len())?.write(&table)?.into_pyobject(py)?.into_any()),
         }
     }
 

@@ -96,7 +96,7 @@ impl PyStep {
 #[pymethods]
 impl PyStep {
     /// Plans an admission and returns how many tokens would be cached.
-    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0)")]
+    #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
@@ -109,8 +109,9 @@ impl PyStep {
         retention: Option<&Bound<'_, PyAny>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
+        reuse: bool,
     ) -> PyResult<usize> {
-        let part = part(py, allocate_tokens, external_tokens)?;
+        let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let options = retention::options(py, part, tenant, no_cache, retention)?;
         let id = self::request_id(request_id)?;
         let cursor = self.manager.get().prompt(py, prompt, extra)?;
@@ -119,15 +120,16 @@ impl PyStep {
     }
 
     /// Plans to resume a preempted request and returns how many tokens would be cached.
-    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0)")]
+    #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn resume(
         &self,
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
+        reuse: bool,
     ) -> PyResult<usize> {
-        let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens)?);
+        let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens, reuse)?);
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))
     }
 

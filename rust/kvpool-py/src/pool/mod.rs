@@ -148,11 +148,11 @@ impl PyBlockPool {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
-        let out = out.map(|out| IdsOut::new(out, n)).transpose()?;
+        let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
         let taken = self.run(py, n, |pool| pool.apply(op::Allocate { blocks: n }))?;
         match out {
             None => Ok(PyList::new(py, ids(&taken))?.into_any()),
-            Some(out) => Ok(out.write(py, &taken)?.into_pyobject(py)?.into_any()),
+            Some(out) => Ok(out.write(&taken)?.into_pyobject(py)?.into_any()),
         }
     }
 
@@ -360,11 +360,11 @@ impl PyBlockPool {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let named = blocks(block_ids)?;
-        let out = out.map(|out| IdsOut::new(out, named.len())).transpose()?;
+        let out = out.map(|out| IdsOut::of(out, named.len())).transpose()?;
         let counts = self.look_all(py, &named, BlockPool::ref_count)?;
         match out {
             None => Ok(PyList::new(py, counts)?.into_any()),
-            Some(out) => Ok(out.write_counts(py, &counts)?.into_pyobject(py)?.into_any()),
+            Some(out) => Ok(out.write_counts(&counts)?.into_pyobject(py)?.into_any()),
         }
     }
 

@@ -9,7 +9,7 @@ use super::step::StepPlan;
 use super::tables::DEVICE;
 use crate::sequence::{Grouped, Part, Room, Sequence, Staged, StagedTable, Table};
 use crate::tiers::Fit;
-use kvpool_core::groups::{Groups, Tokens};
+use kvpool_core::groups::{GroupKind, Groups, Tokens};
 use kvpool_core::hash::HashCursor;
 use kvpool_core::retention::HintReport;
 use kvpool_core::{BlockId, PoolError, Signal, Until};
@@ -91,6 +91,27 @@ impl CacheManager {
         let can_ever_fit = staged.can_ever_fit(pool, self.groups());
         let Staged { cached_tokens, new_blocks, fitting_tokens, .. } = staged;
         Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit })
+    }
+
+    /// The number of entries that the first block table would have after an admission: what a buffer for [`Admission::block_ids`] has to
+    /// hold. Changes nothing. O(1) for a whole prompt; with [`Part::allocate_tokens`] O(blocks matched).
+    ///
+    /// # Errors
+    /// As [`Self::fit`].
+    pub fn admitted_entries(&self, cursor: &HashCursor, part: Part) -> Result<usize> {
+        let covered = match part.allocate_tokens {
+            None => cursor.num_tokens(),
+            Some(_) => self.find(cursor, part)?.covered_tokens,
+        };
+        let Some(groups) = self.groups() else {
+            return Ok(covered.div_ceil(self.tiers.device().block_size()));
+        };
+        let first = groups.specs()[0];
+        Ok(match first.kind {
+            GroupKind::State => 1,
+            GroupKind::Cross => 0,
+            _ => first.covering(Tokens(covered)).0,
+        })
     }
 
     /// What an admission would find, of a prompt that can be admitted.
