@@ -1,12 +1,13 @@
-//! What every refusal and every end must keep to: what is cached refuses no call, and no block is lost.
+//! Checks after a refusal and after the end: the cache makes no call fail, and no block is lost.
 
 use super::{
-    AdmitOptions, CacheManager, ExtraKeys, Fit, ManagerError, Operation, Part, RequestRef, Ticket, Until, World,
+    AdmitOptions, CacheManager, ExtraKeys, Fit, ManagerError, Operation, Part, RequestRef, Ticket, Until,
+    World,
 };
 use kvpool::{AdmissionFit, BlockId, Loaded, RequestState};
 
 impl World {
-    /// An admission or resumption that was refused for want of blocks is refused in an empty pool of as many blocks, too.
+    /// Repeats a refused admission or resumption in an empty pool with the available number of blocks: the pool must refuse it, too.
     pub(super) fn check_refused_admission(
         &self,
         tokens: &[u32],
@@ -31,7 +32,7 @@ impl World {
         assert!(cold.is_err(), "{error}, but with an empty cache and {available} blocks it fits: {cold:?}");
     }
 
-    /// Remembers a growth that was refused for want of blocks.
+    /// Remembers an append or extension that was refused because blocks were missing.
     pub(super) fn note_refusal(&mut self, operation: &Operation, error: &ManagerError) {
         use Operation::{Append, Encode, Extend};
         let is_growth = matches!(operation, Append { .. } | Extend { .. } | Encode { .. });
@@ -40,7 +41,7 @@ impl World {
         }
     }
 
-    /// A second world with what was done in this one before an operation.
+    /// Makes a second world and repeats the first `at` operations of this one.
     fn before(&self, at: usize) -> Self {
         let mut world = Self::new(self.specs.clone(), self.num_blocks, CacheManager::new).unwrap();
         for operation in &self.done[..at] {
@@ -49,17 +50,20 @@ impl World {
         world
     }
 
-    /// The latest growth that was refused is refused without the cache, too, and if its commits are made before it.
+    /// Repeats the latest refused append or extension twice: after the cache has dropped everything, and with a separate call for its
+    /// commits.
     ///
     /// # Panics
-    /// If it is not.
+    /// If one of them succeeds.
     pub fn check_refused_growth(&self) {
         let Some((at, operation)) = &self.refused else { return };
         let mut world = self.before(*at);
         let blocks: Vec<_> = (1..self.num_blocks as u32).map(BlockId::new).collect();
         world.manager.drop_cached(&blocks).unwrap();
         assert!(world.run(operation).is_err(), "{operation:?} was refused, and fits without the cache");
-        let Operation::Append { ids, tokens, lookahead, commits: true, accepted: 0 } = operation else { return };
+        let Operation::Append { ids, tokens, lookahead, commits: true, accepted: 0 } = operation else {
+            return;
+        };
         let mut world = self.before(*at);
         let running: Vec<i64> = ids.iter().copied().filter(|&id| world.is_running(id)).collect();
         let named: Vec<RequestRef<'_>> = running.iter().map(|&id| id.into()).collect();
@@ -75,10 +79,10 @@ impl World {
         assert!(world.run(&alone).is_err(), "{operation:?} was refused, and fits as two calls");
     }
 
-    /// Ends everything: then all blocks of all tiers are available.
+    /// Ends all swaps, requests and fences. All blocks of all tiers must be available then.
     ///
     /// # Panics
-    /// If one is not.
+    /// If a block is not available.
     pub fn finish(&mut self) {
         for swap in std::mem::take(&mut self.swaps) {
             self.manager.abort_swap(swap).unwrap();
@@ -90,7 +94,7 @@ impl World {
             }
         }
         for id in self.engines.keys() {
-            // A release of a request that loads waits for the end of its load.
+            // The release of a loading request waits for the end of its load.
             if let Ok(request) = self.manager.request(*id) {
                 self.manager.external_done(*id, Loaded::First(request.computed_tokens)).unwrap();
             }

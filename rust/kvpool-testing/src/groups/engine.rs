@@ -1,4 +1,4 @@
-//! The engine: what its layers read and write, token by token, and what a connector writes for it.
+//! The engine: its layers read and write cells token by token, and its connector writes external tokens.
 
 use super::{
     Admission, BlockId, Computed, Covered, GroupKind, Kv, Loaded, ManagerError, Part, Place, RequestRef,
@@ -6,32 +6,32 @@ use super::{
 };
 use kvpool::groups::{GroupSpec, Keep};
 
-/// What the engine knows of a request.
+/// The engine's own record of a request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Engine {
     pub(super) tokens: Vec<u32>,
-    /// Tokens that a draft model proposes. Their KV and the states behind them are written.
+    /// Tokens that a draft model proposes. The engine has written their KV and states.
     pub(super) drafts: Vec<u32>,
-    /// KV and states of so many tokens are written, committed or not.
+    /// Number of tokens whose KV and states are written, committed or not.
     pub(super) progress: usize,
     pub(super) committed: usize,
-    /// It may write so many slots.
+    /// Number of slots that the engine may write.
     pub(super) covered: usize,
     /// The weights that its KV was computed with.
     pub(super) weights: u64,
-    /// By group the first token whose KV was computed or loaded for this request, if the group caches nothing; else 0.
+    /// By group: the first token that was computed or loaded for this request, if the group caches nothing; else 0.
     from: Vec<usize>,
 }
 
 impl Engine {
-    /// Rejects all drafts. The slots behind the tokens are to be asked for again.
+    /// Rejects all drafts. The engine has to ask for slots of drafts again.
     pub(super) fn forget_drafts(&mut self) {
         self.drafts.clear();
         self.covered = self.covered.min(self.tokens.len());
     }
 }
 
-/// Whether a token of a group reads the token at position `read`, as models define it.
+/// Whether the token at position `at` reads the one at position `read`, as models define it.
 fn reads(spec: &GroupSpec, at: usize, read: usize) -> bool {
     match spec.kind {
         GroupKind::Full => true,
@@ -58,7 +58,7 @@ impl World {
         cells[at] = kv;
     }
 
-    /// Reads what the token at a position needs, and writes its own. The state behind it goes into an entry of its own if it is a draft.
+    /// Reads all cells that the token at a position needs, and writes the token's own. The state after a draft has its own entry.
     fn compute_token(&mut self, id: i64, tokens: &[u32], tables: &[Vec<BlockId>], at: usize) {
         let Engine { weights, ref from, tokens: ref known, .. } = self.engines[&id];
         let (from, drafts) = (from.clone(), (at + 1).saturating_sub(known.len()));
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Computes drafts behind the tokens of a request, as far as every group has slots for them.
+    /// Computes all tokens of a request and then drafts, as far as every group has slots for them.
     pub(super) fn draft(&mut self, id: i64, drafts: usize) {
         self.compute(id, usize::MAX);
         if !self.is_running(id) {
@@ -125,7 +125,7 @@ impl World {
         let ready = cached + admission.external_tokens;
         let covered = part.allocate_tokens.map_or(all, |n| (ready + n).min(all));
         let tables = self.tables(id);
-        // A connector may leave out what a group does not cache: the table has null entries there.
+        // The manager may leave null entries for external tokens in groups that cache nothing.
         let first = |(spec, table): (&GroupSpec, &Vec<BlockId>)| match table.get(cached / spec.block_tokens) {
             _ if caches(spec) => 0,
             Some(block) if spec.kind != GroupKind::State && !block.is_null() => cached,
@@ -137,7 +137,7 @@ impl World {
         self.engines.insert(id, engine);
     }
 
-    /// Whether a request could go on from a token if its connector has loaded all before it, of `end` tokens that it was to load.
+    /// Whether a request can be computed from `loaded` on, if a connector has loaded `loaded` of `end` external tokens.
     fn could_go_on(&self, id: i64, tables: &[Vec<BlockId>], loaded: usize, end: usize) -> bool {
         let covered = self.engines[&id].covered;
         let go_on = |(spec, table): (&GroupSpec, &Vec<BlockId>)| match spec.kind {
@@ -152,15 +152,15 @@ impl World {
         self.specs.iter().zip(tables).all(go_on)
     }
 
-    /// A connector writes what another engine computed, and skips null entries. A state is that behind the last external token; if
-    /// something is lost, nobody knows what the connector has written there.
+    /// A connector writes external tokens and skips null entries. It writes the state after the last external token, or garbage if
+    /// tokens were lost.
     pub(super) fn load(&mut self, id: i64, lost: usize) -> Result<(), ManagerError> {
         let request = self.manager.request(id)?;
         let (from, end) = (request.computed_tokens, request.external_end);
         let upto = end.saturating_sub(lost).max(from);
         let mut goes_on = None;
         if self.state(id) == Some(RequestState::Loading) {
-            // A block that the hit ended in is copied before anybody writes behind it.
+            // The plan copies the block that the hit ends in, before the connector writes to the copy.
             self.execute_plan();
             let (tokens, tables) = (self.tokens(id), self.tables(id));
             let weights = self.engines[&id].weights;
@@ -196,7 +196,7 @@ impl World {
         Ok(())
     }
 
-    /// A step of each request: what it accepts of its drafts, what it sampled, and slots for the next drafts.
+    /// A step of each request appends its accepted drafts and its sampled tokens, with slots for the next drafts.
     pub(super) fn append(
         &mut self,
         ids: &[i64],
@@ -219,8 +219,7 @@ impl World {
         let said = if commits { Computed::Counts(&computed) } else { Computed::Nothing };
         let covered = Covered::Lookahead(lookahead);
         let (tokens, offsets) = (&new[..], &offsets[..]);
-        let rows =
-            Rows { requests: &requests, tokens, offsets, computed: said, covered, ..Rows::default() };
+        let rows = Rows { requests: &requests, tokens, offsets, computed: said, covered, ..Rows::default() };
         self.manager.append_ragged(&rows)?;
         for (row, id) in ids.iter().enumerate() {
             let (is_running, tables) = (self.is_running(*id), self.tables(*id));

@@ -5,9 +5,9 @@
 //! token, a state holds one cell. Before the engine computes a token it reads, group by group, every cell that the token needs; each must
 //! be that of the request's own prefix, under the weights of now. Blocks are never wiped, so what is given up too early, a window cut
 //! too short, a checkpoint of a state that went on, or a lost copy shows as another prefix's cell. Engines run ahead: a step is
-//! computed, and the next one, before the first is committed. They compute drafts, some of which are accepted later.
+//! computed, and the next one, before the first is committed. They compute drafts, and accept some of them later.
 //!
-//! What a cache holds must refuse no call: `checks` makes a refused call again with as many blocks and no cache.
+//! The cache must make no call fail: `checks` repeats a refused call with the same number of blocks and no cache.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "it stops at the first error")]
 
 mod checks;
@@ -135,8 +135,8 @@ impl World {
     /// The operation, of requests that there are.
     fn meant(&self, operation: &Operation) -> Operation {
         use Operation::{
-            Admit, Append, Commit, Compute, Draft, Encode, Extend, Fork, Load, Preempt, Release, Resume, Step,
-            SwapIn, SwapOut, Truncate,
+            Admit, Append, Commit, Compute, Draft, Encode, Extend, Fork, Load, Preempt, Release, Resume,
+            Step, SwapIn, SwapOut, Truncate,
         };
         let mut meant = operation.clone();
         match &mut meant {
@@ -234,7 +234,7 @@ impl World {
             }
             Operation::Fork { parent, child } => {
                 self.manager.fork(parent, child)?;
-                // The slots behind the tokens are shared: nobody writes drafts there before he has grown.
+                // Both requests share the slots after the tokens: drafts need new slots.
                 let engine = self.engines.get_mut(&parent).unwrap();
                 engine.forget_drafts();
                 let engine = engine.clone();

@@ -43,14 +43,14 @@ pub enum Operation {
         ids: Vec<i64>,
         /// How many.
         tokens: usize,
-        /// Slots behind them.
+        /// Slots for drafts.
         lookahead: usize,
         /// Whether it says what was computed.
         commits: bool,
-        /// Drafts that each request accepts, at most: their tokens come first. None of them if nothing is committed.
+        /// Drafts that each request accepts, at most: their tokens come first. Without a commit no draft is accepted.
         accepted: usize,
     },
-    /// Computes all tokens of a request, and drafts behind them, as far as its tables cover slots for those.
+    /// Computes all tokens of a request and then drafts, as far as its tables cover slots for them.
     Draft {
         /// The request.
         id: i64,

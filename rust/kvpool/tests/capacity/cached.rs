@@ -1,24 +1,25 @@
-//! Each call twice: with what is cached, and after the cache has forgotten everything. What fits then must fit with the cache, too.
+//! Each call is made twice: with a warm cache, and after the cache has dropped everything. A call that succeeds without the cache must
+//! succeed with it.
 
 use super::*;
 use kvpool::Fit;
 
-/// Two prompts that turn off from each other, and whether blocks of a request that has nothing in common with them are held.
+/// Two prompts with a common beginning, and an unrelated request that holds blocks.
 #[derive(Debug)]
 struct Case {
     specs: Vec<GroupSpec>,
     usable: usize,
-    /// Tokens that a first and a second prompt have in common, and all tokens of each.
+    /// Length of the common beginning, and of both prompts.
     common: usize,
     lengths: [usize; 2],
     /// Tokens of the unrelated request.
     unrelated: usize,
     chunk: usize,
     part: Part,
-    /// The second prompt is computed to here, and loses so many of its last tokens.
+    /// Computed tokens of the second prompt, and the number of last tokens that it loses then.
     computed: usize,
     lost: usize,
-    /// Tokens, slots behind them.
+    /// New tokens, and slots for drafts.
     new: usize,
     lookahead: usize,
 }
@@ -48,7 +49,7 @@ impl Case {
         (0..self.lengths[which]).map(|at| token(at) as u32).collect()
     }
 
-    /// The first prompt was served, as far as there were blocks. A request that has nothing in common with it holds some.
+    /// The first prompt was served, as far as the pool allowed. The unrelated request holds blocks.
     fn warm(&self) -> CacheManager {
         let mut manager = manager(&self.specs, self.usable);
         drop(serve(&mut manager, 0, &self.prompt(0), self.chunk));
@@ -59,7 +60,7 @@ impl Case {
         manager
     }
 
-    /// The second prompt runs, and has lost its last tokens; `None` if it does not fit.
+    /// The second prompt runs and has lost its last tokens. `None` if it does not fit.
     fn running(&self) -> Option<CacheManager> {
         let mut manager = self.warm();
         admit(&mut manager, 2, &self.prompt(1), chunk(self.chunk)).ok()?;
@@ -81,7 +82,7 @@ impl Case {
         Some(manager)
     }
 
-    /// Makes a call with and without the cache. `None` if it was refused for another reason than blocks.
+    /// Makes a call with and without the cache. Returns whether it succeeds, or `None` if it is refused for another reason than blocks.
     fn twice(
         &self,
         what: &str,
@@ -104,7 +105,7 @@ impl Case {
     }
 }
 
-/// An admission, planned or not; `fit` says of each whether it is one that fits.
+/// Admissions, planned ones, and the answers of `fit` agree.
 #[test]
 fn what_is_cached_refuses_no_admission() {
     let mut numbers = Numbers(2);
@@ -118,7 +119,8 @@ fn what_is_cached_refuses_no_admission() {
             let fit = manager.fit(&cursor, case.part)?;
             let mut plan = manager.plan_step();
             let options = AdmitOptions { part: case.part, ..AdmitOptions::default() };
-            let planned = manager.plan_admit_with(&mut plan, 2, cursor, &options).map_err(|refused| refused.error);
+            let planned =
+                manager.plan_admit_with(&mut plan, 2, cursor, &options).map_err(|refused| refused.error);
             let admitted = admit(manager, 2, &prompt, case.part);
             assert_eq!(fit.fit == Fit::Ok, admitted.is_ok(), "{fit:?}, {admitted:?}: {case:?}");
             let found = admitted.as_ref().map(|admission| admission.cached_tokens);
@@ -172,7 +174,7 @@ fn what_is_cached_refuses_no_growth() {
     assert!(seen.into_iter().all(|n| n > cases() / 50), "{seen:?} are refused and done");
 }
 
-/// A step in one call commits, appends and makes room: whatever two calls can do in a pool, one can.
+/// One call that commits, appends and allocates succeeds whenever two calls do.
 #[test]
 fn one_call_per_step_needs_no_more_than_two() {
     let mut numbers = Numbers(5);

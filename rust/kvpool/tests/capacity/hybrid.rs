@@ -1,4 +1,4 @@
-//! What groups of a hybrid model hold, give up and evict, one test per fault or wish that was seen.
+//! Groups of a hybrid model hold, give up and evict the right blocks: one test per fault or missing feature.
 
 use super::*;
 use kvpool::groups::Keep;
@@ -28,8 +28,8 @@ fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     (0..count).map(hit_and_evict).collect()
 }
 
-/// With so many blocks of a conversation left a hit is as long as it can be: a hit of L tokens needs the blocks before L of full
-/// attention, and a state, or a window of one block, at each multiple of `spacing`.
+/// After each eviction the hit is as long as the remaining blocks allow. Below length L a conversation has L / 4 blocks of full attention
+/// and L / `spacing` states, or windows of one block.
 #[test]
 fn the_deepest_block_of_all_groups_is_evicted_first() {
     let kept = [(Keep::All, 4), (Keep::Every(8), 8), (Keep::Every(16), 16), (Keep::Junctions, 64)];
@@ -48,7 +48,7 @@ fn the_deepest_block_of_all_groups_is_evicted_first() {
     }
 }
 
-/// Two conversations in turn, of which the pool holds one and a half: what is left of a conversation serves a hit.
+/// The pool holds one and a half of two conversations in turn. The remaining blocks of a conversation serve a hit.
 #[test]
 fn conversations_in_turn_hit_what_full_attention_has_left() {
     let mut manager = manager(&[FULL, GroupSpec { keep: Keep::Every(16), ..STATE }], 55);
@@ -73,9 +73,13 @@ fn a_state_group_has_a_slot_for_each_draft() {
     assert_eq!(manager.group_table(0, 1).unwrap().len(), 1);
     step(&mut manager, 0, &[6], Some(6), 3).unwrap();
     let table = manager.group_table(0, 1).unwrap().to_vec();
-    assert_eq!((table.len(), in_table(&manager, 0, 1)), (4, 4), "behind the tokens, and behind each of 3 drafts");
+    assert_eq!(
+        (table.len(), in_table(&manager, 0, 1)),
+        (4, 4),
+        "after the tokens, and after each of 3 drafts"
+    );
     assert_eq!(manager.pool().num_available(), before - 3 - 1, "and a block for 10 slots of full attention");
-    // Two drafts are accepted: the state behind the second one goes on.
+    // Two drafts are accepted: the state after the second one moves to the front.
     step(&mut manager, 0, &[7, 8, 9], Some(9), 3).unwrap();
     let later = manager.group_table(0, 1).unwrap().to_vec();
     assert_eq!((later[0], later.len()), (table[2], 4));
@@ -135,7 +139,7 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_what_it_computes() {
         compute(&mut manager, 1, 8).unwrap();
         manager.release(1, Until::Now).unwrap();
         assert_eq!(cached(&manager, &prompt), 40);
-        // What it computed is cached under the same names, also if nothing else is left.
+        // Its blocks are cached under the same names, even if no other block is left.
         manager.reset().unwrap();
         admit(&mut manager, 2, &prompt, Part { allocate_tokens: Some(0), ..all }).unwrap();
         compute(&mut manager, 2, 8).unwrap();
@@ -179,7 +183,7 @@ fn a_lone_request_with_sinks_runs_in_window_sinks_and_a_chunk() {
     serve(&mut manager, 0, &ids(0..400), 4).unwrap();
 }
 
-/// A group that caches nothing, as the heads of a draft model: hits neither need nor bring it.
+/// A group that caches nothing, such as the heads of a draft model: a hit needs none of its blocks.
 #[test]
 fn a_group_that_keeps_nothing_never_limits_hits() {
     let nothing = |spec| GroupSpec { keep: Keep::Nothing, ..spec };
@@ -187,13 +191,20 @@ fn a_group_that_keeps_nothing_never_limits_hits() {
         let mut manager = manager(&[FULL, nothing(spec)], 100);
         let prompt = ids(0..42);
         serve(&mut manager, 0, &prompt, 8).unwrap();
-        assert_eq!(manager.stats().pool.cached_free, 10, "{spec:?}: blocks of the first group alone are cached");
+        assert_eq!(
+            manager.stats().pool.cached_free,
+            10,
+            "{spec:?}: blocks of the first group alone are cached"
+        );
         let admission = admit(&mut manager, 1, &prompt, Part::WHOLE).unwrap();
         assert_eq!(admission.cached_tokens, 40, "{spec:?}");
         let table = manager.group_table(1, 1).unwrap();
         let first = 40 / spec.block_tokens;
         assert!(table[..first].iter().all(|block| block.is_null()), "{spec:?}: {table:?}");
-        assert!(table[first..].iter().all(|block| !block.is_null()) && table.len() > first, "{spec:?}: {table:?}");
+        assert!(
+            table[first..].iter().all(|block| !block.is_null()) && table.len() > first,
+            "{spec:?}: {table:?}"
+        );
         compute(&mut manager, 1, 8).unwrap();
         manager.check_invariants().unwrap();
     }
@@ -209,7 +220,7 @@ fn receive(loaded: Loaded<'_>) -> CacheManager {
     let part = Part { external_tokens: 19, ..Part::WHOLE };
     let admission = admit(&mut manager, 0, &ids(0..20), part).unwrap();
     assert_eq!((admission.cached_tokens, admission.external_tokens), (0, 19));
-    assert_eq!(in_table(&manager, 0, 1), 1, "the connector writes the state behind token 19 here");
+    assert_eq!(in_table(&manager, 0, 1), 1, "the connector writes the state after token 19 here");
     manager.external_done(0, loaded).unwrap();
     manager.check_invariants().unwrap();
     manager

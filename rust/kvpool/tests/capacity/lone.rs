@@ -1,10 +1,15 @@
-//! Whether a prompt can ever be computed in a pool: a request that is alone is run, chunk by chunk, in pools of every size.
+//! Whether a prompt can ever be computed in a pool: a lone request runs chunk by chunk in pools of every size.
 
 use super::*;
 use kvpool::Fit;
 
-/// Runs a prompt alone in an empty pool to its end, in chunks of [`Part::allocate_tokens`]: the most blocks that it holds.
-pub(super) fn run(specs: &[GroupSpec], usable: usize, tokens: &[u32], part: Part) -> Result<usize, ManagerError> {
+/// Runs a prompt alone in an empty pool to its end, in chunks of [`Part::allocate_tokens`]. Returns the most blocks that it holds.
+pub(super) fn run(
+    specs: &[GroupSpec],
+    usable: usize,
+    tokens: &[u32],
+    part: Part,
+) -> Result<usize, ManagerError> {
     let mut manager = manager(specs, usable);
     let admission = admit(&mut manager, 0, tokens, part)?;
     assert_eq!(admission.cached_tokens, 0);
@@ -32,7 +37,7 @@ pub(super) fn run(specs: &[GroupSpec], usable: usize, tokens: &[u32], part: Part
     Ok(most)
 }
 
-/// Some pool size of each kind: the smallest, those about a limit, and the largest.
+/// The smallest pool, those around a limit, and a large one.
 fn sizes(least: usize) -> impl Iterator<Item = usize> {
     let sizes = [1, least.saturating_sub(1), least, least + 1, 39];
     sizes.into_iter().filter(|&usable| usable > 0)
@@ -69,7 +74,6 @@ fn check(specs: &[GroupSpec], tokens: &[u32], part: Part) {
     }
 }
 
-/// Nobody is told "never" whose prompt runs, and nobody that it can run when it does not.
 #[test]
 fn a_prompt_can_ever_fit_exactly_if_it_runs_alone() {
     let mut numbers = Numbers(1);

@@ -17,11 +17,11 @@ mod named;
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
-    AdmitOptions, Admission, BlockId, CacheManager, Computed, Covered, ExtraKeys, Loaded, ManagerConfig,
+    Admission, AdmitOptions, BlockId, CacheManager, Computed, Covered, ExtraKeys, Loaded, ManagerConfig,
     ManagerError, NewBlock, Part, RequestRef, RequestState, Rows, Until,
 };
-use kvpool_testing::groups::specs;
 use kvpool_testing::Numbers;
+use kvpool_testing::groups::specs;
 
 const FULL: GroupSpec = GroupSpec::new(GroupKind::Full, 4);
 const STATE: GroupSpec = GroupSpec::new(GroupKind::State, 4);
@@ -35,12 +35,12 @@ fn cases() -> u64 {
     operations.unwrap_or(100_000) / 50
 }
 
-/// Groups of a model, drawn from the same numbers for the same seed.
+/// Draws the groups of a model.
 fn drawn(numbers: &mut Numbers) -> Vec<GroupSpec> {
     specs(&mut |most| numbers.below(usize::from(most) + 1))
 }
 
-/// A manager with so many usable blocks.
+/// A manager with `usable` blocks besides the null block.
 fn manager(specs: &[GroupSpec], usable: usize) -> CacheManager {
     let groups = Groups::new(specs.to_vec(), None).unwrap();
     manager_of(groups, usable)
@@ -56,18 +56,13 @@ fn chunk(tokens: usize) -> Part {
     Part { allocate_tokens: Some(tokens), ..Part::WHOLE }
 }
 
-fn admit(
-    manager: &mut CacheManager,
-    id: i64,
-    tokens: &[u32],
-    part: Part,
-) -> Result<Admission, ManagerError> {
+fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32], part: Part) -> Result<Admission, ManagerError> {
     let prompt = manager.prepare(tokens, ExtraKeys::default())?;
     let options = AdmitOptions { part, ..AdmitOptions::default() };
     manager.admit_with(id, prompt, &options).map_err(|refused| refused.error)
 }
 
-/// One row of a step: tokens, computed tokens, slots behind the tokens.
+/// Appends tokens to a request, commits computed tokens, and asks for slots of drafts, in one call.
 fn step(
     manager: &mut CacheManager,
     id: i64,
@@ -78,13 +73,17 @@ fn step(
     let (requests, offsets, computed) = ([RequestRef::Int(id)], [0, tokens.len()], computed.as_slice());
     let computed = if computed.is_empty() { Computed::Nothing } else { Computed::Counts(computed) };
     let covered = Covered::Lookahead(lookahead);
-    let rows =
-        Rows { requests: &requests, tokens, offsets: &offsets, computed, covered, ..Rows::default() };
+    let rows = Rows { requests: &requests, tokens, offsets: &offsets, computed, covered, ..Rows::default() };
     manager.append_ragged(&rows)
 }
 
-/// A chunk of a prompt: what is computed, and how many of its tokens are to have blocks.
-fn next_chunk(manager: &mut CacheManager, id: i64, computed: usize, covered: usize) -> Result<(), ManagerError> {
+/// Commits a chunk of a prompt and asks for blocks of the next one, in one call.
+fn next_chunk(
+    manager: &mut CacheManager,
+    id: i64,
+    computed: usize,
+    covered: usize,
+) -> Result<(), ManagerError> {
     let (requests, computed, covered) = ([RequestRef::Int(id)], [computed], [covered]);
     let (computed, covered) = (Computed::Counts(&computed), Covered::Each(&covered));
     let rows = Rows { requests: &requests, offsets: &[0, 0], computed, covered, ..Rows::default() };
@@ -95,7 +94,7 @@ fn held(manager: &CacheManager) -> usize {
     manager.pool().num_usable() - manager.pool().num_available()
 }
 
-/// Blocks in a table, null entries left out.
+/// Number of blocks in a table, without null entries.
 fn in_table(manager: &CacheManager, id: i64, group: usize) -> usize {
     manager.group_table(id, group).unwrap().iter().filter(|block| !block.is_null()).count()
 }
@@ -125,7 +124,7 @@ fn compute(manager: &mut CacheManager, id: i64, chunk: usize) -> Result<(), Mana
     }
 }
 
-/// A prompt is served and gone: what is kept of it is cached.
+/// Admits, computes and releases a prompt, so that its blocks are cached.
 fn serve(manager: &mut CacheManager, id: i64, tokens: &[u32], chunk: usize) -> Result<(), ManagerError> {
     admit(manager, id, tokens, self::chunk(0))?;
     let computed = compute(manager, id, chunk);

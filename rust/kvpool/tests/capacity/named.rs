@@ -1,4 +1,4 @@
-//! Faults of capacity that were seen, one test each.
+//! Faults of capacity: one test each.
 
 use super::*;
 use kvpool::Fit;
@@ -45,7 +45,7 @@ fn what_ran_alone_can_be_resumed_and_admitted_again_in_the_same_pool() {
     }
 }
 
-/// What a short prompt left behind is not kept from a long one that fills the pool.
+/// The cached blocks of a short prompt do not make a long one fail that fills the pool.
 #[test]
 fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_beginning() {
     for (specs, short, long, usable) in [
@@ -56,7 +56,8 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     ] {
         let mut manager = of_unit(&specs, 4, usable);
         serve(&mut manager, 0, &ids(0..short), usize::MAX).unwrap();
-        admit(&mut manager, 1, &ids(0..long), Part::WHOLE).unwrap_or_else(|error| panic!("{specs:?}: {error}"));
+        admit(&mut manager, 1, &ids(0..long), Part::WHOLE)
+            .unwrap_or_else(|error| panic!("{specs:?}: {error}"));
         compute(&mut manager, 1, usize::MAX).unwrap();
     }
     let of_544 = |kind| GroupSpec::new(kind, 544);
@@ -66,7 +67,7 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     admit(&mut manager, 1, &ids(0..5000), Part::WHOLE).unwrap();
 }
 
-/// A hit that needs a copy is used where there is a block for it, and shorter where there is not.
+/// A hit that needs a copy is shorter if no block is available for the copy.
 #[test]
 fn a_hit_is_as_long_as_the_pool_allows() {
     let mut manager = of_unit(&[partial(8)], 4, 4);
@@ -159,7 +160,11 @@ fn blocks_that_a_step_frees_count_for_what_the_same_step_needs() {
                 manager.extend(0, computed + 128).map(drop)
             })
         };
-        assert_eq!(least(|usable| prefill(usable, true)), least(|usable| prefill(usable, false)), "{specs:?}");
+        assert_eq!(
+            least(|usable| prefill(usable, true)),
+            least(|usable| prefill(usable, false)),
+            "{specs:?}"
+        );
         for lookahead in [0, 1, 3, 7] {
             let decode = |usable, one: bool| {
                 let mut manager = manager(&specs, usable);
@@ -191,7 +196,7 @@ fn a_prompt_that_runs_by_chunks_is_not_refused_for_ever() {
     assert_eq!((by_chunks.fit, by_chunks.can_ever_fit), (Fit::Ok, true));
     assert!(admit(&mut pool, 0, &prompt, Part::WHOLE).is_err());
     lone::run(&specs, usable, &prompt, chunk(64)).unwrap();
-    // Beside another request it is to wait.
+    // Beside another request it has to wait.
     admit(&mut pool, 1, &ids(5000..6000), chunk(480)).unwrap();
     let later = pool.fit(&cursor, chunk(64)).unwrap();
     assert_eq!((later.fit, later.can_ever_fit), (Fit::Later, true));
@@ -219,7 +224,7 @@ fn a_registered_tail_is_written_in_place_where_no_block_is_left_for_a_copy() {
     }
 }
 
-/// A block that somebody else holds, too, is copied or the append is refused: it is never written in place.
+/// The manager copies a block that two requests hold, or refuses the append.
 #[test]
 fn a_shared_tail_is_never_written_in_place() {
     let mut manager = manager(&[FULL], 2);
