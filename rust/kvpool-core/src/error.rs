@@ -20,8 +20,11 @@ pub struct Refusal {
     pub missing: usize,
     /// Blocks that become available when running steps complete.
     pub fenced: usize,
-    /// Whether the call would fit an otherwise empty pool. If not, waiting is of no use.
+    /// Whether the call would fit an otherwise empty pool; of an admission, whether the whole prompt can be computed there, chunk by chunk
+    /// (`allocate_tokens` of `kvpool::Part`). If not, waiting is of no use.
     pub can_ever_fit: bool,
+    /// Of an admission: whether smaller chunks can ever fit; else as `can_ever_fit`.
+    pub fits_in_chunks: bool,
     /// Of an admission: tokens that could be admitted now (`allocate_tokens` of `kvpool::Part`); else 0.
     pub fitting_tokens: usize,
 }
@@ -31,15 +34,19 @@ impl Refusal {
     #[must_use]
     pub const fn new(needed: usize, available: usize, fenced: usize, can_ever_fit: bool) -> Self {
         let missing = needed.saturating_sub(available);
-        Self { needed, available, missing, fenced, can_ever_fit, fitting_tokens: 0 }
+        let fits_in_chunks = can_ever_fit;
+        Self { needed, available, missing, fenced, can_ever_fit, fits_in_chunks, fitting_tokens: 0 }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needed, available, missing, fenced, can_ever_fit, .. } = self;
+        let Self { needed, available, missing, fenced, can_ever_fit, fits_in_chunks, .. } = self;
         write!(f, "out of blocks: {needed} needed, {available} available, {missing} missing")?;
         match (can_ever_fit, fenced) {
+            (false, _) if *fits_in_chunks => {
+                write!(f, "; it can never fit this pool at once, but in smaller chunks (allocate_tokens)")
+            }
             (false, _) => write!(f, "; it can never fit this pool"),
             (true, 0) => Ok(()),
             (true, fenced) => write!(f, "; {fenced} more are fenced until their step completes"),

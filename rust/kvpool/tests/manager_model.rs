@@ -109,7 +109,7 @@ fn single() -> impl Strategy<Value = Operation> {
 fn part() -> impl Strategy<Value = Part> {
     let external = prop_oneof![3 => Just(0), 1 => 0usize..8];
     (prop::option::weighted(0.3, 0usize..6), external)
-        .prop_map(|(allocate_tokens, external_tokens)| Part { allocate_tokens, external_tokens })
+        .prop_map(|(allocate_tokens, external_tokens)| Part { allocate_tokens, external_tokens, ..Part::WHOLE })
 }
 
 fn until() -> impl Strategy<Value = Until> {

@@ -68,11 +68,20 @@ impl Sparse<'_> {
         if is_whole { None } else { Some(Blocks(first + run)) }
     }
 
+    /// The most tokens of a hit of at most `limit` whose sinks are cached.
+    fn within_sinks(&mut self, limit: Tokens, cached: &mut impl Cached) -> Tokens {
+        let sinks = self.spec.sink_blocks().min(self.spec.full_blocks(limit));
+        cached.find_run(self.group, Blocks::ZERO, sinks, &mut self.table);
+        self.table.truncate(sinks.0);
+        if self.table.len() < sinks.0 { self.spec.tokens(Blocks(self.table.len())) } else { limit }
+    }
+
     /// The table of a hit of this length.
     fn into_table(mut self, length: Tokens) -> Vec<BlockId> {
         let (Blocks(first), _) = self.spec.needed(length);
         self.table.resize(self.spec.full_blocks(length).0, NULL_BLOCK);
-        self.table[..first].fill(NULL_BLOCK);
+        let end = first.min(self.table.len());
+        self.table[self.spec.sink_blocks().0.min(end)..end].fill(NULL_BLOCK);
         self.table
     }
 }
@@ -122,6 +131,9 @@ impl Groups {
         let sparse =
             |(group, spec)| Sparse { group, spec, table: Vec::new(), run: Vec::new(), from: usize::MAX };
         let mut sparse: Vec<_> = caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();
+        for group in sparse.iter_mut().filter(|group| group.spec.sink_tokens > 0) {
+            length = length.min(self.align(group.within_sinks(length, cached)));
+        }
         // So many groups in turn have agreed to this length.
         let (mut agreed, mut at) = (0, 0);
         while agreed < sparse.len() && length > Tokens::ZERO {

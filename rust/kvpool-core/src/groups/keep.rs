@@ -67,7 +67,7 @@ impl Kept<'_> {
     #[must_use]
     pub fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;
-        if spec.kind.is_full() || spec.keep == Keep::All {
+        if spec.kind.is_full() || spec.keep == Keep::All || at < spec.sink_blocks() {
             return true;
         }
         let is_needed = |boundary| {

@@ -11,6 +11,7 @@
 //! - [`GroupSpec`]: kind, block size, what stays cached, margin; [`Groups`]: the groups of a model, checked.
 //! - [`Groups::longest_hit`]: the longest L that is legal in every group, in one walk (`hit`).
 //! - [`Groups::kept`]: which blocks of a group are worth a place in the index (`keep`).
+//! - [`Groups::peak_blocks`]: how many blocks a lone request takes, chunk by chunk (`peak`).
 //! - [`Tokens`], [`HashUnits`], [`Blocks`]: three units that cannot be mixed (`units`).
 //!
 //! Costs: see each; no allocation but for what a hit returns.
@@ -20,6 +21,7 @@
 
 mod hit;
 pub(crate) mod keep;
+mod peak;
 mod spec;
 mod units;
 
@@ -103,6 +105,15 @@ impl Groups {
     #[must_use]
     pub const fn align(&self, tokens: Tokens) -> Tokens {
         Tokens(tokens.0 - tokens.0 % self.alignment)
+    }
+
+    /// These groups without hits that end inside blocks.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if the block sizes have no common multiple in range.
+    pub fn in_whole_blocks(&self) -> Result<Self, PoolError> {
+        let specs = self.specs.iter().map(|spec| GroupSpec { partial_hits: false, ..*spec });
+        Self::new(specs.collect(), Some(self.unit))
     }
 
     /// Hash units behind which a hit can end inside a block ([`GroupSpec::partial_hits`]), at most: 0 without such blocks.

@@ -176,14 +176,21 @@ impl GroupSpec {
         Tokens(blocks.0.saturating_mul(self.block_tokens))
     }
 
-    /// Leading blocks of a table that no token from `settled` on reads. Settled are tokens that are computed and will not be
-    /// taken back.
+    /// Leading blocks of a table that every token reads, whatever is given up behind them: those of [`Self::sink_tokens`].
+    #[must_use]
+    pub const fn sink_blocks(&self) -> Blocks {
+        self.covering(Tokens(self.sink_tokens))
+    }
+
+    /// Leading blocks of a table that no token from `settled` on reads, but for [`Self::sink_blocks`]. Settled are tokens that are
+    /// computed and will not be taken back.
     #[must_use]
     pub const fn dead(&self, settled: Tokens) -> Blocks {
         self.full_blocks(self.kind.reach(settled))
     }
 
-    /// The blocks `first..end` that a hit of `length` tokens needs, its margin included. `length` is a multiple of the block size.
+    /// The blocks `first..end` that a hit of `length` tokens needs, its margin included, besides [`Self::sink_blocks`]. `length` is a
+    /// multiple of the block size.
     #[must_use]
     pub const fn needed(&self, length: Tokens) -> (Blocks, Blocks) {
         if length.0 == 0 || !self.is_cached() {
@@ -221,8 +228,11 @@ impl GroupSpec {
         if self.margin > MAX_MARGIN {
             return Err(PoolError::config("margin", self.margin, format!("at most {MAX_MARGIN} blocks")));
         }
-        if self.partial_hits && (!self.kind.is_full() || self.margin > 0) {
-            let allowed = "false but for full attention without a margin";
+        if self.sink_tokens > 0 && !matches!(self.kind, GroupKind::Sliding { .. }) {
+            return Err(PoolError::config("sink_tokens", self.sink_tokens, "0 but for a sliding window"));
+        }
+        if self.partial_hits && (!self.kind.is_full() || self.margin > 0 || !self.is_cached()) {
+            let allowed = "false but for full attention that keeps its blocks, without a margin";
             return Err(PoolError::config("partial_hits", true, allowed));
         }
         Ok(())

@@ -101,6 +101,34 @@ impl BlockPool {
         blocks: &[BlockId],
         hashes: &[BlockHash],
         group: u16,
+        told: impl FnMut(usize, bool),
+    ) -> Result<(), PoolError> {
+        self.register_at(blocks, hashes, group, |_| 0, told)
+    }
+
+    /// [`Self::register_named`] of blocks that follow each other in a chain, the first at `depth`: what is released together goes the
+    /// deepest first. O(blocks).
+    ///
+    /// # Errors
+    /// As [`Self::register_named`].
+    pub fn register_stretch(
+        &mut self,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        group: u16,
+        depth: u32,
+    ) -> Result<(), PoolError> {
+        let depth_of = |at: usize| depth.saturating_add(at as u32).min(MAX_POSITIONS as u32 - 1);
+        self.register_at(blocks, hashes, group, depth_of, |_, _| {})
+    }
+
+    #[inline]
+    fn register_at(
+        &mut self,
+        blocks: &[BlockId],
+        hashes: &[BlockHash],
+        group: u16,
+        depth: impl Fn(usize) -> u32,
         mut told: impl FnMut(usize, bool),
     ) -> Result<(), PoolError> {
         self.check_group(group)?;
@@ -115,12 +143,12 @@ impl BlockPool {
         let Self { index, records, .. } = self;
         let (mut done, mut copies) = (0, Vec::new());
         let refused = loop {
-            done += index.insert_named_run(records, &blocks[done..], &hashes[done..], group);
+            done += index.insert_named_run(records, &blocks[done..], &hashes[done..], group, |at| depth(done + at));
             let (Some(&block), Some(&hash)) = (blocks.get(done), hashes.get(done)) else { break None };
             if records.at(block.get()).is_registered() {
                 break Some(block);
             }
-            index.insert_named(records, block, &Index::link(hash, 0, None), group);
+            index.insert_named(records, block, &Index::link(hash, depth(done), None), group);
             copies.push(done);
             done += 1;
         };
@@ -139,7 +167,7 @@ impl BlockPool {
             let is_new = copies.next_if_eq(&position).is_none();
             if listens {
                 self.tell_computed(block, is_new);
-                self.note_registered(block, &Index::link(hashes[position], 0, None), None);
+                self.note_registered(block, &Index::link(hashes[position], depth(position), None), None);
             }
             told(position, is_new);
         }

@@ -79,7 +79,7 @@ impl Interior {
         units.extend(of_block.take(hashes.len()));
         let mut done = 0;
         while done < units.len() {
-            done += index.insert_named_run(records, &units[done..], &hashes[done..], group);
+            done += index.insert_named_run(records, &units[done..], &hashes[done..], group, |_| 0);
             if let (Some(&copy), Some(&hash)) = (units.get(done), hashes.get(done)) {
                 index.insert_named(records, copy, &Index::link(hash, 0, None), group);
                 done += 1;

@@ -13,7 +13,7 @@ impl Index {
         LinkRef { algorithm, hash, fingerprint: None, tokens: None, depth, parent }
     }
 
-    /// Registers blocks, which are real, as computed ones, at depth 0 and behind nothing, as long as they are not registered and
+    /// Registers blocks, which are real, as computed ones, at these depths and behind nothing, as long as they are not registered and
     /// nothing has that name. Returns how many.
     #[inline]
     pub(crate) fn insert_named_run(
@@ -22,11 +22,12 @@ impl Index {
         blocks: &[BlockId],
         hashes: &[BlockHash],
         group: u16,
+        depth: impl Fn(usize) -> u32,
     ) -> usize {
-        let done = self.enter_run(records, blocks, hashes, (group, COMPUTED), |_| 0);
+        let done = self.enter_run(records, blocks, hashes, (group, COMPUTED), &depth);
         if self.keeps_parents() {
-            for (&block, &hash) in blocks[..done].iter().zip(hashes) {
-                self.note_more(block, &Self::link(hash, 0, None));
+            for (at, (&block, &hash)) in blocks[..done].iter().zip(hashes).enumerate() {
+                self.note_more(block, &Self::link(hash, depth(at), None));
             }
         }
         done

@@ -7,9 +7,9 @@ use super::observe::Admitted;
 use super::request::{External, Leaving, Request, RequestId, RequestRef, RequestState};
 use super::step::StepPlan;
 use super::tables::DEVICE;
-use crate::sequence::{Grouped, Part, Sequence, Staged, StagedTable, reusable_blocks};
+use crate::sequence::{Grouped, Part, Room, Sequence, Staged, StagedTable, Table};
 use crate::tiers::Fit;
-use kvpool_core::groups::{GroupKind, Groups, Tokens};
+use kvpool_core::groups::{Groups, Tokens};
 use kvpool_core::hash::HashCursor;
 use kvpool_core::retention::HintReport;
 use kvpool_core::{BlockId, PoolError, Signal, Until};
@@ -81,11 +81,15 @@ impl CacheManager {
     /// them than are external.
     pub fn fit(&self, cursor: &HashCursor, part: Part) -> Result<AdmissionFit> {
         let staged = self.find(cursor, part)?;
-        let fit = staged
-            .refusal(self.tiers.device())
-            .map_or(Fit::Ok, |refusal| if refusal.can_ever_fit { Fit::Later } else { Fit::Never });
+        let pool = self.tiers.device();
+        let fit = match staged.refusal(pool, self.groups()) {
+            None => Fit::Ok,
+            Some(refusal) if refusal.can_ever_fit => Fit::Later,
+            Some(refusal) if refusal.fits_in_chunks => Fit::InChunks,
+            Some(_) => Fit::Never,
+        };
+        let can_ever_fit = staged.can_ever_fit(pool, self.groups());
         let Staged { cached_tokens, new_blocks, fitting_tokens, .. } = staged;
-        let can_ever_fit = fit != Fit::Never;
         Ok(AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit })
     }
 
@@ -100,7 +104,7 @@ impl CacheManager {
             let expected = format!("fewer than the prompt's {tokens}");
             return Err(PoolError::config("external_tokens", part.external_tokens, expected).into());
         }
-        Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.left_for(None))?)
+        Ok(Staged::find(self.tiers.device(), self.groups(), cursor, part, self.room_for(None))?)
     }
 
     /// What an admission would find now, group by group: which of them a hit is short for. Changes nothing. O(blocks), for each group.
@@ -157,16 +161,13 @@ impl CacheManager {
         if cursor.num_tokens() == 0 {
             return Err(ManagerError::EmptyPrompt { id: id.clone() });
         }
-        self.check_part(id, cursor, part)?;
+        Self::check_part(id, cursor, part)?;
         self.check_cursor(cursor)
     }
 
-    /// Refuses external tokens that a prompt does not have, for its last token is always left to compute, and those of a model with
-    /// recurrent states: what fails to arrive leaves no state to go on from.
-    fn check_part(&self, id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
-        let has_states = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind == GroupKind::State);
+    /// Refuses external tokens that a prompt does not have: its last token is always left to compute.
+    fn check_part(id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         let (asked, most) = (part.external_tokens, cursor.num_tokens().saturating_sub(1));
-        let most = if self.groups().is_some_and(has_states) { 0 } else { most };
         if asked <= most {
             return Ok(());
         }
@@ -182,8 +183,7 @@ impl CacheManager {
         hints: Option<&Hints>,
     ) -> Result<Staged> {
         let pool = self.tiers.device();
-        let mut staged = Staged::new(pool, self.groups(), cursor, part, self.left_for(plan))?;
-        plan.map_or(Ok(()), |plan| plan.check_match(pool, &staged))?;
+        let mut staged = Staged::new(pool, self.groups(), cursor, part, self.room_for(plan))?;
         staged.found.tenant = hints.and_then(Hints::tenant);
         if let Some(groups) = self.groups()
             && self.observer.as_ref().is_some_and(|observer| observer.wants_reach())
@@ -194,15 +194,12 @@ impl CacheManager {
     }
 
     /// How many blocks an admission may allocate behind a match: of those that `plan` leaves, or that there are.
-    fn left_for(&self, plan: Option<&StepPlan>) -> impl FnOnce(&[BlockId]) -> usize {
+    fn room_for(&self, plan: Option<&StepPlan>) -> impl Fn(&[BlockId]) -> Room {
         let pool = self.tiers.device();
         let reserve = self.reserve(plan.map_or_else(|| self.num_active(), |plan| plan.running));
-        move |found| {
-            let left = match plan {
-                None => pool.num_available().saturating_sub(pool.num_idle(found)),
-                Some(plan) => plan.left_behind(pool, found),
-            };
-            left.saturating_sub(reserve)
+        move |found| match plan {
+            None => Room::behind(pool.num_idle(found), pool.num_available(), reserve),
+            Some(plan) => Room::behind(plan.idle(pool, found), plan.available_blocks(), reserve),
         }
     }
 
@@ -270,16 +267,12 @@ impl CacheManager {
 
     /// Says what a request got, and lets its hints take effect on what it hit.
     fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
+        let asked = self.at(slot).map_or(0, |request| staged.asked(&request.sequence.cursor));
         let Staged { found, tables, cached: blocks, cached_tokens, full_tokens, reach, ready_tokens, .. } =
             staged;
         self.stats.unserved_tokens += (full_tokens - cached_tokens) as u64;
         let unit = self.tiers.device().block_size();
         let (hits, collided) = (cached_tokens / unit, found.collided);
-        let asked = if tables.is_empty() {
-            found.asked
-        } else {
-            self.at(slot).map_or(0, |request| reusable_blocks(&request.sequence.cursor))
-        };
         let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
         self.tell(|observer, manager| observer.admitted(&admitted, manager));
         // Fails only if the pool is poisoned, which the next call says, too.
@@ -390,7 +383,8 @@ impl CacheManager {
             request
                 .sequence
                 .tables()
-                .for_each(|table| tiers.device_mut().signal_held(table.held(), leaving.signal));
+                .flat_map(Table::held_parts)
+                .for_each(|held| tiers.device_mut().signal_held(held, leaving.signal));
         }
         request.sequence.give_up(tiers, until)?;
         let state = request.state;
@@ -420,6 +414,11 @@ impl CacheManager {
     pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let until = until.into();
         let slot = self.preemptible(id.into(), until)?;
+        self.preempt_slot(slot, until)
+    }
+
+    /// Preempts the request in a slot, which was checked.
+    pub(super) fn preempt_slot(&mut self, slot: usize, until: Until) -> Result<()> {
         let (request, tiers) = self.parts(slot)?;
         let computed = request.sequence.computed_tokens as u64;
         request.sequence.give_up(tiers, until)?;
@@ -468,7 +467,7 @@ impl CacheManager {
         let rebased = self.rebased(slot)?;
         let request = self.at(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
-        self.check_part(&request.id, cursor, part)?;
+        Self::check_part(&request.id, cursor, part)?;
         let staged = self.stage(plan, cursor, part, request.hints.as_deref())?;
         Ok((slot, rebased, staged))
     }
@@ -505,5 +504,6 @@ const RELEASABLE: &[RequestState] = &[
 
 /// What a connector is to load for an admission.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {
-    (staged.ready_tokens > cached_tokens).then_some(External { end: staged.ready_tokens, resumed })
+    let (end, covered) = (staged.ready_tokens, staged.covered_tokens);
+    (end > cached_tokens).then_some(External { end, covered, resumed })
 }

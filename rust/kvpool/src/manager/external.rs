@@ -3,7 +3,8 @@
 //! A connector (P/D disaggregation, a store) has the KV of a prompt's first tokens. [`CacheManager::admit_with`] allocates blocks for
 //! what of it is not cached here, and the request is [`RequestState::Loading`]: nothing of these blocks can be matched, and nothing is
 //! computed in them, until [`CacheManager::external_done`] says what has arrived. What failed is computed again, and what is behind
-//! it: computed tokens have no holes.
+//! it: computed tokens have no holes. A window or a recurrent state has no place for what lies further back than the token behind the load
+//! reads; if that did not arrive, the request gives its blocks up and is preempted.
 //!
 //! Blocks that a swap or a connector still writes to are never released: a release waits for the end (dynamo #15079: blocks that
 //! were handed on while a transfer still wrote to them held another request's KV).
@@ -13,6 +14,7 @@ use std::ops::Range;
 use super::CacheManager;
 use super::error::{ManagerError, Result};
 use super::request::{External, RequestRef, RequestState};
+use kvpool_core::Until;
 
 /// Which external tokens have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,9 @@ impl CacheManager {
     /// request runs. The engine computes the rest, what failed included. Returns how many blocks were registered. Of a request
     /// that was released meanwhile it ends the release. O(blocks).
     ///
+    /// If not enough has arrived to go on from, the request is preempted ([`RequestState::Preempted`]): groups with a window, a chunk or a
+    /// state have blocks for what the tokens behind the external ones read, and for nothing before. [`Self::resume`] computes it.
+    ///
     /// ```
     /// use kvpool::{AdmitOptions, CacheManager, ExtraKeys, Loaded, ManagerConfig, Part};
     /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
@@ -64,7 +69,7 @@ impl CacheManager {
         const OPERATION: &str = "end its load";
         let slot = self.slot_in(id.into(), &[RequestState::Loading, RequestState::Releasing], OPERATION)?;
         let request = self.at(slot)?;
-        let Some(External { end, resumed }) = request.external else {
+        let Some(External { end, covered, resumed }) = request.external else {
             let (id, state) = (request.id.clone(), request.state);
             return Err(ManagerError::WrongState { id, state, operation: OPERATION });
         };
@@ -80,6 +85,12 @@ impl CacheManager {
             self.release_slot(slot, leaving)?;
             return Ok(0);
         }
+        if !request.sequence.can_go_on(loaded, loaded == end) {
+            self.set_state(slot, RequestState::Running)?;
+            let registered = self.commit_slot(slot, loaded, None)?;
+            self.preempt_slot(slot, Until::Now)?;
+            return Ok(registered);
+        }
         let brought = (loaded - computed) as u64;
         if resumed {
             self.stats.resumed_external_tokens += brought;
@@ -88,6 +99,9 @@ impl CacheManager {
             self.stats.computed_tokens -= brought;
         }
         self.set_state(slot, RequestState::Running)?;
-        self.commit_slot(slot, loaded)
+        let registered = self.commit_slot(slot, loaded, None)?;
+        self.keep_states(slot)?;
+        self.at_mut(slot)?.sequence.note_covered(covered);
+        Ok(registered)
     }
 }

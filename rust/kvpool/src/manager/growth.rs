@@ -25,13 +25,14 @@ pub struct NewBlock {
 /// Which tokens the step before has computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Computed<'a> {
-    /// Nothing is said: [`CacheManager::commit`] says it.
+    /// Nothing: [`CacheManager::commit`] commits.
     #[default]
     Nothing,
     /// Of each request that gets tokens, all but the last one: the step that sampled it has written the KV of all before,
     /// accepted drafts included. For tokens that no step sampled it is wrong.
     AllButLast,
-    /// Of each request its first so many tokens, those of this call included.
+    /// Of each request its first so many tokens, those of this call included: accepted drafts, which had slots before
+    /// ([`Covered::Lookahead`]).
     Counts(&'a [usize]),
 }
 
@@ -118,7 +119,7 @@ impl<'a> Rows<'a> {
 pub(super) struct Row<'a> {
     pub(super) tokens: &'a [u32],
     /// Tokens that the request has with these.
-    all: usize,
+    pub(super) all: usize,
     /// Tokens that its table is to cover.
     pub(super) slots: usize,
     /// How many of its tokens are computed, if something is said.
@@ -178,51 +179,68 @@ impl CacheManager {
     pub fn append_ragged(&mut self, rows: &Rows<'_>) -> Result<Vec<NewBlock>> {
         rows.check()?;
         let mut given_up = GivenUp::default();
-        let mut needed = 0_usize;
+        let mut exchanged = 0;
         // Of most rows nothing but the tokens changes; what is noted are the others.
         let mut busy = Vec::new();
-        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, pool| {
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, _| {
             if request.state != RequestState::Running {
                 busy.push(at);
                 return Ok(());
             }
             let row = rows.row(at, &request.sequence);
             if let Some(asked) = row.computed {
-                check_computed(request, asked, row.all, row.slots)?;
+                check_computed(request, asked, row.all)?;
             }
-            if request.sequence.needs_no_pool(row.slots, row.computed) {
+            if request.sequence.needs_no_pool(row.all, row.slots, row.computed) {
                 return Ok(());
             }
             busy.push(at);
-            let (blocks, copied) = request.sequence.blocks_needed(pool, row.slots, &given_up);
-            copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
-            needed = needed.saturating_add(blocks);
+            if let Some(computed) = row.computed {
+                request.sequence.note_dying(computed, &mut given_up);
+                exchanged += request.sequence.exchanged_by(computed);
+            }
             Ok(())
         })?;
-        let pool = self.tiers.device();
-        let available = pool.num_available();
-        if needed > available {
-            let fits = |(row, &slot): (usize, &usize)| {
-                let sequence = self.at(slot).ok().map(|request| &request.sequence);
-                sequence.is_some_and(|sequence| sequence.fits_alone(pool, rows.row(row, sequence).slots))
-            };
-            let can_ever_fit = self.rows.iter().enumerate().all(fits);
-            return Err(out_of_blocks(pool, needed, available, can_ever_fit).into());
+        let (needed, in_place) = self.check_rows(rows, &busy, given_up)?;
+        if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
+            return Err(ManagerError::TooManyChanges { needed: needed + exchanged, most });
         }
-        if let Some(most) = rows.most_changes.filter(|&most| needed > most) {
-            return Err(ManagerError::TooManyChanges { needed, most });
-        }
-        let mut added = Vec::with_capacity(needed);
+        let mut added = Vec::with_capacity(needed + exchanged);
+        // All that is committed first, and what that gives up: it is in the index when blocks are evicted for others.
         let mut busy = busy.into_iter().peekable();
+        let mut growing = Vec::with_capacity(busy.len());
         for row in 0..rows.requests.len() {
-            if busy.next_if_eq(&row).is_some() {
-                self.append_row(row, rows, &mut added)?;
+            let slot = self.rows[row];
+            let request = self.at_mut(slot)?;
+            let Row { tokens, slots, computed, .. } = rows.row(row, &request.sequence);
+            if busy.next_if_eq(&row).is_none() {
+                request.sequence.grow_in_place(tokens, slots, computed);
+                self.note_appended(tokens);
                 continue;
             }
-            let sequence = &mut self.at_mut(self.rows[row])?.sequence;
-            let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
-            sequence.grow_in_place(tokens, slots, computed);
+            let runs = request.state == RequestState::Running;
+            let before = request.sequence.num_tokens();
+            if runs && in_place {
+                let (request, tiers) = self.parts(slot)?;
+                request.sequence.forget_guarded(tiers.device_mut(), slots)?;
+            }
+            self.at_mut(slot)?.sequence.append(tokens);
             self.note_appended(tokens);
+            if let Some(computed) = computed.filter(|_| runs) {
+                self.changes.clear();
+                let mut changes = std::mem::take(&mut self.changes);
+                let committed = self.commit_slot(slot, computed, self.groups.is_some().then_some(&mut changes));
+                self.changes = changes;
+                committed?;
+                self.note_changes(row, &mut added);
+            }
+            if runs {
+                growing.push((row, before, slots));
+            }
+        }
+        for (row, before, slots) in growing {
+            self.grow(self.rows[row], before, slots)?;
+            self.note_changes(row, &mut added);
         }
         // With what is left: no step has written to a state since.
         if self.groups.is_some() {
@@ -231,27 +249,42 @@ impl CacheManager {
         Ok(added)
     }
 
-    /// One row of a batch that was checked. What was there before is committed first: it is in the index when blocks are evicted.
-    fn append_row(&mut self, row: usize, rows: &Rows<'_>, added: &mut Vec<NewBlock>) -> Result<()> {
-        let slot = self.rows[row];
-        let Request { state, sequence, .. } = self.at_mut(slot)?;
-        let Row { tokens, slots, computed, .. } = rows.row(row, sequence);
-        if *state != RequestState::Running {
-            sequence.cursor.append(tokens);
-            self.note_appended(tokens);
-            return Ok(());
+    /// Checks that the blocks are there which the busy rows of a batch take, once all of it is committed. `given_up` are the references that
+    /// this gives up. Returns how many blocks, and whether registered blocks are written to in place: there are none for copies.
+    fn check_rows(&self, rows: &Rows<'_>, busy: &[usize], mut given_up: GivenUp) -> Result<(usize, bool)> {
+        let pool = self.tiers.device();
+        let freed = given_up.iter().filter(|&(&block, &count)| pool.ref_count(block) == Some(count)).count();
+        let available = pool.num_available() + freed;
+        let running = |&&row: &&usize| self.at(self.rows[row]).ok().filter(|it| it.state == RequestState::Running);
+        let (mut needed, mut avoidable) = (0_usize, 0);
+        for row in busy {
+            let Some(request) = running(&row) else { continue };
+            let Row { all, slots, .. } = rows.row(*row, &request.sequence);
+            let needs = request.sequence.needs(pool, all, slots, &given_up);
+            needs.copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
+            needed = needed.saturating_add(needs.blocks);
+            avoidable += needs.avoidable;
         }
-        let before = sequence.num_tokens().min(sequence.covered_tokens());
-        if let Some(computed) = computed {
-            self.commit_slot(slot, computed.min(before))?;
+        if needed <= available {
+            return Ok((needed, false));
         }
-        for &TableChange { index, block, group } in self.grow(slot, tokens, slots)? {
-            added.push(NewBlock { row, index, block, group });
+        let least = needed - avoidable;
+        if least <= available {
+            return Ok((least, true));
         }
-        match computed.filter(|&computed| computed > before) {
-            Some(computed) => self.commit_slot(slot, computed).map(drop),
-            None => Ok(()),
-        }
+        let fits = |row: &usize| {
+            running(&row).is_none_or(|request| {
+                let Row { all, slots, computed, .. } = rows.row(*row, &request.sequence);
+                request.sequence.fits_alone(pool, all, slots, computed)
+            })
+        };
+        Err(out_of_blocks(pool, least, available, busy.iter().all(fits)).into())
+    }
+
+    /// Puts the positions that changed last to those of a batch.
+    fn note_changes(&self, row: usize, added: &mut Vec<NewBlock>) {
+        let changes = self.changes.iter();
+        added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
     }
 
     /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each. From one step to the next
@@ -376,19 +409,38 @@ impl CacheManager {
         slots: usize,
     ) -> Result<Vec<TableChange>> {
         let (request, pool) = (self.at(slot)?, self.tiers.device());
-        let (runs, slots) =
-            (request.state == RequestState::Running, request.sequence.slots_for(tokens.len(), slots));
-        if runs {
-            request.sequence.check_growth(pool, slots, pool.num_available(), &GivenUp::default())?;
+        let (sequence, slots) = (&request.sequence, request.sequence.slots_for(tokens.len(), slots));
+        let mut in_place = false;
+        if request.state == RequestState::Running {
+            let (all, available) = (sequence.num_tokens() + tokens.len(), pool.num_available());
+            in_place = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?.1;
         }
         // The last that can fail: items may lie ahead of their tokens.
         self.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
-        if runs {
-            return Ok(self.grow(slot, tokens, slots)?.to_vec());
+        self.append_checked(slot, tokens, slots, in_place)
+    }
+
+    /// The same, after a check that the blocks are available. With `in_place`, it writes to registered blocks that nobody else holds.
+    pub(super) fn append_checked(
+        &mut self,
+        slot: usize,
+        tokens: &[u32],
+        slots: usize,
+        in_place: bool,
+    ) -> Result<Vec<TableChange>> {
+        let (request, tiers) = self.parts(slot)?;
+        let (runs, before) = (request.state == RequestState::Running, request.sequence.num_tokens());
+        if in_place {
+            request.sequence.forget_guarded(tiers.device_mut(), slots)?;
+            self.contents_changed();
         }
-        self.at_mut(slot)?.sequence.cursor.append(tokens);
+        self.at_mut(slot)?.sequence.append(tokens);
         self.note_appended(tokens);
-        Ok(Vec::new())
+        if !runs {
+            return Ok(Vec::new());
+        }
+        self.grow(slot, before, slots)?;
+        Ok(self.changes.clone())
     }
 
     #[inline]
@@ -397,18 +449,17 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Appends tokens to a running request and covers `slots`, after a check that its blocks are available. Returns the positions
-    /// that changed.
-    fn grow(&mut self, slot: usize, tokens: &[u32], slots: usize) -> Result<&[TableChange]> {
+    /// Covers `slots` of a running request, which had `before` tokens until some were appended, after a check that its blocks are
+    /// available. The positions that changed are in `self.changes` then.
+    fn grow(&mut self, slot: usize, before: usize, slots: usize) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
         changes.clear();
-        request.sequence.grow(tiers, tokens, slots, changes)?;
-        self.note_appended(tokens);
+        request.sequence.grow(tiers, before, slots, changes)?;
         if !self.changes.is_empty() {
             self.tell_changed(Some(slot));
         }
-        Ok(&self.changes)
+        Ok(())
     }
 
     /// Says that the engine has written the KV of the request's first `computed_tokens` tokens. Blocks that this fills are
@@ -422,15 +473,14 @@ impl CacheManager {
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.at(slot)?;
-        let Request { sequence, .. } = request;
-        check_computed(request, computed_tokens, sequence.num_tokens(), sequence.covered_tokens())?;
-        let registered = self.commit_slot(slot, computed_tokens)?;
+        check_computed(request, computed_tokens, request.sequence.num_tokens())?;
+        let registered = self.commit_slot(slot, computed_tokens, None)?;
         self.keep_states(slot)?;
         Ok(registered)
     }
 
     /// Keeps the states that the latest commit of a request ended at, as far as there are blocks.
-    fn keep_states(&mut self, slot: usize) -> Result<()> {
+    pub(super) fn keep_states(&mut self, slot: usize) -> Result<()> {
         let (request, tiers) = self.parts(slot)?;
         let kept = request.sequence.keep_states(tiers)?;
         if kept > 0 {
@@ -447,12 +497,11 @@ impl CacheManager {
     pub fn commit_batch(&mut self, requests: &[RequestRef<'_>], computed_tokens: &[usize]) -> Result<usize> {
         check_length(requests, computed_tokens.len(), "counts")?;
         self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, _| {
-            let Request { sequence, .. } = request;
-            check_computed(request, computed_tokens[row], sequence.num_tokens(), sequence.covered_tokens())
+            check_computed(request, computed_tokens[row], request.sequence.num_tokens())
         })?;
         let rows = 0..computed_tokens.len();
         let registered = rows.clone().zip(computed_tokens).try_fold(0, |sum, (row, &n)| {
-            Ok::<_, ManagerError>(sum + self.commit_slot(self.rows[row], n)?)
+            Ok::<_, ManagerError>(sum + self.commit_slot(self.rows[row], n, None)?)
         })?;
         if self.groups.is_some() {
             rows.into_iter().try_for_each(|row| self.keep_states(self.rows[row]))?;
@@ -460,12 +509,20 @@ impl CacheManager {
         Ok(registered)
     }
 
+    /// Commits tokens of the request in a slot, after a check. With several groups, `changes` gets the entries of tables of states that
+    /// moved.
     #[inline]
-    pub(super) fn commit_slot(&mut self, slot: usize, computed_tokens: usize) -> Result<usize> {
+    pub(super) fn commit_slot(
+        &mut self,
+        slot: usize,
+        computed_tokens: usize,
+        changes: Option<&mut Vec<TableChange>>,
+    ) -> Result<usize> {
+        let moves = self.groups.is_some() && self.at(slot)?.sequence.exchanged_by(computed_tokens) > 0;
         let (request, tiers) = self.parts(slot)?;
         let sequence = &mut request.sequence;
         let (before, seen) = (sequence.main.published, sequence.num_published());
-        let registered = sequence.commit(tiers.device_mut(), computed_tokens, None)?;
+        let registered = sequence.commit(tiers.device_mut(), computed_tokens, changes)?;
         let published = before..sequence.main.published;
         let seen = seen..sequence.num_published();
         self.version += 1;
@@ -474,6 +531,9 @@ impl CacheManager {
         }
         if !published.is_empty() {
             self.apply_hints(slot, published)?;
+        }
+        if moves {
+            self.tell_changed(Some(slot));
         }
         Ok(registered)
     }
@@ -492,10 +552,10 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
     Err(ManagerError::LengthMismatch { requests: requests.len(), values, what })
 }
 
-/// Refuses more computed tokens than there are, or than the table covers, or is about to; and fewer than before.
+/// Refuses more computed tokens than there are then, or than had blocks until now: no step can have computed those. And fewer than before.
 #[inline]
-fn check_computed(request: &Request, asked: usize, tokens: usize, covered: usize) -> Result<()> {
-    let computed = request.sequence.computed_tokens;
+fn check_computed(request: &Request, asked: usize, tokens: usize) -> Result<()> {
+    let (computed, covered) = (request.sequence.computed_tokens, request.sequence.computable_tokens());
     if asked >= computed && asked <= tokens && asked <= covered {
         return Ok(());
     }

@@ -57,7 +57,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use crate::sequence::{Part, Staged, TableChange, reusable_blocks};
+use crate::sequence::{Staged, TableChange, reusable_blocks};
 use crate::tiers::{TierError, Tiers};
 use kvpool_core::groups::Groups;
 use kvpool_core::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
@@ -206,7 +206,7 @@ impl CacheManager {
     pub fn probe(&self, cursor: &HashCursor) -> Result<Probe> {
         self.check_cursor(cursor)?;
         if self.groups.is_some() {
-            let staged = Staged::find(self.tiers.device(), self.groups(), cursor, Part::WHOLE, |_| 0)?;
+            let staged = Staged::longest(self.tiers.device(), self.groups(), cursor)?;
             return Ok(Probe {
                 cached_blocks: staged.cached,
                 idle_blocks: self.pool().num_idle(&staged.matched().collect::<Vec<_>>()),

@@ -210,6 +210,8 @@ impl Request {
 pub(crate) struct External {
     /// The token behind the last of them; the first is behind the computed ones.
     pub(crate) end: usize,
+    /// Tokens that the tables cover.
+    pub(crate) covered: usize,
     /// Whether it was resumed with them.
     pub(crate) resumed: bool,
 }

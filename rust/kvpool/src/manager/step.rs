@@ -19,8 +19,7 @@ use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use super::tables::DEVICE;
-use crate::sequence::{GivenUp, Part, Staged, TableChange};
-use crate::tiers::out_of_blocks;
+use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
 use kvpool_core::hash::{BlockHasher, HashCursor};
 use kvpool_core::{BlockId, BlockPool, PoolError, Until};
 
@@ -32,8 +31,16 @@ pub enum PlannedOperation {
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
     /// [`CacheManager::plan_resume_with`]: of a prompt that was hashed again, what it hashes to now.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`]: the slots that are to be covered, and what that takes and gives up.
-    Append { id: RequestId, tokens: Vec<u32>, slots: usize, needed: usize, given_up: Vec<BlockId> },
+    /// [`CacheManager::plan_append`]: the slots that are to be covered, what that takes and gives up, and whether it writes to registered
+    /// blocks in place.
+    Append {
+        id: RequestId,
+        tokens: Vec<u32>,
+        slots: usize,
+        needed: usize,
+        given_up: Vec<BlockId>,
+        in_place: bool,
+    },
     /// [`CacheManager::plan_preempt`].
     Preempt { id: RequestId, until: Until },
     /// [`CacheManager::plan_release`].
@@ -121,22 +128,8 @@ impl StepPlan {
     }
 
     /// Blocks of a match that nobody would hold: those that it takes from the available ones.
-    fn idle(&self, pool: &BlockPool, found: impl Iterator<Item = BlockId>) -> usize {
-        found.filter(|&block| self.references(pool, block) == 0).count()
-    }
-
-    /// Blocks that would be available once a match is acquired.
-    pub(super) fn left_behind(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
-        self.available.saturating_sub(self.idle(pool, found.iter().copied()))
-    }
-
-    /// Refuses a match whose blocks the plan has promised to others, whatever else is allocated behind it.
-    pub(super) fn check_match(&self, pool: &BlockPool, staged: &Staged) -> Result<()> {
-        let idle = self.idle(pool, staged.matched());
-        if idle <= self.available {
-            return Ok(());
-        }
-        Err(out_of_blocks(pool, idle, self.available, true).into())
+    pub(super) fn idle(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
+        found.iter().filter(|&&block| self.references(pool, block) == 0).count()
     }
 
     /// Enters a staged admission. Returns the tokens that would be cached.
@@ -332,16 +325,18 @@ impl CacheManager {
         let id = self.check_plan(plan, rows.requests[row])?;
         let request = self.at(self.slot_in(id.as_ref(), APPENDABLE, "append to it")?)?;
         let (sequence, pool) = (&request.sequence, self.tiers.device());
-        let Row { tokens, slots, .. } = rows.row(row, sequence);
-        let (needed, given_up) = if request.state == RequestState::Running {
-            sequence.check_growth(pool, slots, plan.available, &plan.given_up)?
+        let Row { tokens, all, slots, .. } = rows.row(row, sequence);
+        let (needs, in_place) = if request.state == RequestState::Running {
+            sequence.check_growth(pool, all, slots, plan.available, &plan.given_up)?
         } else {
-            (0, Vec::new())
+            (Needs::default(), false)
         };
+        let Needs { blocks: needed, copied: given_up, .. } = needs;
         plan.available -= needed;
         given_up.iter().for_each(|&block| *plan.given_up.entry(block).or_default() += 1);
         plan.named.insert(id.clone());
-        plan.operations.push(Planned::Append { id, tokens: tokens.to_vec(), slots, needed, given_up });
+        let tokens = tokens.to_vec();
+        plan.operations.push(Planned::Append { id, tokens, slots, needed, given_up, in_place });
         Ok(needed)
     }
 
@@ -425,8 +420,9 @@ impl CacheManager {
                     staged.allocate(&mut self.tiers, DEVICE)?;
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
-                Planned::Append { id, tokens, slots, .. } => {
-                    StepOutcome::Appended(self.append_slot(self.slot(id.as_ref())?, &tokens, &[], slots)?)
+                Planned::Append { id, tokens, slots, in_place, .. } => {
+                    let slot = self.slot(id.as_ref())?;
+                    StepOutcome::Appended(self.append_checked(slot, &tokens, slots, in_place)?)
                 }
                 Planned::Preempt { .. } => StepOutcome::Preempted,
                 Planned::Release { .. } => StepOutcome::Released,

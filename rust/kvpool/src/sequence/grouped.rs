@@ -1,18 +1,21 @@
 //! `Grouped`: what a sequence has beside its first table if its model has several KV-cache groups.
 //!
-//! Owns: the tables of the other groups; where later requests are expected to turn off ([`Boundaries`]); how far a step may have
-//! written. When tokens are committed, each group registers what it keeps, and gives up what no token to come reads.
+//! Owns: the tables of the other groups; where later requests are expected to turn off ([`Boundaries`]); which tokens the steps that are
+//! not committed compute. When tokens are committed, each group registers what it keeps, and gives up what no token to come reads.
 //!
-//! A recurrent state is one block, which every step overwrites. What stays of it are copies, *checkpoints*: one is made, and registered,
+//! A recurrent state is one block, the first of its table, which every step overwrites. A step that verifies drafts has one block more for
+//! each: block `i` gets the state behind the `i`-th draft. When the accepted ones are committed, the block of the last of them becomes
+//! the first; the states behind rejected drafts are overwritten. What stays of a state are copies, *checkpoints*: one is made, and registered,
 //! where a commit ends at a boundary that the group keeps ([`kvpool_core::groups::Keep`]), if no step that may have gone further was under
 //! way, for then the block holds another state. A request that hits a checkpoint, and a fork, get a copy of it to write to. All of
 //! these copies are planned; the engine executes them with the others.
 //!
 //! Costs: O(1) per table and block that a call touches.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::staged::Staged;
+use super::staged::{Staged, StagedTable};
 use super::table::{Layout, Table, TableChange};
 use super::tables::Sequence;
 use crate::tiers::{TierError, Tiers};
@@ -27,7 +30,8 @@ pub(crate) struct Grouped {
     groups: Arc<Groups>,
     pub(super) others: Vec<Table>,
     boundaries: Boundaries,
-    /// A step may have written what comes before, of all that was covered so far.
+    /// The tokens, without drafts, that the oldest step computes of those that are not committed, and the latest one.
+    oldest_to: usize,
     written_to: usize,
     /// So many tokens are committed, and their states are to be kept.
     due: Option<usize>,
@@ -43,6 +47,7 @@ impl Grouped {
             groups: Arc::clone(groups),
             others: groups.specs().iter().enumerate().skip(1).map(table).collect(),
             boundaries: Boundaries::default(),
+            oldest_to: 0,
             written_to: 0,
             due: None,
         })
@@ -58,7 +63,17 @@ impl Grouped {
     pub(super) fn admitted(&mut self, tokens: usize, staged: &Staged) {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
-        (self.written_to, self.due) = (staged.covered_tokens, None);
+        // What a connector loads is no step.
+        let first = if staged.ready_tokens > staged.cached_tokens { staged.ready_tokens } else { staged.covered_tokens };
+        (self.oldest_to, self.written_to, self.due) = (first, first, None);
+    }
+
+    /// Holds the blocks that an admission staged for a table.
+    pub(super) fn hold(&self, table: &mut Table, staged: &StagedTable, cached: usize) {
+        let spec = self.spec(table);
+        table.hold(staged.blocks.clone(), cached, spec.sink_blocks().0);
+        let state = staged.source.zip((cached / table.block_tokens).checked_sub(1));
+        table.left.extend(state.map(|(source, at)| (at, source)));
     }
 
     /// Hash units that so many tokens fill.
@@ -73,17 +88,63 @@ impl Grouped {
     /// Whether it hashes and finds its blocks like a model without groups.
     fn is_plain(&self, table: &Table) -> bool {
         let spec = self.spec(table);
-        table.group == 0 && spec.kind.is_full() && spec.block_tokens == self.groups.unit()
+        table.group == 0
+            && spec.kind.is_full()
+            && spec.is_cached()
+            && spec.block_tokens == self.groups.unit()
     }
 
-    /// Tokens that every table has blocks for.
+    /// Tokens that every table has blocks for; states, of the tokens that steps were to compute and of their drafts.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
-        self.others.iter().fold(main.covered_tokens(), |least, table| least.min(table.covered_tokens()))
+        let covered = |table: &Table| match (table.layout, table.blocks.len()) {
+            (Layout::State, blocks @ 1..) => self.written_to.saturating_add(blocks - 1),
+            _ => table.covered_tokens(),
+        };
+        self.others.iter().map(covered).fold(covered(main), usize::min)
     }
 
-    /// Notes that a step may write to so many slots from now on.
-    pub(super) fn note_written(&mut self, slots: usize) {
-        self.written_to = self.written_to.max(slots);
+    /// Notes that the next step computes so many tokens, drafts not counted, of which `computed` are computed already.
+    #[inline]
+    pub(super) fn note_covered(&mut self, tokens: usize, computed: usize) {
+        let settled = computed >= self.written_to;
+        self.written_to = self.written_to.max(tokens);
+        if settled {
+            self.oldest_to = self.written_to;
+        }
+    }
+
+    /// Notes that so many tokens are committed.
+    #[inline]
+    pub(super) fn note_committed(&mut self, computed: usize) {
+        if computed >= self.oldest_to {
+            self.oldest_to = self.written_to;
+        }
+    }
+
+    /// Which block of a table of states has the state behind so many tokens, once they are committed: how many drafts they contain.
+    fn state_at(&self, table: &Table, computed: usize) -> usize {
+        let to = if computed >= self.written_to { self.written_to } else { self.oldest_to };
+        let drafts = computed.saturating_sub(to);
+        if drafts < table.blocks.len() { drafts } else { 0 }
+    }
+
+    /// The positions of a table that a commit of so many tokens gives up.
+    pub(super) fn dying(&self, table: &Table, computed: usize) -> Range<usize> {
+        table.dying(self.spec(table).dead(Tokens(computed)).0)
+    }
+
+    /// Whether a request can go on behind so many tokens: whether its tables have what the tokens behind them read, and room to write
+    /// them. `loaded` says that a connector has brought all that it was to bring.
+    fn can_go_on(&self, table: &Table, tokens: usize, loaded: bool) -> bool {
+        let spec = self.spec(table);
+        match table.layout {
+            Layout::Positions => {
+                let first = if spec.is_cached() { spec.dead(Tokens(tokens)) } else { spec.full_blocks(Tokens(tokens)) };
+                table.nulls().end <= first.0
+            }
+            Layout::State => loaded || tokens == 0 || !spec.is_cached(),
+            Layout::Encoder => true,
+        }
     }
 
     /// Whether a growth to `slots`, with so many tokens computed then and `before` until then, neither takes a block nor registers or
@@ -91,29 +152,33 @@ impl Grouped {
     pub(super) fn needs_no_pool(
         &self,
         main: &Table,
-        slots: usize,
+        (tokens, slots): (usize, usize),
         computed: Option<usize>,
         before: usize,
     ) -> bool {
         let quiet = |table: &Table| {
-            let (layout, spec) = (table.layout, self.spec(table));
-            computed.is_none_or(|computed| match layout {
-                Layout::Positions => spec.dead(Tokens(computed)).0 <= table.trimmed,
-                Layout::State => !computed.is_multiple_of(table.block_tokens),
+            computed.is_none_or(|computed| match table.layout {
+                Layout::Positions => self.dying(table, computed).is_empty(),
+                Layout::State => {
+                    !computed.is_multiple_of(table.block_tokens) && self.state_at(table, computed) == 0
+                }
                 Layout::Encoder => true,
             })
         };
         computed.is_none_or(|computed| self.units(computed) == self.units(before))
             && quiet(main)
-            && self.others.iter().all(|table| table.needs_no_pool(slots, computed) && quiet(table))
+            && self.others.iter().all(|table| table.needs_no_pool(tokens, slots, computed) && quiet(table))
     }
 
     /// The fewest tokens that a truncation can leave: what the token behind them reads is not given up, and states do not go back.
     pub(super) fn least_length(&self, main: &Table, computed: usize) -> usize {
         let least = |table: &Table| match table.layout {
-            Layout::Positions if table.trimmed > 0 => {
+            Layout::Positions if !table.nulls().is_empty() => {
                 let spec = self.spec(table);
-                spec.kind.rewind(spec.tokens(Blocks(table.trimmed))).0
+                let from = spec.tokens(Blocks(table.trimmed));
+                // What a request was admitted without, its group does not need.
+                let needed = spec.is_cached() || table.trimmed > table.absent();
+                if needed { spec.kind.rewind(from).max(from).0 } else { from.0 }
             }
             Layout::Positions | Layout::Encoder => 0,
             Layout::State => computed,
@@ -125,6 +190,12 @@ impl Grouped {
     pub(super) fn name<'a>(&self, cursor: &'a HashCursor, table: &Table, at: usize) -> Option<Name<'a>> {
         let unit = self.groups.naming_unit(table.group.into(), Blocks(at))?;
         Some(Name { hash: cursor.chain().hashes().get(unit.0)?, group: table.group })
+    }
+
+    /// How deep in the chain a block at a position of a table is, in hash units: comparable in all groups.
+    fn depth(&self, table: &Table, at: usize) -> u32 {
+        let unit = self.groups.naming_unit(table.group.into(), Blocks(at));
+        unit.map_or(0, |unit| u32::try_from(unit.0).unwrap_or(u32::MAX))
     }
 
     fn keeps(&self, table: &Table, at: usize) -> bool {
@@ -148,7 +219,7 @@ impl Grouped {
         if let Some(hashes) =
             hashes.filter(|_| new.iter().all(|&block| !block.is_null() && !pool.is_registered(block)))
         {
-            pool.register_named(new, hashes, table.group, |_, _| {})?;
+            pool.register_stretch(new, hashes, table.group, self.depth(table, table.published))?;
             return Ok(new.len());
         }
         let kept = self.groups.kept_of(table.group.into(), self.boundaries);
@@ -165,7 +236,7 @@ impl Grouped {
             let Some(name) = self.name(cursor, table, at) else { break };
             // Full attention needs what is before, so that goes last; the others need no more than they hold.
             let parent = at.checked_sub(1).filter(|_| chained).map(|before| table.blocks[before]);
-            pool.register_behind(block, name, at as u32, parent)?;
+            pool.register_behind(block, name, self.depth(table, at), parent)?;
             if let Some(inside) = self.interior(cursor, table, at) {
                 pool.name_interior(block, inside, table.group)?;
             }
@@ -202,7 +273,8 @@ impl Grouped {
         // Whoever else holds it would have to copy it before it goes on.
         if at < MAX_POSITIONS && pool.num_users(tail) == 1 && !pool.is_registered(tail) {
             let parent = at.checked_sub(1).map(|before| table.blocks[before]);
-            pool.register_hidden(tail, hash, at as u32, parent)?;
+            let depth = computed / self.groups.unit() - 1;
+            pool.register_hidden(tail, hash, u32::try_from(depth).unwrap_or(u32::MAX), parent)?;
             pool.name_interior(tail, &inside[..units], table.group)?;
         }
         Ok(())
@@ -218,8 +290,12 @@ impl Grouped {
 }
 
 impl Sequence {
-    /// [`Self::commit`] of all groups, after its tokens were set.
-    pub(super) fn commit_groups(&mut self, pool: &mut BlockPool) -> Result<usize, PoolError> {
+    /// [`Self::commit`] of all groups, after its tokens were set. Changes of tables of states go to `changes`.
+    pub(super) fn commit_groups(
+        &mut self,
+        pool: &mut BlockPool,
+        mut changes: Option<&mut Vec<TableChange>>,
+    ) -> Result<usize, PoolError> {
         let Self { cursor, main, grouped, publishes, computed_tokens: computed, .. } = self;
         let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
         let registers = *publishes && cursor.epoch() == pool.epoch();
@@ -238,7 +314,19 @@ impl Sequence {
                     }
                     table.trim(pool, dead)?;
                 }
-                Layout::State => due = registers && grouped.checkpoint(table, *computed).is_some(),
+                Layout::State => {
+                    let drafts = grouped.state_at(table, *computed);
+                    if drafts > 0 {
+                        table.blocks.swap(0, drafts);
+                        let moved = |index| TableChange { index, block: table.blocks[index], group: table.group };
+                        if let Some(changes) = changes.as_deref_mut() {
+                            changes.extend([0, drafts].map(moved));
+                        }
+                    }
+                    // No step that is not committed has gone further than this state.
+                    let is_last = *computed == grouped.written_to + drafts;
+                    due = registers && is_last && grouped.checkpoint(table, *computed).is_some();
+                }
                 Layout::Encoder => {}
             }
             Ok((count, due))
@@ -250,8 +338,8 @@ impl Sequence {
         }
         grouped.others = others;
         let (count, due) = done?;
-        // What went further than this has another state by now.
-        grouped.due = (due && grouped.written_to == *computed).then_some(*computed);
+        grouped.due = due.then_some(*computed);
+        grouped.note_committed(*computed);
         Ok(count)
     }
 
@@ -290,7 +378,8 @@ impl Sequence {
         let Some(grouped) = grouped.as_deref_mut() else { return Ok(0) };
         let Some(computed) = grouped.due.take() else { return Ok(0) };
         let mut count = 0;
-        for table in std::iter::once(&*main).chain(&grouped.others) {
+        let mut others = std::mem::take(&mut grouped.others);
+        for table in std::iter::once(main).chain(&mut others) {
             let Some(at) = grouped.checkpoint(table, computed) else { continue };
             let (Some(name), Some(&state)) = (grouped.name(cursor, table, at), table.blocks.first()) else {
                 continue;
@@ -302,10 +391,12 @@ impl Sequence {
             pool.acquire(&[state])?;
             let copy = tiers.copy_on_write(*tier, state)?;
             let pool = tiers.pool_mut(*tier)?;
-            pool.register_behind(copy, name, at as u32, None)?;
+            pool.register_behind(copy, name, grouped.depth(table, at), None)?;
             pool.release(&[copy])?;
+            table.left.push((at, copy));
             count += 1;
         }
+        grouped.others = others;
         Ok(count)
     }
 
@@ -319,6 +410,28 @@ impl Sequence {
         next.min().map(|tokens| tokens.0)
     }
 
+    /// Whether the sequence can go on behind its first `tokens` tokens, of which a connector has brought those behind the computed ones;
+    /// `loaded` says that it has brought all that it was to bring.
+    pub(crate) fn can_go_on(&self, tokens: usize, loaded: bool) -> bool {
+        let Some(grouped) = self.grouped.as_deref() else { return true };
+        self.tables().all(|table| grouped.can_go_on(table, tokens, loaded))
+    }
+
+    /// Notes that the step behind a load computes the first `covered` tokens.
+    pub(crate) fn note_covered(&mut self, covered: usize) {
+        let computed = self.computed_tokens;
+        if let Some(grouped) = &mut self.grouped {
+            grouped.note_covered(covered, computed);
+        }
+    }
+
+    /// How many entries of tables a commit of so many tokens exchanges: those of states behind accepted drafts.
+    pub(crate) fn exchanged_by(&self, computed: usize) -> usize {
+        let Some(grouped) = self.grouped.as_deref() else { return 0 };
+        let moves = |table: &&Table| table.layout == Layout::State && grouped.state_at(table, computed) > 0;
+        2 * self.tables().filter(moves).count()
+    }
+
     /// Blocks that a fork takes: one for each state.
     pub(crate) fn blocks_of_fork(&self) -> usize {
         self.tables().filter(|table| table.layout == Layout::State).count()
@@ -327,11 +440,14 @@ impl Sequence {
     /// [`Self::fork`] of several groups, after a check that [`Self::blocks_of_fork`] are available: states are copied at once, for
     /// both sequences write to them next.
     pub(super) fn fork_groups(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
-        let held: Vec<BlockId> = self.held().collect();
-        tiers.pool_mut(self.tier)?.acquire(&held)?;
         let mut child = self.guarded_clone();
+        // Of states the one behind the tokens, none of those behind drafts.
+        let states = |table: &&mut Table| table.layout == Layout::State;
+        child.tables_mut().filter(states).for_each(|table| table.blocks.truncate(1));
+        let held: Vec<BlockId> = child.held().collect();
+        tiers.pool_mut(self.tier)?.acquire(&held)?;
         let tier = self.tier;
-        for table in child.tables_mut().filter(|table| table.layout == Layout::State) {
+        for table in child.tables_mut().filter(states) {
             for state in &mut table.blocks {
                 *state = tiers.copy_on_write(tier, *state)?;
             }

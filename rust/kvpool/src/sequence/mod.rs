@@ -57,10 +57,11 @@ use kvpool_core::{BlockId, InvariantViolation, PoolError, Until};
 pub use error::SequenceError;
 pub(crate) use grouped::Grouped;
 pub use staged::Part;
-pub(crate) use staged::{Staged, StagedTable, reusable_blocks};
+pub(crate) use staged::{Room, Staged, StagedTable, reusable_blocks};
 pub(crate) use table::GivenUp;
+pub(crate) use table::Table;
 pub use table::TableChange;
-pub(crate) use tables::Sequence;
+pub(crate) use tables::{Needs, Sequence};
 
 type Result<T, E = SequenceError> = std::result::Result<T, E>;
 
@@ -205,8 +206,8 @@ impl Sequences {
             return Err(SequenceError::ForeignCursor);
         }
         let pool = self.tiers.pool(tier)?;
-        let left = |found: &[BlockId]| pool.num_available().saturating_sub(pool.num_idle(found));
-        let mut staged = Staged::new(pool, None, &prompt, Part::WHOLE, left)?;
+        let room = |found: &[BlockId]| Room::behind(pool.num_idle(found), pool.num_available(), 0);
+        let mut staged = Staged::new(pool, None, &prompt, Part::WHOLE, room)?;
         staged.take(&mut self.tiers, tier, &prompt)?;
         let mut sequence = Sequence::new(prompt, tier, None);
         sequence.hold(&staged);
@@ -232,10 +233,16 @@ impl Sequences {
     pub fn append(&mut self, id: SequenceId, tokens: &[u32], lookahead: usize) -> Result<Vec<TableChange>> {
         let (sequence, tiers) = self.parts(id)?;
         let pool = tiers.pool(sequence.tier)?;
-        let slots = sequence.num_tokens().saturating_add(tokens.len()).saturating_add(lookahead);
-        sequence.check_growth(pool, slots, pool.num_available(), &GivenUp::default())?;
+        let (before, all) = (sequence.num_tokens(), sequence.num_tokens().saturating_add(tokens.len()));
+        let slots = all.saturating_add(lookahead);
+        let (_, in_place) =
+            sequence.check_growth(pool, all, slots, pool.num_available(), &GivenUp::default())?;
+        if in_place {
+            sequence.forget_guarded(tiers.pool_mut(sequence.tier)?, slots)?;
+        }
         let mut changes = Vec::new();
-        sequence.grow(tiers, tokens, slots, &mut changes)?;
+        sequence.append(tokens);
+        sequence.grow(tiers, before, slots, &mut changes)?;
         Ok(changes)
     }
 

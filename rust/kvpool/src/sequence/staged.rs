@@ -5,10 +5,10 @@
 
 use super::table::Layout;
 use crate::tiers::{TierError, Tiers};
-use kvpool_core::groups::{GroupHit, Groups, Tokens};
+use kvpool_core::groups::{Blocks, GroupHit, GroupKind, Groups, Tokens};
 use kvpool_core::hash::HashCursor;
 use kvpool_core::parts::PrefixMatch;
-use kvpool_core::{BlockId, BlockPool, PoolError, Refusal};
+use kvpool_core::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 
 /// How much of a prompt is admitted now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,6 +35,8 @@ pub(crate) struct StagedTable {
     /// once it is allocated.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
+    /// The state that the hit ends at, of which the request gets a copy.
+    pub(crate) source: Option<BlockId>,
     /// Whether the request writes to the last of these blocks, if there is one, and so to a copy of it: a state, or a block that the
     /// hit ends inside.
     copies: bool,
@@ -64,28 +66,66 @@ pub struct Staged {
     pub(crate) covered_tokens: usize,
     /// Tokens behind those that are ready that could get blocks now.
     pub(crate) fitting_tokens: usize,
-    /// Blocks that could be allocated behind the match.
-    left: usize,
+    /// Tokens of the prompt.
+    tokens: usize,
+    part: Part,
+    room: Room,
 }
 
-impl Staged {
-    /// Matches a prompt, all but its last token; `left` says how many blocks are there behind a match of these blocks. Changes nothing.
-    pub(crate) fn find(
-        pool: &BlockPool,
-        groups: Option<&Groups>,
-        prompt: &HashCursor,
-        part: Part,
-        left: impl FnOnce(&[BlockId]) -> usize,
-    ) -> Result<Self, PoolError> {
-        if let Some(groups) = groups {
-            return Self::find_in(groups, pool, prompt, part, left);
+/// Blocks that could be allocated behind a match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// So many.
+    Left(usize),
+    /// The match itself takes more than the available blocks, of which there are so many.
+    Short(usize),
+}
+
+impl Room {
+    /// What is left of `available` blocks behind a match of which nobody holds `idle`, where `reserve` are to be left.
+    pub(crate) const fn behind(idle: usize, available: usize, reserve: usize) -> Self {
+        match available.checked_sub(idle) {
+            Some(left) => Self::Left(left.saturating_sub(reserve)),
+            None => Self::Short(available),
         }
-        let found = pool.find_prefix(prompt.chain(), reusable_blocks(prompt))?;
-        let (cached, size, tokens) = (found.blocks.len(), pool.block_size(), prompt.num_tokens());
-        let (left, cached_tokens) = (left(&found.blocks), cached * size);
-        let (ready_tokens, covered_tokens) = ready_and_covered(tokens, cached_tokens, part);
-        let fitting = ((cached + left) * size).saturating_sub(ready_tokens);
-        Ok(Self {
+    }
+
+    const fn holds(self, blocks: usize) -> bool {
+        matches!(self, Self::Left(left) if blocks <= left)
+    }
+}
+
+/// A prompt that is looked up.
+struct Search<'a, R> {
+    pool: &'a BlockPool,
+    prompt: &'a HashCursor,
+    part: Part,
+    room: R,
+}
+
+impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
+    /// Tokens whose KV is there, and tokens that are covered, behind a hit.
+    fn ready_and_covered(&self, cached: usize) -> (usize, usize) {
+        let (tokens, part) = (self.prompt.num_tokens(), self.part);
+        let ready = part.external_tokens.min(tokens).max(cached);
+        (ready, part.allocate_tokens.map_or(tokens, |n| ready.saturating_add(n).min(tokens)))
+    }
+
+    /// The longest hit of at most `limit` tokens.
+    fn within(&self, groups: Option<&Groups>, limit: usize) -> Result<Staged, PoolError> {
+        if let Some(groups) = groups {
+            return self.within_groups(groups, limit);
+        }
+        let (size, tokens) = (self.pool.block_size(), self.prompt.num_tokens());
+        let found = self.pool.find_prefix(self.prompt.chain(), limit / size)?;
+        let cached = found.blocks.len();
+        let (room, cached_tokens) = ((self.room)(&found.blocks), cached * size);
+        let (ready_tokens, covered_tokens) = self.ready_and_covered(cached_tokens);
+        let fitting = match room {
+            Room::Left(left) => ((cached + left) * size).saturating_sub(ready_tokens),
+            Room::Short(_) => 0,
+        };
+        Ok(Staged {
             found,
             tables: Vec::new(),
             cached,
@@ -96,30 +136,44 @@ impl Staged {
             ready_tokens,
             covered_tokens,
             fitting_tokens: fitting.min(tokens - ready_tokens),
-            left,
+            tokens,
+            part: self.part,
+            room,
         })
     }
 
     /// The same of several groups.
-    fn find_in(
-        groups: &Groups,
-        pool: &BlockPool,
-        prompt: &HashCursor,
-        part: Part,
-        left: impl FnOnce(&[BlockId]) -> usize,
-    ) -> Result<Self, PoolError> {
-        let (specs, tokens) = (groups.specs(), prompt.num_tokens());
-        let hit = pool.find_groups(groups, prompt.chain(), Tokens(tokens.saturating_sub(1)))?;
-        let GroupHit { tokens: Tokens(cached_tokens), tables, full_tokens, .. } = hit;
+    fn within_groups(&self, groups: &Groups, limit: usize) -> Result<Staged, PoolError> {
+        let (specs, tokens) = (groups.specs(), self.prompt.num_tokens());
+        let hit = self.pool.find_groups(groups, self.prompt.chain(), Tokens(limit))?;
+        let GroupHit { tokens: Tokens(cached_tokens), mut tables, full_tokens, .. } = hit;
+        let (ready_tokens, covered_tokens) = self.ready_and_covered(cached_tokens);
+        let ready = Tokens(ready_tokens);
+        for (spec, table) in specs.iter().zip(&mut tables) {
+            match Layout::of(spec.kind) {
+                Layout::Positions => {
+                    // Of what a connector loads, too, only what the tokens behind it read.
+                    let (first, end) = spec.given_up(ready, ready);
+                    table.resize(table.len().max(end.0), NULL_BLOCK);
+                    table[first.0..end.0].fill(NULL_BLOCK);
+                }
+                // A connector brings the state behind what it loads.
+                Layout::State if ready_tokens > cached_tokens => table.clear(),
+                Layout::State => table.retain(|block| !block.is_null()),
+                Layout::Encoder => {}
+            }
+        }
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
-        let left = left(&matched);
-        let (ready_tokens, covered_tokens) = ready_and_covered(tokens, cached_tokens, part);
+        let room = (self.room)(&matched);
+        // Entries of a table that are there, and neither written to nor allocated.
+        let whole = |group: usize| {
+            let (Blocks(of_hit), Blocks(given_up)) =
+                (specs[group].full_blocks(Tokens(cached_tokens)), specs[group].given_up(ready, ready).1);
+            of_hit.max(given_up).min(tables[group].len())
+        };
         // Blocks of a group beyond its match, for so many tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
-            Layout::Positions => {
-                let whole = specs[group].full_blocks(Tokens(cached_tokens)).0.min(tables[group].len());
-                specs[group].covering(Tokens(tokens)).0.saturating_sub(whole)
-            }
+            Layout::Positions => specs[group].covering(Tokens(tokens)).0.saturating_sub(whole(group)),
             Layout::State => 1,
             Layout::Encoder => 0,
         };
@@ -129,26 +183,22 @@ impl Staged {
         let (mut fitting_tokens, mut too_many) = (0, tokens - ready_tokens + 1);
         while fitting_tokens + 1 < too_many {
             let middle = fitting_tokens.midpoint(too_many);
-            let fits = new_in_all(ready_tokens + middle) <= left;
+            let fits = room.holds(new_in_all(ready_tokens + middle));
             *(if fits { &mut fitting_tokens } else { &mut too_many }) = middle;
         }
         let new_blocks = new_in_all(covered_tokens);
-        let new: Vec<_> = (0..specs.len()).map(|group| new_of(group, covered_tokens)).collect();
-        let staged = tables.into_iter().zip(new).zip(specs).map(|((mut blocks, new_blocks), spec)| {
-            let layout = Layout::of(spec.kind);
-            if layout == Layout::State {
-                blocks.retain(|block| !block.is_null());
-            }
-            let shares =
-                layout == Layout::Positions && blocks.len() > spec.full_blocks(Tokens(cached_tokens)).0;
-            StagedTable { blocks, new_blocks, copies: shares || layout == Layout::State }
+        let facts: Vec<_> = (0..specs.len()).map(|group| (new_of(group, covered_tokens), whole(group))).collect();
+        let staged = tables.into_iter().zip(facts).zip(specs).map(|((blocks, (new_blocks, whole)), spec)| {
+            let is_state = spec.kind == GroupKind::State;
+            let shares = Layout::of(spec.kind) == Layout::Positions && blocks.len() > whole;
+            let source = blocks.first().copied().filter(|_| is_state);
+            StagedTable { blocks, new_blocks, source, copies: shares || is_state }
         });
-        let cached = cached_tokens / specs[0].block_tokens;
-        let asked = tokens.saturating_sub(1) / specs[0].block_tokens;
-        Ok(Self {
+        let asked = limit / specs[0].block_tokens;
+        Ok(Staged {
             tables: staged.collect(),
             found: PrefixMatch { asked, ..PrefixMatch::default() },
-            cached,
+            cached: cached_tokens / specs[0].block_tokens,
             cached_tokens,
             full_tokens: full_tokens.0,
             reach: Vec::new(),
@@ -156,8 +206,80 @@ impl Staged {
             ready_tokens,
             covered_tokens,
             fitting_tokens,
-            left,
+            tokens,
+            part: self.part,
+            room,
         })
+    }
+
+    /// A shorter hit that the blocks are there for, at worst none, if the `longest` takes more than there are: what the call can do without
+    /// a cache it can do with one. The longest if there is none.
+    ///
+    /// A hit of whole blocks takes no more than no hit, but for copies of states; a first chunk behind a long hit takes the hit's idle
+    /// blocks besides.
+    fn shorter(&self, groups: Option<&Groups>, longest: Staged) -> Result<Staged, PoolError> {
+        let whole = groups.filter(|groups| groups.interior_units() > 0).map(Groups::in_whole_blocks);
+        let whole = whole.and_then(Result::ok);
+        let groups = whole.as_ref().or(groups);
+        if whole.is_some() {
+            let found = self.within(groups, longest.cached_tokens)?;
+            if found.fits() {
+                return Ok(found);
+            }
+        }
+        let mut best = self.within(groups, 0)?;
+        if !best.fits() {
+            let more = best.fitting_tokens > 0 && longest.fitting_tokens == 0;
+            return Ok(if more { best } else { longest });
+        }
+        if self.part.allocate_tokens.is_none() {
+            return Ok(best);
+        }
+        // A hit within the first limit fits, one that needs the second does not.
+        let (mut fits, mut too_many) = (0, longest.cached_tokens);
+        let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
+        while fits + step < too_many {
+            let found = self.within(groups, fits.midpoint(too_many))?;
+            if found.fits() {
+                fits = fits.midpoint(too_many);
+                best = if found.cached_tokens > best.cached_tokens { found } else { best };
+            } else {
+                too_many = found.cached_tokens;
+            }
+        }
+        Ok(best)
+    }
+}
+
+impl Staged {
+    /// Matches a prompt, all but its last token; `room` says how many blocks are there behind a match. Uses a shorter match if the blocks
+    /// of a longer one are not there. Changes nothing. O(blocks), and O(blocks log blocks) if a shorter match is used.
+    pub(crate) fn find(
+        pool: &BlockPool,
+        groups: Option<&Groups>,
+        prompt: &HashCursor,
+        part: Part,
+        room: impl Fn(&[BlockId]) -> Room,
+    ) -> Result<Self, PoolError> {
+        let search = Search { pool, prompt, part, room };
+        let longest = search.within(groups, limit(prompt, part))?;
+        if longest.fits() || longest.cached_tokens == 0 {
+            return Ok(longest);
+        }
+        let asked = longest.found.asked;
+        let mut found = search.shorter(groups, longest)?;
+        found.found.asked = asked;
+        Ok(found)
+    }
+
+    /// The longest match of a prompt, whatever blocks there are.
+    pub(crate) fn longest(
+        pool: &BlockPool,
+        groups: Option<&Groups>,
+        prompt: &HashCursor,
+    ) -> Result<Self, PoolError> {
+        let search = Search { pool, prompt, part: Part::WHOLE, room: |_: &[BlockId]| Room::Left(0) };
+        search.within(groups, limit(prompt, Part::WHOLE))
     }
 
     /// What was found, refused if the blocks behind it are not there.
@@ -166,24 +288,57 @@ impl Staged {
         groups: Option<&Groups>,
         prompt: &HashCursor,
         part: Part,
-        left: impl FnOnce(&[BlockId]) -> usize,
+        room: impl Fn(&[BlockId]) -> Room,
     ) -> Result<Self, PoolError> {
-        let staged = Self::find(pool, groups, prompt, part, left)?;
-        match staged.refusal(pool) {
+        let staged = Self::find(pool, groups, prompt, part, room)?;
+        match staged.refusal(pool, groups) {
             None => Ok(staged),
             Some(refusal) => Err(PoolError::OutOfBlocks(refusal)),
         }
     }
 
+    /// Full hash units that the lookup asked for.
+    pub(crate) fn asked(&self, prompt: &HashCursor) -> usize {
+        limit(prompt, self.part) / prompt.hasher().block_size()
+    }
+
+    const fn fits(&self) -> bool {
+        self.room.holds(self.new_blocks)
+    }
+
+    /// Whether the prompt can be computed in a pool that has nothing else to hold, in chunks of so many tokens.
+    fn fits_alone(&self, pool: &BlockPool, groups: Option<&Groups>, chunk: usize) -> bool {
+        let start = Tokens(self.part.external_tokens);
+        let peak = match groups {
+            Some(groups) => groups.peak_blocks(Tokens(self.tokens), start, chunk),
+            None => self.tokens.div_ceil(pool.block_size()),
+        };
+        peak <= pool.num_usable()
+    }
+
+    /// Whether the prompt can ever be computed in this pool, in the chunks that its [`Part`] says. Does not depend on what is cached or
+    /// held.
+    pub(crate) fn can_ever_fit(&self, pool: &BlockPool, groups: Option<&Groups>) -> bool {
+        self.fits_alone(pool, groups, self.part.allocate_tokens.unwrap_or(usize::MAX))
+    }
+
     /// Why it cannot be taken now, if it cannot.
-    pub(crate) fn refusal(&self, pool: &BlockPool) -> Option<Refusal> {
-        let Self { new_blocks, fitting_tokens, left, .. } = *self;
-        (new_blocks > left).then(|| {
-            let can_ever_fit = self.matched().count().saturating_add(new_blocks) <= pool.num_usable();
-            let mut refusal = Refusal::new(new_blocks, left, pool.num_fenced(), can_ever_fit);
-            refusal.fitting_tokens = fitting_tokens;
-            refusal
-        })
+    pub(crate) fn refusal(&self, pool: &BlockPool, groups: Option<&Groups>) -> Option<Refusal> {
+        if self.fits() {
+            return None;
+        }
+        let (needed, left) = match self.room {
+            Room::Left(left) => (self.new_blocks, left),
+            Room::Short(available) => {
+                let idle = self.matched().filter(|&block| pool.ref_count(block) == Some(0)).count();
+                (idle.saturating_add(self.new_blocks), available)
+            }
+        };
+        let can_ever_fit = self.can_ever_fit(pool, groups);
+        let mut refusal = Refusal::new(needed, left, pool.num_fenced(), can_ever_fit);
+        refusal.fits_in_chunks = can_ever_fit || self.fits_alone(pool, groups, 1);
+        refusal.fitting_tokens = self.fitting_tokens;
+        Some(refusal)
     }
 
     /// The blocks of the match, in all groups.
@@ -198,7 +353,7 @@ impl Staged {
             return pool.acquire_found(&self.found, prompt.chain().hashes());
         }
         let blocks: Vec<_> = self.matched().collect();
-        let asked = prompt.chain().hashes().get(..reusable_blocks(prompt)).unwrap_or(&[]);
+        let asked = prompt.chain().hashes().get(..self.asked(prompt)).unwrap_or(&[]);
         pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
@@ -233,10 +388,9 @@ impl Staged {
     }
 }
 
-/// Tokens whose KV is there, and tokens that are covered, of a prompt.
-fn ready_and_covered(tokens: usize, cached: usize, part: Part) -> (usize, usize) {
-    let ready = part.external_tokens.min(tokens).max(cached);
-    (ready, part.allocate_tokens.map_or(tokens, |n| ready.saturating_add(n).min(tokens)))
+/// Tokens that a hit may have: the last one of the prompt is always left to compute.
+fn limit(prompt: &HashCursor, part: Part) -> usize {
+    if part.compute_all { 0 } else { prompt.num_tokens().saturating_sub(1) }
 }
 
 /// Full blocks of a prompt that a lookup may reuse: at least its last token is left to compute.

@@ -6,8 +6,8 @@
 //! The table *covers* its first tokens: all of them and lookahead slots beyond, or, of a prompt that is admitted in chunks, those that
 //! are computed and the chunk that comes next.
 //!
-//! Invariants: S1: the table covers all computed tokens; S2: the first `trimmed` entries, and no others, are the null block; S3:
-//! `published` blocks are full and computed.
+//! Invariants: S1: the table covers all computed tokens; S2: the first `trimmed` entries but those of sinks, and no others, are the null
+//! block; S3: `published` blocks are full and computed.
 
 use std::fmt;
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub struct TableChange {
 pub(crate) enum Layout {
     /// One block per `block_tokens` tokens, in order.
     Positions,
-    /// One block: the state behind the computed tokens, which every step writes.
+    /// The state behind the computed tokens, which every step writes; behind it one block for the state behind each draft.
     State,
     /// One block per `block_tokens` tokens of an encoder's output, which are none of the sequence's.
     Encoder,
@@ -63,8 +63,14 @@ pub(crate) struct Table {
     pub(crate) layout: Layout,
     /// Leading blocks that are in the index, or of no use there: matched at admission, or committed since.
     pub(crate) published: usize,
-    /// Leading blocks that no token to come reads.
+    /// Leading blocks that no token to come reads, but for those of sinks.
     pub(crate) trimmed: usize,
+    /// Of the leading blocks so many are never given up: those of sinks.
+    sinks: usize,
+    /// Of the trimmed blocks so many were never there: the request was admitted without them.
+    absent: usize,
+    /// Blocks that the request gave up while it ran, and that may be cached still, with their positions.
+    pub(crate) left: Vec<(usize, BlockId)>,
     /// The first position whose block may be shared or registered though tokens to come are written to it: after a fork or a
     /// truncation. [`NOT_GUARDED`] if there is none.
     pub(crate) guarded: usize,
@@ -76,18 +82,48 @@ pub(crate) const NOT_GUARDED: usize = usize::MAX;
 /// References that planned appends give up: the last holder of a block writes in place.
 pub(crate) type GivenUp = HashMap<BlockId, u32>;
 
+/// Those who may not see a block change, once these references are given up.
+pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> u32 {
+    pool.num_users(block).saturating_sub(given_up.get(&block).copied().unwrap_or(0))
+}
+
 impl Table {
     pub(crate) const fn new(group: u16, layout: Layout, block_tokens: usize) -> Self {
-        let blocks = Vec::new();
-        Self { blocks, block_tokens, group, layout, published: 0, trimmed: 0, guarded: NOT_GUARDED }
+        Self {
+            blocks: Vec::new(),
+            block_tokens,
+            group,
+            layout,
+            published: 0,
+            trimmed: 0,
+            sinks: 0,
+            absent: 0,
+            left: Vec::new(),
+            guarded: NOT_GUARDED,
+        }
     }
 
     /// Holds the blocks of an admission. The first `cached` tokens were hit: their blocks are registered, or null where nothing is
-    /// needed.
-    pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize) {
-        self.trimmed = blocks.iter().take_while(|block| block.is_null()).count();
+    /// needed. The first `sinks` blocks are never given up.
+    pub(crate) fn hold(&mut self, blocks: Vec<BlockId>, cached: usize, sinks: usize) {
+        // Without sinks where the hit brought none.
+        self.sinks = if blocks.first().is_some_and(|block| block.is_null()) { 0 } else { sinks };
+        let nulls = blocks.iter().skip(self.sinks).take_while(|block| block.is_null()).count();
+        self.trimmed = if nulls > 0 { self.sinks + nulls } else { 0 };
+        self.absent = self.trimmed;
         self.published = if self.layout == Layout::Positions { cached / self.block_tokens } else { 0 };
         self.blocks = blocks;
+    }
+
+    /// The positions of the null block.
+    #[inline]
+    pub(crate) fn nulls(&self) -> Range<usize> {
+        self.sinks.min(self.trimmed)..self.trimmed
+    }
+
+    /// Of those so many were never there: the request was admitted without them.
+    pub(crate) const fn absent(&self) -> usize {
+        self.absent
     }
 
     /// Tokens that it has blocks for.
@@ -100,16 +136,14 @@ impl Table {
         }
     }
 
-    /// Blocks that it lacks to cover `slots`.
+    /// Blocks that it lacks to cover `slots`, of a sequence that has `tokens` tokens then: slots behind those are drafts.
     #[inline]
-    pub(crate) fn missing_for(&self, slots: usize) -> usize {
-        // Most rows of a decode step lack none: a comparison is cheaper than a division.
-        if slots <= self.covered_tokens() {
-            return 0;
-        }
+    pub(crate) fn missing_for(&self, tokens: usize, slots: usize) -> usize {
         match self.layout {
+            // Most rows of a decode step lack none: a comparison is cheaper than a division.
+            Layout::Positions if slots <= self.covered_tokens() => 0,
             Layout::Positions => slots.div_ceil(self.block_tokens).saturating_sub(self.blocks.len()),
-            Layout::State => 1,
+            Layout::State => slots.saturating_sub(tokens).saturating_add(1).saturating_sub(self.blocks.len()),
             Layout::Encoder => 0,
         }
     }
@@ -122,11 +156,11 @@ impl Table {
         }
     }
 
-    /// Whether a growth to `slots`, with so many tokens computed then, neither takes a block nor registers one.
+    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, neither takes a block nor registers one.
     #[inline]
-    pub(crate) fn needs_no_pool(&self, slots: usize, computed: Option<usize>) -> bool {
+    pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         self.guarded == NOT_GUARDED
-            && slots <= self.covered_tokens()
+            && self.missing_for(tokens, slots) == 0
             && computed.is_none_or(|computed| !self.completes_block(computed))
     }
 
@@ -155,30 +189,25 @@ impl Table {
         slots: usize,
         given_up: &'a GivenUp,
     ) -> impl Iterator<Item = BlockId> + 'a {
-        let users = |block| pool.num_users(block) - given_up.get(&block).copied().unwrap_or(0);
-        let must = move |block: &BlockId| users(*block) > 1 || pool.is_registered(*block);
+        let must =
+            move |block: &BlockId| users(pool, *block, given_up) > 1 || pool.is_registered(*block);
         self.blocks[self.guarded_positions(tokens, slots)].iter().copied().filter(must)
     }
 
-    /// Of those the ones that would be copied even if nobody else held anything.
-    pub(crate) fn num_registered_guarded(&self, pool: &BlockPool, tokens: usize, slots: usize) -> usize {
-        let guarded = &self.blocks[self.guarded_positions(tokens, slots)];
-        guarded.iter().filter(|&&block| pool.is_registered(block)).count()
-    }
-
-    /// Covers `slots`, after a check that the blocks are there. What it must not write to is replaced. Changes go to `changes`.
+    /// Covers `slots`, after a check that the blocks are there, of a sequence that had `before` tokens and has `tokens` now. What it must
+    /// not write to is replaced. Changes go to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
         tier: usize,
-        tokens: usize,
+        (before, tokens): (usize, usize),
         slots: usize,
         changes: &mut Vec<TableChange>,
     ) -> Result<(), TierError> {
         if self.guarded != NOT_GUARDED {
-            self.unshare(tiers, tier, tokens, slots, changes)?;
+            self.unshare(tiers, tier, before, slots, changes)?;
         }
-        match self.missing_for(slots) {
+        match self.missing_for(tokens, slots) {
             0 => Ok(()),
             missing => self.allocate(tiers, tier, missing, changes),
         }
@@ -287,33 +316,56 @@ impl Table {
         self.guarded = if position < self.blocks.len() { position } else { NOT_GUARDED };
     }
 
-    /// Gives the first `dead` blocks up; the null block takes their places. Returns how many there were.
+    /// The positions that [`Self::trim`] of the first `dead` blocks gives up.
+    #[inline]
+    pub(crate) fn dying(&self, dead: usize) -> Range<usize> {
+        let (from, dead) = (self.trimmed.max(self.sinks), dead.min(self.blocks.len()));
+        if self.layout == Layout::Positions && from < dead { from..dead } else { 0..0 }
+    }
+
+    /// Gives the first `dead` blocks up, but for sinks; the null block takes their places. Returns how many there were.
     pub(crate) fn trim(&mut self, pool: &mut BlockPool, dead: usize) -> Result<usize, PoolError> {
-        let dead = dead.min(self.blocks.len());
-        if dead <= self.trimmed || self.layout != Layout::Positions {
+        let gone = self.dying(dead);
+        if gone.is_empty() {
             return Ok(0);
         }
-        let gone = self.trimmed..dead;
         pool.release_table(&self.blocks[gone.clone()])?;
-        self.blocks[gone.clone()].fill(NULL_BLOCK);
-        self.trimmed = dead;
+        for at in gone.clone() {
+            let block = std::mem::replace(&mut self.blocks[at], NULL_BLOCK);
+            if pool.is_registered(block) {
+                self.left.push((at, block));
+            }
+        }
+        self.trimmed = gone.end;
         Ok(gone.len())
     }
 
-    /// The blocks that it holds: those that are not trimmed.
-    pub(crate) fn held(&self) -> &[BlockId] {
-        &self.blocks[self.trimmed..]
+    /// The blocks that it holds, before and behind those that are null.
+    pub(crate) fn held_parts(&self) -> [&[BlockId]; 2] {
+        let nulls = self.nulls();
+        [&self.blocks[..nulls.start], &self.blocks[nulls.end..]]
+    }
+
+    /// The blocks that it holds.
+    pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.held_parts().into_iter().flatten().copied()
+    }
+
+    /// How many there are.
+    pub(crate) fn num_held(&self) -> usize {
+        self.blocks.len() - self.nulls().len()
     }
 
     /// Its blocks are given up.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
-        (self.published, self.trimmed, self.guarded) = (0, 0, NOT_GUARDED);
+        self.left.clear();
+        (self.published, self.trimmed, self.absent, self.guarded) = (0, 0, 0, NOT_GUARDED);
     }
 
     /// Takes the blocks that a completed swap moved it to.
     pub(crate) fn moved(&mut self, mapping: &HashMap<BlockId, BlockId>) {
-        for block in &mut self.blocks[self.trimmed..] {
+        for block in self.blocks.iter_mut().filter(|block| !block.is_null()) {
             *block = mapping.get(block).copied().unwrap_or(*block);
         }
     }

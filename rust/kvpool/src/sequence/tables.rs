@@ -9,11 +9,22 @@ use hashbrown::HashMap;
 
 use super::grouped::Grouped;
 use super::staged::Staged;
-use super::table::{GivenUp, Layout, NOT_GUARDED, Table, TableChange};
+use super::table::{GivenUp, Layout, NOT_GUARDED, Table, TableChange, users};
 use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
 use kvpool_core::hash::HashCursor;
 use kvpool_core::parts::{MAX_POSITIONS, ensure};
 use kvpool_core::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
+
+/// What a growth takes.
+#[derive(Debug, Default)]
+pub(crate) struct Needs {
+    /// Blocks: missing ones, and copies.
+    pub(crate) blocks: usize,
+    /// Blocks that are copied, for they must not be written to. The growth gives them up.
+    pub(crate) copied: Vec<BlockId>,
+    /// So many of them are registered, and nobody else holds them.
+    pub(crate) avoidable: usize,
+}
 
 /// Tokens and where their KV is.
 #[derive(Clone, Debug)]
@@ -57,13 +68,15 @@ impl Sequence {
         self.computed_tokens = staged.cached_tokens;
         match (&mut self.grouped, staged.tables.split_first()) {
             (Some(grouped), Some((first, others))) => {
-                self.main.hold(first.blocks.clone(), staged.cached_tokens);
-                for (table, staged_table) in grouped.others.iter_mut().zip(others) {
-                    table.hold(staged_table.blocks.clone(), staged.cached_tokens);
+                grouped.hold(&mut self.main, first, staged.cached_tokens);
+                let mut tables = std::mem::take(&mut grouped.others);
+                for (table, staged_table) in tables.iter_mut().zip(others) {
+                    grouped.hold(table, staged_table, staged.cached_tokens);
                 }
+                grouped.others = tables;
                 grouped.admitted(self.cursor.num_tokens(), staged);
             }
-            _ => self.main.hold(staged.found.blocks.clone(), staged.cached_tokens),
+            _ => self.main.hold(staged.found.blocks.clone(), staged.cached_tokens, 0),
         }
     }
 
@@ -105,96 +118,142 @@ impl Sequence {
         }
     }
 
+    /// Tokens that a step may have computed: those that have blocks which the sequence may write to.
+    #[inline]
+    pub(crate) fn computable_tokens(&self) -> usize {
+        let covered = self.covered_tokens();
+        let first_guarded = self.tables().map(|table| table.guarded.saturating_mul(table.block_tokens)).min();
+        covered.min(first_guarded.unwrap_or(covered).max(self.num_tokens()))
+    }
+
     /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there are is covered.
     #[inline]
     pub(crate) fn slots_for(&self, more: usize, slots: usize) -> usize {
         slots.max(self.covered_tokens().min(self.num_tokens() + more))
     }
 
-    /// Whether a growth to `slots`, with so many tokens computed then, changes nothing but tokens and counts.
+    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, changes nothing but tokens and counts.
     #[inline]
-    pub(crate) fn needs_no_pool(&self, slots: usize, computed: Option<usize>) -> bool {
+    pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
         let before = self.computed_tokens;
-        self.main.needs_no_pool(slots, computed)
+        self.main.needs_no_pool(tokens, slots, computed)
             && self
                 .grouped
                 .as_ref()
-                .is_none_or(|grouped| grouped.needs_no_pool(&self.main, slots, computed, before))
+                .is_none_or(|grouped| grouped.needs_no_pool(&self.main, (tokens, slots), computed, before))
     }
 
     /// That growth.
     #[inline]
     pub(crate) fn grow_in_place(&mut self, tokens: &[u32], slots: usize, computed: Option<usize>) {
-        self.computed_tokens = computed.unwrap_or(self.computed_tokens);
         self.cursor.append(tokens);
+        let all = self.num_tokens();
         if let Some(grouped) = &mut self.grouped {
-            grouped.note_written(slots);
+            if let Some(computed) = computed {
+                grouped.note_committed(computed);
+            }
+            grouped.note_covered(slots.min(all), computed.unwrap_or(self.computed_tokens));
         }
+        self.computed_tokens = computed.unwrap_or(self.computed_tokens);
     }
 
-    /// Blocks that a growth to `slots` takes: missing ones, and copies of those that it must not write to, which it gives up.
-    /// `given_up` are references that others give up before.
+    /// What a growth to `slots`, with so many tokens then, takes. `given_up` are references that others give up before.
     #[inline]
-    pub(crate) fn blocks_needed(
-        &self,
-        pool: &BlockPool,
-        slots: usize,
-        given_up: &GivenUp,
-    ) -> (usize, Vec<BlockId>) {
-        let (tokens, mut missing, mut copied) = (self.num_tokens(), 0_usize, Vec::new());
+    pub(crate) fn needs(&self, pool: &BlockPool, tokens: usize, slots: usize, given_up: &GivenUp) -> Needs {
+        let before = self.num_tokens();
+        let mut needs = Needs::default();
         for table in self.tables() {
-            missing = missing.saturating_add(table.missing_for(slots));
+            needs.blocks = needs.blocks.saturating_add(table.missing_for(tokens, slots));
             if table.guarded != NOT_GUARDED {
-                copied.extend(table.copied(pool, tokens, slots, given_up));
+                let first = needs.copied.len();
+                needs.copied.extend(table.copied(pool, before, slots, given_up));
+                let alone = |block: &&BlockId| users(pool, **block, given_up) == 1;
+                needs.avoidable += needs.copied[first..].iter().filter(alone).count();
             }
         }
-        (missing.saturating_add(copied.len()), copied)
+        needs.blocks = needs.blocks.saturating_add(needs.copied.len());
+        needs
     }
 
-    /// Whether a growth to `slots` would fit an otherwise empty pool.
-    pub(crate) fn fits_alone(&self, pool: &BlockPool, slots: usize) -> bool {
-        let tokens = self.num_tokens();
+    /// Notes the references that a commit of so many tokens gives up.
+    pub(crate) fn note_dying(&self, computed: usize, given_up: &mut GivenUp) {
+        let Some(grouped) = &self.grouped else { return };
+        for table in self.tables() {
+            for &block in &table.blocks[grouped.dying(table, computed)] {
+                *given_up.entry(block).or_default() += 1;
+            }
+        }
+    }
+
+    /// Whether a growth to `slots`, with so many tokens and so many of them computed then, would fit a pool that has nothing else to hold.
+    pub(crate) fn fits_alone(
+        &self,
+        pool: &BlockPool,
+        tokens: usize,
+        slots: usize,
+        computed: Option<usize>,
+    ) -> bool {
         let all = self.tables().fold(0_usize, |sum, table| {
-            let copies = table.num_registered_guarded(pool, tokens, slots);
-            sum.saturating_add(table.missing_for(slots)).saturating_add(table.held().len() + copies)
+            let dying = self.grouped.as_ref().zip(computed);
+            let dying = dying.map_or(0, |(grouped, computed)| grouped.dying(table, computed).len());
+            sum.saturating_add(table.missing_for(tokens, slots)).saturating_add(table.num_held() - dying)
         });
         all <= pool.num_usable()
     }
 
-    /// Checks that what a growth to `slots` takes is among `available` blocks. Returns how many, and which blocks it gives up.
+    /// Checks that what a growth to `slots`, with so many tokens then, takes is among `available` blocks. Returns what it takes, and
+    /// whether it has to write to registered blocks in place: there are none for copies.
     pub(crate) fn check_growth(
         &self,
         pool: &BlockPool,
+        tokens: usize,
         slots: usize,
         available: usize,
         given_up: &GivenUp,
-    ) -> Result<(usize, Vec<BlockId>), PoolError> {
-        let growth = self.blocks_needed(pool, slots, given_up);
-        if growth.0 > available {
-            return Err(out_of_blocks(pool, growth.0, available, self.fits_alone(pool, slots)));
+    ) -> Result<(Needs, bool), PoolError> {
+        let mut needs = self.needs(pool, tokens, slots, given_up);
+        if needs.blocks <= available {
+            return Ok((needs, false));
         }
-        Ok(growth)
+        if needs.blocks - needs.avoidable > available {
+            let fits = self.fits_alone(pool, tokens, slots, None);
+            return Err(out_of_blocks(pool, needs.blocks - needs.avoidable, available, fits));
+        }
+        needs.copied.retain(|&block| users(pool, block, given_up) > 1);
+        needs.blocks -= needs.avoidable;
+        Ok((needs, true))
     }
 
-    /// Appends tokens and covers `slots`, after a check that [`Self::blocks_needed`] are available. What it must not write to is
-    /// replaced. Changes of the tables go to `changes`.
+    /// Forgets the contents of registered blocks that a growth to `slots` writes to and nobody else holds: it needs no copies of them.
+    pub(crate) fn forget_guarded(&self, pool: &mut BlockPool, slots: usize) -> Result<(), PoolError> {
+        let (before, none) = (self.num_tokens(), GivenUp::default());
+        let guarded = |table: &Table| table.copied(pool, before, slots, &none).collect::<Vec<_>>();
+        let mut own: Vec<_> = self.tables().flat_map(guarded).collect();
+        own.retain(|&block| pool.num_users(block) == 1);
+        pool.drop_cached(&own).map(drop)
+    }
+
+    /// Appends tokens, which have no blocks yet.
+    #[inline]
+    pub(crate) fn append(&mut self, tokens: &[u32]) {
+        self.cursor.append(tokens);
+    }
+
+    /// Covers `slots`, after a check that the blocks of [`Self::needs`] are available, of a sequence that had `before` tokens until they were
+    /// appended. What it must not write to is replaced. Changes of the tables go to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
-        tokens: &[u32],
+        before: usize,
         slots: usize,
         changes: &mut Vec<TableChange>,
     ) -> Result<(), TierError> {
-        let (tier, so_far) = (self.tier, self.num_tokens());
-        self.main.grow(tiers, tier, so_far, slots, changes)?;
+        let (tier, tokens) = (self.tier, (before, self.num_tokens()));
+        self.main.grow(tiers, tier, tokens, slots, changes)?;
         if let Some(grouped) = &mut self.grouped {
-            grouped
-                .others
-                .iter_mut()
-                .try_for_each(|table| table.grow(tiers, tier, so_far, slots, changes))?;
-            grouped.note_written(slots);
+            grouped.others.iter_mut().try_for_each(|table| table.grow(tiers, tier, tokens, slots, changes))?;
+            grouped.note_covered(slots.min(tokens.1), self.computed_tokens);
         }
-        self.cursor.append(tokens);
         Ok(())
     }
 
@@ -209,7 +268,7 @@ impl Sequence {
     ) -> Result<usize, PoolError> {
         self.computed_tokens = computed_tokens;
         if self.grouped.is_some() {
-            return self.commit_groups(pool);
+            return self.commit_groups(pool, changes);
         }
         if !self.main.completes_block(computed_tokens) {
             return Ok(0);
@@ -289,7 +348,9 @@ impl Sequence {
         if self.grouped.is_some() {
             return self.fork_groups(tiers);
         }
-        tiers.pool_mut(self.tier)?.acquire(self.main.held())?;
+        for held in self.main.held_parts() {
+            tiers.pool_mut(self.tier)?.acquire(held)?;
+        }
         self.guard();
         Ok(self.clone())
     }
@@ -302,25 +363,57 @@ impl Sequence {
 
     /// The blocks that it holds, one entry per reference: those that are not trimmed.
     pub(crate) fn held(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.tables().flat_map(Table::held).copied()
+        self.tables().flat_map(Table::held)
     }
 
     /// How many there are. O(groups).
     pub(crate) fn num_held(&self) -> usize {
-        self.tables().map(|table| table.held().len()).sum()
+        self.tables().map(Table::num_held).sum()
     }
 
-    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next. The first table
-    /// goes last: what it keeps is of use without the others.
+    /// Gives up all blocks, tail first, or hands them to a fence; the tokens stay, and get blocks of the device next. Blocks of all groups
+    /// are ordered as one table: the deepest goes first, of blocks at the same depth that of the first group last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         self.keep_tails(tiers)?;
+        let left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
-        for table in self.tables_mut().rev() {
-            pool.release_table_until(table.held(), until)?;
-            table.clear();
+        match self.main.held_parts() {
+            [[], held] if self.grouped.is_none() && left.is_empty() => pool.release_table_until(held, until)?,
+            _ => {
+                let mut all: Vec<_> = self.held().collect();
+                all.extend(left);
+                pool.release_table_until(&all, until)?;
+            }
         }
+        self.tables_mut().for_each(Table::clear);
         (self.tier, self.computed_tokens, self.publishes) = (0, 0, true);
         Ok(())
+    }
+
+    /// Takes a reference to each block that the sequence gave up while it ran, and that is cached still and held by nobody: what is
+    /// released together is ordered together. None where a policy has an order of its own.
+    fn take_left(&self, tiers: &mut Tiers) -> Result<Vec<BlockId>, TierError> {
+        let pool = tiers.device_mut();
+        if self.tier != 0 || pool.keeps_history() || self.cursor.epoch() != pool.epoch() {
+            return Ok(Vec::new());
+        }
+        let mut left = Vec::new();
+        for table in self.tables() {
+            let is_own = |&&(at, block): &&(usize, BlockId)| {
+                pool.ref_count(block) == Some(0) && pool.name_of(block).is_some() && pool.name_of(block) == self.name(table, at)
+            };
+            left.extend(table.left.iter().filter(is_own).map(|&(_, block)| block));
+        }
+        pool.acquire_by_id(&left)?;
+        Ok(left)
+    }
+
+    /// The name of what a block at a position of a table holds, once its tokens are there.
+    fn name<'a>(&'a self, table: &Table, at: usize) -> Option<Name<'a>> {
+        match &self.grouped {
+            None => self.cursor.chain().hashes().get(at).map(Name::from),
+            Some(grouped) => grouped.name(&self.cursor, table, at),
+        }
     }
 
     /// Takes the blocks that a completed swap moved it to.
@@ -365,20 +458,14 @@ impl Sequence {
     ) -> Result<(), InvariantViolation> {
         let Some((table, at)) = self.entry(at) else { return Ok(()) };
         let block = table.blocks[at];
-        ensure((at < table.trimmed) == block.is_null(), "S2 (trimmed blocks are null)", || {
+        ensure(table.nulls().contains(&at) == block.is_null(), "S2 (trimmed blocks are null)", || {
             format!("{block:?} at {at} of {name}, {} trimmed", table.trimmed)
         })?;
         if at >= table.published || self.cursor.epoch() != pool.epoch() {
             return Ok(());
         }
         // Dropped by id since, perhaps; never under another hash.
-        let (group, own) = (
-            table.group,
-            match &self.grouped {
-                None => self.cursor.chain().hashes().get(at).map(Name::from),
-                Some(grouped) => grouped.name(&self.cursor, table, at),
-            },
-        );
+        let (group, own) = (table.group, self.name(table, at));
         let wrong = pool.name_of(block).is_some_and(|name| Some(name) != own);
         ensure(!wrong, "M3 (a published block carries the hash of its tokens)", || {
             format!("{block:?} at {at} of group {group} of {name}")

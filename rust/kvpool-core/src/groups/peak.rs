@@ -1,0 +1,75 @@
+//! How many blocks a lone request takes while its prompt is computed.
+//!
+//! Follows from the groups, the length of the prompt and the chunk size alone. What is cached does not matter: a hit that needs more
+//! blocks than there are is not used.
+
+use super::{Blocks, GroupKind, GroupSpec, Groups, Tokens};
+
+impl GroupSpec {
+    /// The positions `first..end` of a table that hold the null block, of a request whose first `ready` tokens were hit or loaded, and
+    /// whose first `settled` tokens are computed.
+    #[must_use]
+    pub fn given_up(&self, ready: Tokens, settled: Tokens) -> (Blocks, Blocks) {
+        let dead = self.dead(settled);
+        if self.is_cached() {
+            return (self.sink_blocks().min(dead), dead);
+        }
+        // Nobody brought the sinks of what was hit.
+        let absent = self.full_blocks(ready);
+        let first = if absent > Blocks::ZERO { Blocks::ZERO } else { self.sink_blocks().min(dead) };
+        (first, dead.max(absent))
+    }
+
+    /// Blocks of such a table whose first `covered` tokens have blocks.
+    fn held(&self, ready: Tokens, settled: Tokens, covered: Tokens) -> usize {
+        match self.kind {
+            GroupKind::State => 1,
+            GroupKind::Cross => 0,
+            _ => {
+                let (first, end) = self.given_up(ready, settled);
+                self.covering(covered).0.saturating_sub(end.minus(first).0)
+            }
+        }
+    }
+
+    /// At least [`Self::held`] of any chunk of `chunk` tokens, of a group that gives blocks up.
+    fn most_held(&self, chunk: usize) -> usize {
+        let span = self.kind.span().unwrap_or(0).saturating_add(self.sink_tokens);
+        span.saturating_add(chunk).div_ceil(self.block_tokens).saturating_add(2)
+    }
+}
+
+impl Groups {
+    /// The most blocks that a lone request holds while tokens `start..tokens` of its prompt are computed in chunks of `chunk`, which counts
+    /// as at least 1: each chunk gets blocks once the one before is committed. O(1) with full attention; O(chunks) without, at worst.
+    ///
+    /// ```
+    /// use kvpool::groups::{GroupKind, GroupSpec, Groups, Tokens};
+    /// let window = GroupSpec::new(GroupKind::Sliding { window: 64 }, 16);
+    /// let groups = Groups::new(vec![GroupSpec::new(GroupKind::Full, 16), window], None)?;
+    /// let peak = |chunk| groups.peak_blocks(Tokens(1600), Tokens(0), chunk);
+    /// assert_eq!((peak(1600), peak(64)), (200, 108));
+    /// # Ok::<(), kvpool::PoolError>(())
+    /// ```
+    #[must_use]
+    pub fn peak_blocks(&self, tokens: Tokens, start: Tokens, chunk: usize) -> usize {
+        let chunk = chunk.max(1);
+        let (start, rest) = (start.min(tokens), tokens.minus(start).0);
+        // Full attention gives nothing up, so its blocks bound what an earlier chunk can take.
+        let grows = |spec: &&GroupSpec| spec.kind.is_full();
+        let given_up = self.specs.iter().filter(|spec| !grows(spec));
+        let bound = given_up.fold(0_usize, |sum, spec| sum.saturating_add(spec.most_held(chunk)));
+        let mut peak = 0;
+        for nth in (0..rest.div_ceil(chunk).max(1)).rev() {
+            let from = start.plus(Tokens(nth.saturating_mul(chunk)));
+            let covered = from.plus(Tokens(chunk)).min(tokens);
+            let held = |sum: usize, spec: &GroupSpec| sum.saturating_add(spec.held(start, from, covered));
+            peak = peak.max(self.specs.iter().fold(0, held));
+            let full = self.specs.iter().filter(grows).fold(0, held);
+            if full.saturating_add(bound) <= peak {
+                break;
+            }
+        }
+        peak
+    }
+}
