@@ -67,7 +67,8 @@ impl World {
         let mut world = self.before(*at);
         let running: Vec<i64> = ids.iter().copied().filter(|&id| world.is_running(id)).collect();
         let named: Vec<RequestRef<'_>> = running.iter().map(|&id| id.into()).collect();
-        let computed: Vec<usize> = running.iter().map(|id| world.engines[id].progress).collect();
+        let computed: Vec<usize> =
+            running.iter().map(|id| world.engines[id].committable(world.engines[id].progress)).collect();
         world.manager.commit_batch(&named, &computed).unwrap();
         let alone = Operation::Append {
             ids: ids.clone(),

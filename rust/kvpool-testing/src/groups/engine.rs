@@ -19,11 +19,32 @@ pub(super) struct Engine {
     pub(super) covered: usize,
     /// The weights that its KV was computed with.
     pub(super) weights: u64,
+    /// Numbers of tokens at growths with slots for drafts that no commit has reached.
+    pub(super) drafting: Vec<usize>,
     /// By group: the first token that was computed or loaded for this request, if the group caches nothing; else 0.
     from: Vec<usize>,
 }
 
 impl Engine {
+    /// How many computed tokens the engine commits. A number between two steps would mean accepted drafts of the first one.
+    pub(super) fn committable(&self, computed: usize) -> usize {
+        let oldest = self.drafting.first().copied().unwrap_or(computed);
+        if (oldest..self.tokens.len()).contains(&computed) { oldest } else { computed }
+    }
+
+    pub(super) fn commit(&mut self, computed: usize) {
+        self.committed = computed;
+        self.drafting.retain(|&tokens| tokens > computed);
+    }
+
+    /// The tables cover `slots`.
+    pub(super) fn grow(&mut self, slots: usize) {
+        self.covered = self.covered.max(slots);
+        if slots > self.tokens.len() {
+            self.drafting.push(self.tokens.len());
+        }
+    }
+
     /// Rejects all drafts. The engine has to ask for slots of drafts again.
     pub(super) fn forget_drafts(&mut self) {
         self.drafts.clear();
@@ -75,7 +96,10 @@ impl World {
                     self.write(table[drafts], 0, Some(kv(at + 1)));
                 }
                 _ => {
-                    for read in (from..at).filter(|&read| reads(&spec, at, read)) {
+                    // Sinks whose beginning was hit, in a group that caches nothing, are no sinks.
+                    let sink_tokens = if from == 0 { spec.sink_tokens } else { 0 };
+                    let read_here = GroupSpec { sink_tokens, ..spec };
+                    for read in (from..at).filter(|&read| reads(&read_here, at, read)) {
                         let found = self.cell(table[read / size], read % size);
                         let own = Some(kv(read + 1));
                         assert_eq!(found, own, "group {group} of {id}: token {at} reads {read}");
@@ -133,7 +157,8 @@ impl World {
         };
         let from = self.specs.iter().zip(&tables).map(first).collect();
         let (progress, committed, weights) = (cached, cached, self.weights);
-        let engine = Engine { tokens, drafts: Vec::new(), progress, committed, covered, weights, from };
+        let (drafts, drafting) = (Vec::new(), Vec::new());
+        let engine = Engine { tokens, drafts, progress, committed, covered, weights, drafting, from };
         self.engines.insert(id, engine);
     }
 
@@ -142,7 +167,7 @@ impl World {
         let covered = self.engines[&id].covered;
         let go_on = |(spec, table): (&GroupSpec, &Vec<BlockId>)| match spec.kind {
             GroupKind::Cross => true,
-            GroupKind::State => loaded == end || !caches(spec),
+            GroupKind::State => loaded == end || loaded == 0 || !caches(spec),
             _ => {
                 let is_read = |at: &usize| caches(spec) && reads(spec, loaded, *at);
                 let mut needed = (0..loaded).filter(is_read).chain(loaded..covered.max(loaded + 1));
@@ -210,7 +235,7 @@ impl World {
         for id in ids {
             let drafts = self.engines.get(id).map_or(&[][..], |engine| &engine.drafts);
             let accepted = &drafts[..if commits { accepted.min(drafts.len()) } else { 0 }];
-            let progress = self.engines.get(id).map_or(0, |engine| engine.progress);
+            let progress = self.engines.get(id).map_or(0, |engine| engine.committable(engine.progress));
             computed.push(progress + accepted.len());
             new.extend_from_slice(accepted);
             new.extend((0..tokens as u32).map(|at| at % 2));
@@ -228,10 +253,11 @@ impl World {
             engine.drafts.clear();
             let all = engine.tokens.len();
             if is_running {
-                engine.covered = engine.covered.max(all + lookahead);
                 if commits {
-                    (engine.progress, engine.committed) = (computed[row], computed[row]);
+                    engine.progress = engine.progress.max(computed[row]);
+                    engine.commit(computed[row]);
                 }
+                engine.grow(all + lookahead);
                 let states = self.specs.iter().zip(&tables).filter(|(spec, _)| spec.kind == GroupKind::State);
                 states.for_each(|(_, table)| assert!(table.len() > lookahead, "a state for each draft"));
             }

@@ -205,8 +205,7 @@ impl World {
             }
             Operation::Extend { id, slots } => {
                 self.manager.extend(id, slots)?;
-                let engine = self.engines.get_mut(&id).unwrap();
-                engine.covered = engine.covered.max(slots);
+                self.engines.get_mut(&id).unwrap().grow(slots);
             }
             Operation::Load { id, lost } => self.load(id, lost)?,
             Operation::Append { ref ids, tokens, lookahead, commits, accepted } => {
@@ -223,21 +222,23 @@ impl World {
                     return Ok(());
                 }
                 self.compute(id, next.unwrap_or(usize::MAX));
-                let progress = self.engines[&id].progress;
-                self.manager.commit(id, progress)?;
-                self.engines.get_mut(&id).unwrap().committed = progress;
+                let engine = &self.engines[&id];
+                let computed = engine.committable(engine.progress);
+                self.manager.commit(id, computed)?;
+                self.engines.get_mut(&id).unwrap().commit(computed);
             }
             Operation::Commit { id, back } => {
-                let progress = self.engines.get(&id).map_or(0, |engine| engine.progress);
-                self.manager.commit(id, progress.saturating_sub(back))?;
-                self.engines.get_mut(&id).unwrap().committed = progress.saturating_sub(back);
+                let computed = |engine: &Engine| engine.committable(engine.progress.saturating_sub(back));
+                let computed = self.engines.get(&id).map_or(0, computed);
+                self.manager.commit(id, computed)?;
+                self.engines.get_mut(&id).unwrap().commit(computed);
             }
             Operation::Fork { parent, child } => {
                 self.manager.fork(parent, child)?;
                 // Both requests share the slots after the tokens: drafts need new slots.
                 let engine = self.engines.get_mut(&parent).unwrap();
                 engine.forget_drafts();
-                let engine = engine.clone();
+                let engine = Engine { drafting: Vec::new(), ..engine.clone() };
                 self.engines.insert(child, engine);
             }
             Operation::Truncate { id, by } => {
@@ -248,6 +249,7 @@ impl World {
                 let engine = self.engines.get_mut(&id).unwrap();
                 engine.tokens.truncate(keep);
                 engine.drafts.clear();
+                engine.drafting.clear();
                 assert!(!has_states || keep >= engine.committed, "states do not go back");
                 if has_states && engine.progress > keep {
                     let until = Until::Now;
