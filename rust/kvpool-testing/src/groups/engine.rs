@@ -22,7 +22,7 @@ pub(super) struct Engine {
     /// Numbers of tokens at growths with slots for drafts that no commit has reached.
     pub(super) drafting: Vec<usize>,
     /// By group: the first token that was computed or loaded for this request, if the group caches nothing; else 0.
-    from: Vec<usize>,
+    pub(super) from: Vec<usize>,
 }
 
 impl Engine {

@@ -60,11 +60,22 @@ impl Case {
         manager
     }
 
-    /// The second prompt runs and has lost its last tokens. `None` if it does not fit.
-    fn running(&self) -> Option<CacheManager> {
+    /// The second prompt runs, its external tokens are loaded, and its first chunk has blocks. `None` if it does not fit.
+    fn admitted(&self) -> Option<CacheManager> {
         let mut manager = self.warm();
-        admit(&mut manager, 2, &self.prompt(1), chunk(self.chunk)).ok()?;
+        let part = Part { allocate_tokens: Some(self.chunk), ..self.part };
+        let admission = admit(&mut manager, 2, &self.prompt(1), part).ok()?;
         drop(manager.take_plan().unwrap());
+        if admission.external_tokens > 0 {
+            manager.external_done(2, Loaded::All).unwrap();
+            drop(manager.take_plan().unwrap());
+        }
+        Some(manager)
+    }
+
+    /// The second prompt is computed in part and has lost its last tokens. `None` if it does not fit.
+    fn running(&self) -> Option<CacheManager> {
+        let mut manager = self.admitted()?;
         let covered = manager.request(2).unwrap().computed_tokens + self.chunk;
         let upto = self.computed.min(covered).min(self.lengths[1]);
         if upto > manager.request(2).unwrap().computed_tokens {
@@ -78,7 +89,7 @@ impl Case {
 
     fn preempted(&self) -> Option<CacheManager> {
         let mut manager = self.running()?;
-        manager.preempt(2, Until::Now).unwrap();
+        manager.preempt(2, Until::Now).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         Some(manager)
     }
 
@@ -182,13 +193,7 @@ fn one_call_per_step_needs_no_more_than_two() {
     for _ in 0..cases() {
         let case = Case::drawn(&mut numbers);
         let tokens: Vec<u32> = (0..case.new as u32).map(|at| 500 + at).collect();
-        let ready = |case: &Case| {
-            let mut manager = case.warm();
-            admit(&mut manager, 2, &case.prompt(1), chunk(case.chunk)).ok()?;
-            drop(manager.take_plan().unwrap());
-            Some(manager)
-        };
-        let (Some(mut one), Some(mut two)) = (ready(&case), ready(&case)) else { continue };
+        let (Some(mut one), Some(mut two)) = (case.admitted(), case.admitted()) else { continue };
         let request = one.request(2).unwrap();
         let computed = request.tokens.min(request.computed_tokens + case.chunk);
         two.commit(2, computed).unwrap();
