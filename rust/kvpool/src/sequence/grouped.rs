@@ -138,20 +138,22 @@ impl Grouped {
 
     /// Which block of a table of states has the state behind so many tokens, once they are committed: how many drafts they contain.
     fn state_at(&self, table: &Table, computed: usize) -> usize {
-        let drafts_of = |step: StepEnd| computed.saturating_sub(step.tokens);
-        let verified =
-            [self.oldest, self.latest].into_iter().find(|&step| (1..=step.drafts).contains(&drafts_of(step)));
-        verified.map(drafts_of).filter(|&drafts| drafts < table.blocks.len()).unwrap_or(0)
+        let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
+        let drafts = computed.saturating_sub(step.tokens);
+        if drafts <= step.drafts && drafts < table.blocks.len() { drafts } else { 0 }
     }
 
     /// Notes that the request keeps so many tokens. Returns whether some step still has drafts.
     pub(super) fn note_truncated(&mut self, tokens: usize) -> bool {
-        for step in [&mut self.oldest, &mut self.latest] {
-            if tokens <= step.tokens {
-                *step = StepEnd { tokens, drafts: 0 };
-            }
+        let Self { oldest, latest, .. } = self;
+        if tokens <= oldest.tokens {
+            (*oldest, *latest) = (StepEnd { tokens, drafts: 0 }, StepEnd { tokens, drafts: 0 });
+        } else if tokens <= oldest.tokens + oldest.drafts {
+            *latest = *oldest;
+        } else if tokens <= latest.tokens {
+            *latest = StepEnd { tokens, drafts: 0 };
         }
-        self.oldest.drafts + self.latest.drafts > 0
+        oldest.drafts + latest.drafts > 0
     }
 
     /// The positions of a table that a commit of so many tokens gives up.
