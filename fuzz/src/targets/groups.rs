@@ -26,7 +26,7 @@ fn draw<'a>(bytes: &'a mut Unstructured<'_>) -> impl FnMut(u8) -> usize + 'a {
 
 impl<'a> Arbitrary<'a> for Setting {
     fn arbitrary(bytes: &mut Unstructured<'a>) -> Decoded<Self> {
-        Ok(Self { num_blocks: 8 + up_to(bytes, 31)?, specs: specs(&mut draw(bytes)) })
+        Ok(Self { num_blocks: 2 + up_to(bytes, 38)?, specs: specs(&mut draw(bytes)) })
     }
 }
 
@@ -83,8 +83,11 @@ impl Machine for Hybrid {
             if spec.margin > 0 {
                 add(at, Some(GroupSpec { margin: 0, ..spec }));
             }
+            if spec.sink_tokens > 0 {
+                add(at, Some(GroupSpec { sink_tokens: 0, ..spec }));
+            }
         }
-        let fewer = (8..*num_blocks).map(|num_blocks| Setting { specs: specs.clone(), num_blocks });
+        let fewer = (2..*num_blocks).map(|num_blocks| Setting { specs: specs.clone(), num_blocks });
         simpler.extend(fewer);
         simpler
     }
@@ -127,8 +130,8 @@ impl Machine for Hybrid {
                     }
                 }));
                 simpler.push(with(&|one| {
-                    if let Operation::Append { tokens, lookahead, .. } = one {
-                        (*tokens, *lookahead) = (1, 0);
+                    if let Operation::Append { tokens, lookahead, accepted, .. } = one {
+                        (*tokens, *lookahead, *accepted) = (1, 0, 0);
                     }
                 }));
             }
@@ -148,6 +151,9 @@ impl Machine for Hybrid {
             }
             Operation::Compute { id, tokens } if *tokens < usize::MAX => {
                 simpler.push(Operation::Compute { id: *id, tokens: usize::MAX });
+            }
+            Operation::Draft { id, tokens } => {
+                simpler.extend(least(1, *tokens).map(|tokens| Operation::Draft { id: *id, tokens }));
             }
             Operation::Truncate { id, by } => {
                 simpler.extend(least(1, *by).map(|by| Operation::Truncate { id: *id, by }));
@@ -175,6 +181,6 @@ impl Machine for Hybrid {
     }
 
     fn closing(&self) -> Vec<String> {
-        vec!["world.manager.check_invariants().unwrap();".into()]
+        vec!["world.check_refused_growth();".into(), "world.finish();".into()]
     }
 }

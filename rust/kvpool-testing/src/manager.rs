@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::{Kv, ReferencePool};
-use kvpool::{Computed, Covered, Loaded, Part, RequestState, Until};
+use kvpool::{Computed, Covered, Loaded, Part, PlannedOperation, RequestState, Until};
 
 /// Tier and block.
 type Place = (usize, usize);
@@ -61,16 +61,27 @@ impl ReferenceRequest {
 /// One operation of a step plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceStep {
-    /// A new request: id, tokens, salt, and how much of them.
-    Admit(i64, Vec<u32>, Vec<u8>, Part),
+    /// A new request: id, tokens, salt, how much of them, and how many tokens the plan hits.
+    Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
     /// A preempted one.
-    Resume(i64, Part),
-    /// Tokens for a running or preempted one, with room for more; or with room for so many in all.
-    Append(i64, Vec<u32>, usize, Option<usize>),
+    Resume(i64, Part, usize),
+    /// Tokens for a running or preempted one, with room for more; or with room for so many in all. Whether the plan writes to registered
+    /// blocks in place.
+    Append(i64, Vec<u32>, usize, Option<usize>, bool),
     /// Preemption.
     Preempt(i64, Until),
     /// The end of a request.
     Release(i64, Until),
+}
+
+/// Of each planned append whether it writes to registered blocks in place.
+#[must_use]
+pub fn writes_in_place(planned: &[PlannedOperation]) -> Vec<bool> {
+    let append = |operation: &PlannedOperation| match operation {
+        PlannedOperation::Append { in_place, .. } => Some(*in_place),
+        _ => None,
+    };
+    planned.iter().filter_map(append).collect()
 }
 
 /// What a committed operation gave.
@@ -148,10 +159,15 @@ impl ReferenceManager {
         if running { share } else { 0 }
     }
 
-    /// The cached prefix of a prompt, held; its last token is left to compute.
-    fn look_up(&mut self, tokens: &[u32], salt: &[u8]) -> Vec<usize> {
-        let most = tokens.len().saturating_sub(1) / self.block_size;
-        self.pools[0].lookup(salt, tokens, most, true)
+    /// The cached prefix of a prompt, held, at most so many blocks.
+    fn look_up(&mut self, request: &ReferenceRequest, most: usize) -> Vec<usize> {
+        self.pools[0].lookup(&request.salt, &request.tokens, most, true)
+    }
+
+    /// Blocks of the longest hit of a prompt: its last token is left to compute.
+    fn longest(&self, request: &ReferenceRequest, part: Part) -> usize {
+        let most = request.tokens.len().saturating_sub(1) / self.block_size;
+        self.clone().look_up(request, if part.compute_all { 0 } else { most }).len()
     }
 
     /// Blocks that an admission has, when so many are cached: for what is cached or external, and the part behind.
@@ -182,20 +198,32 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Lookup, then allocation. On a copy: what does not fit changes nothing.
-    fn place(&mut self, id: i64, request: ReferenceRequest, part: Part) -> Option<usize> {
-        if part.external_tokens >= request.tokens.len() {
-            return None;
-        }
+    /// Lookup of so many blocks, then allocation. On a copy: what does not fit changes nothing.
+    fn place_behind(
+        &mut self,
+        id: i64,
+        request: &ReferenceRequest,
+        part: Part,
+        most: usize,
+    ) -> Option<usize> {
         let mut changed = self.clone();
-        let found = changed.look_up(&request.tokens, &request.salt);
+        let found = changed.look_up(request, most);
         let missing = self.blocks_of(request.tokens.len(), found.len(), part) - found.len();
         if missing > 0 && missing + self.reserve() > changed.device().available() {
             return None;
         }
-        let cached = changed.install(id, request, found, part)?;
+        let cached = changed.install(id, request.clone(), found, part)?;
         *self = changed;
         Some(cached)
+    }
+
+    /// The same behind the longest hit that the blocks are there for, at worst none.
+    fn place(&mut self, id: i64, request: &ReferenceRequest, part: Part) -> Option<usize> {
+        if part.external_tokens >= request.tokens.len() {
+            return None;
+        }
+        let longest = self.longest(request, part);
+        (0..=longest).rev().find_map(|most| self.place_behind(id, request, part, most))
     }
 
     /// Admits a request: how many blocks were cached.
@@ -203,7 +231,7 @@ impl ReferenceManager {
         if tokens.is_empty() || self.requests.contains_key(&id) {
             return None;
         }
-        self.place(id, ReferenceRequest::new(tokens, salt), part)
+        self.place(id, &ReferenceRequest::new(tokens, salt), part)
     }
 
     /// Resumes a preempted request: how many blocks were cached.
@@ -211,18 +239,27 @@ impl ReferenceManager {
         if !self.is(id, RequestState::Preempted) {
             return None;
         }
-        self.place(id, self.requests[&id].clone(), part)
+        self.place(id, &self.requests[&id].clone(), part)
     }
 
-    /// The largest chunk that an admission could have now, whatever it is asked: found by trying them all.
+    /// What an admission would find: blocks of its hit, and the largest chunk that it could have behind it. Found by trying them all. Of one
+    /// that is refused that of the longest hit, or of none if no token has a place behind that.
     #[must_use]
-    pub fn fitting_tokens(&self, tokens: &[u32], salt: &[u8], external_tokens: usize) -> usize {
-        let fits = |&chunk: &usize| {
-            let part = Part { allocate_tokens: Some(chunk), external_tokens, ..Part::WHOLE };
-            self.clone().place(i64::MAX, ReferenceRequest::new(tokens, salt), part).is_some()
+    pub fn fit(&self, tokens: &[u32], salt: &[u8], part: Part) -> (usize, usize) {
+        let request = ReferenceRequest::new(tokens, salt);
+        let longest = self.longest(&request, part);
+        let fitting = |most: usize| {
+            let fits = |&chunk: &usize| {
+                let part = Part { allocate_tokens: Some(chunk), ..part };
+                self.clone().place_behind(i64::MAX, &request, part, most).is_some()
+            };
+            let ready = (most * self.block_size).max(part.external_tokens);
+            (0..=tokens.len() - ready).filter(fits).max().unwrap_or(0)
         };
-        let cached = self.clone().look_up(tokens, salt).len() * self.block_size;
-        (0..=tokens.len() - cached.max(external_tokens)).filter(fits).max().unwrap_or(0)
+        let placed = self.clone().place(i64::MAX, &request, part);
+        let refused = if fitting(longest) == 0 && fitting(0) > 0 { 0 } else { longest };
+        let cached = placed.unwrap_or(refused);
+        (cached, fitting(cached))
     }
 
     /// Slots that a growth covers, where so many are asked for: tokens that fall into blocks that there are have slots.
@@ -232,27 +269,57 @@ impl ReferenceManager {
 
     /// Positions of the table that are written, of those that exist: the slots behind the last token.
     fn touched(&self, request: &ReferenceRequest, slots: usize) -> std::ops::Range<usize> {
-        let first = (request.tokens.len() / self.block_size).min(request.blocks.len());
+        self.touched_behind(request, request.tokens.len(), slots)
+    }
+
+    /// The same behind so many tokens.
+    fn touched_behind(
+        &self,
+        request: &ReferenceRequest,
+        tokens: usize,
+        slots: usize,
+    ) -> std::ops::Range<usize> {
+        let first = (tokens / self.block_size).min(request.blocks.len());
         let end = slots.div_ceil(self.block_size).min(request.blocks.len());
-        if slots > request.tokens.len() { first..end.max(first) } else { first..first }
+        if slots > tokens { first..end.max(first) } else { first..first }
     }
 
     fn missing(&self, request: &ReferenceRequest, slots: usize) -> usize {
         slots.div_ceil(self.block_size).saturating_sub(request.blocks.len())
     }
 
-    /// Blocks that a growth takes; `given_up` counts the references that others of the batch give up by copying.
-    fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> usize {
+    /// Blocks that a growth takes, and how many of those are copies of registered blocks that nobody else holds; `given_up` counts the
+    /// references that others of the batch give up by copying.
+    fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
-        let mut needed = self.missing(request, slots);
+        let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
         for &block in &request.blocks[self.touched(request, slots)] {
             let given_up = given_up.entry(block).or_default();
-            if self.device().users(block) - *given_up > 1 || self.device().is_registered(block) {
+            let alone = self.device().users(block) - *given_up == 1;
+            if !alone || self.device().is_registered(block) {
                 *given_up += 1;
                 needed += 1;
+                avoidable += usize::from(alone);
             }
         }
-        needed
+        (needed, avoidable)
+    }
+
+    /// Tokens that a step can have computed: those with blocks, and behind those that the request has only in blocks of its own.
+    fn computable(&self, request: &ReferenceRequest) -> usize {
+        let covered = request.blocks.len() * self.block_size;
+        let is_own = |&slot: &usize| {
+            let block = request.blocks[slot / self.block_size];
+            self.device().users(block) == 1 && !self.device().is_registered(block)
+        };
+        let tokens = request.tokens.len();
+        (tokens..covered).take_while(is_own).last().map_or(tokens.min(covered), |last| last + 1)
+    }
+
+    /// Whether blocks are there for a growth of so many, of which so many copies can be avoided; and whether they have to be.
+    fn can_grow(&self, needed: usize, avoidable: usize) -> Option<bool> {
+        let available = self.device().available();
+        (needed - avoidable <= available).then_some(needed > available)
     }
 
     /// Appends tokens to each of some requests, of which those that run get blocks: rows, positions and blocks that changed.
@@ -262,13 +329,24 @@ impl ReferenceManager {
         computed: Computed<'_>,
         covered: Covered<'_>,
     ) -> Option<Vec<(usize, usize, usize)>> {
+        self.append_rows(rows, computed, covered, None)
+    }
+
+    /// The same; a plan may have decided already whether cached content is overwritten in place.
+    fn append_rows(
+        &mut self,
+        rows: &[(i64, Vec<u32>)],
+        computed: Computed<'_>,
+        covered: Covered<'_>,
+        in_place: Option<bool>,
+    ) -> Option<Vec<(usize, usize, usize)>> {
         let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
         let appendable = |id| self.is(id, RequestState::Running) || self.is(id, RequestState::Preempted);
         if (0..rows.len()).any(|at| twice(at) || !appendable(rows[at].0)) {
             return None;
         }
         // What each row comes to: its slots, and its computed tokens if something is said.
-        let (mut given_up, mut needed, mut targets) = (BTreeMap::new(), 0, Vec::new());
+        let (mut given_up, mut needed, mut avoidable, mut targets) = (BTreeMap::new(), 0, 0, Vec::new());
         for (row, (id, tokens)) in rows.iter().enumerate() {
             let request = &self.requests[id];
             let all = request.tokens.len() + tokens.len();
@@ -284,33 +362,29 @@ impl ReferenceManager {
                 _ => None,
             };
             if request.state == RequestState::Running {
-                let covered = slots.max(request.blocks.len() * self.block_size).min(all);
-                if computed.is_some_and(|n| n < request.computed || n > covered) {
+                let computable = self.computable(request).min(all);
+                if computed.is_some_and(|n| n < request.computed || n > computable) {
                     return None;
                 }
-                needed += self.needed(*id, slots, &mut given_up);
+                let needs = self.needed(*id, slots, &mut given_up);
+                (needed, avoidable) = (needed + needs.0, avoidable + needs.1);
             }
-            targets.push((slots, computed));
+            targets.push((request.tokens.len(), slots, computed));
         }
-        if needed > self.device().available() {
-            return None;
+        let short = self.can_grow(needed, avoidable)?;
+        let in_place = in_place.unwrap_or(short);
+        // What is computed is committed first: it is in the index when blocks are evicted.
+        for ((id, tokens), &(_, _, computed)) in rows.iter().zip(&targets) {
+            self.requests.get_mut(id)?.tokens.extend(tokens);
+            if let Some(computed) = computed {
+                self.commit(*id, computed);
+            }
         }
         let mut changes = Vec::new();
-        for (row, ((id, tokens), (slots, computed))) in rows.iter().zip(targets).enumerate() {
-            let request = &self.requests[id];
-            if request.state == RequestState::Preempted {
-                self.requests.get_mut(id)?.tokens.extend(tokens);
-                continue;
-            }
-            // What was there before is committed first: it is in the index when blocks are evicted.
-            let before = request.tokens.len().min(request.blocks.len() * self.block_size);
-            if let Some(computed) = computed {
-                self.commit(*id, computed.min(before));
-            }
-            let changed = self.grow(*id, tokens, slots)?;
-            changes.extend(changed.into_iter().map(|(index, block)| (row, index, block)));
-            if let Some(computed) = computed.filter(|&computed| computed > before) {
-                self.commit(*id, computed);
+        for (row, ((id, _), (before, slots, _))) in rows.iter().zip(targets).enumerate() {
+            if self.is(*id, RequestState::Running) {
+                let changed = self.grow(*id, before, slots, in_place)?;
+                changes.extend(changed.into_iter().map(|(index, block)| (row, index, block)));
             }
         }
         Some(changes)
@@ -337,23 +411,29 @@ impl ReferenceManager {
 
     /// Makes the table of a running request cover so many slots: positions and blocks that changed.
     pub fn extend(&mut self, id: i64, slots: usize) -> Option<Vec<(usize, usize)>> {
-        let slots = self.slots(self.requests.get(&id)?, 0, slots);
-        let fits = self.is(id, RequestState::Running)
-            && self.needed(id, slots, &mut BTreeMap::new()) <= self.device().available();
-        if fits { self.grow(id, &[], slots) } else { None }
+        let request = self.requests.get(&id).filter(|_| self.is(id, RequestState::Running))?;
+        let (before, slots) = (request.tokens.len(), self.slots(request, 0, slots));
+        let (needed, avoidable) = self.needed(id, slots, &mut BTreeMap::new());
+        let in_place = self.can_grow(needed, avoidable)?;
+        self.grow(id, before, slots, in_place)
     }
 
-    fn grow(&mut self, id: i64, tokens: &[u32], slots: usize) -> Option<Vec<(usize, usize)>> {
+    /// Covers slots of a request that had so many tokens before. With `in_place`, cached content that nobody else holds is overwritten.
+    fn grow(&mut self, id: i64, before: usize, slots: usize, in_place: bool) -> Option<Vec<(usize, usize)>> {
         let mut request = self.requests.get(&id)?.clone();
         let mut changes = Vec::new();
-        for index in self.touched(&request, slots) {
+        // Slots of drafts that were accepted have been written.
+        for index in self.touched_behind(&request, before.max(request.computed), slots) {
             let block = request.blocks[index];
+            if self.device().users(block) == 1 && in_place {
+                self.pools[0].drop_cached(&[block]);
+            }
             if self.device().users(block) == 1 && !self.device().is_registered(block) {
                 continue;
             }
             request.blocks[index] = self.pools[0].allocate(1)?[0];
             changes.push((index, request.blocks[index]));
-            if index * self.block_size < request.tokens.len() {
+            if index * self.block_size < before {
                 self.plan_copy((0, block), (0, request.blocks[index]));
             }
             self.pools[0].release(&[block]);
@@ -362,7 +442,6 @@ impl ReferenceManager {
         let fresh = self.pools[0].allocate(missing)?;
         changes.extend(fresh.iter().enumerate().map(|(at, &block)| (request.blocks.len() + at, block)));
         request.blocks.extend(fresh);
-        request.tokens.extend(tokens);
         self.requests.insert(id, request);
         Some(changes)
     }
@@ -640,14 +719,16 @@ impl ReferenceManager {
     pub fn commit_step(&mut self, planned: &[ReferenceStep]) -> Option<Vec<ReferenceOutcome>> {
         let mut matched = BTreeMap::new();
         for operation in planned {
-            let (id, request, part) = match operation {
-                ReferenceStep::Admit(id, tokens, salt, part) => {
-                    (*id, ReferenceRequest::new(tokens, salt), *part)
+            let (id, request, part, most) = match operation {
+                ReferenceStep::Admit(id, tokens, salt, part, cached) => {
+                    (*id, ReferenceRequest::new(tokens, salt), *part, *cached)
                 }
-                ReferenceStep::Resume(id, part) => (*id, self.requests.get(id)?.clone(), *part),
+                ReferenceStep::Resume(id, part, cached) => {
+                    (*id, self.requests.get(id)?.clone(), *part, *cached)
+                }
                 _ => continue,
             };
-            let found = self.look_up(&request.tokens, &request.salt);
+            let found = self.look_up(&request, most / self.block_size);
             matched.insert(id, (request, found, part));
         }
         for operation in planned {
@@ -661,17 +742,17 @@ impl ReferenceManager {
             }
         }
         let outcome = |operation: &ReferenceStep| match operation {
-            ReferenceStep::Admit(id, ..) | ReferenceStep::Resume(id, _) => {
+            ReferenceStep::Admit(id, ..) | ReferenceStep::Resume(id, ..) => {
                 let (request, found, part) = matched.remove(id)?;
                 let cached = self.install(*id, request, found, part)?;
                 Some(ReferenceOutcome::Admitted(self.requests[id].blocks.clone(), cached))
             }
-            ReferenceStep::Append(id, tokens, lookahead, covered) => {
+            ReferenceStep::Append(id, tokens, lookahead, covered, in_place) => {
                 let covered = covered.as_slice();
                 let covered =
                     if covered.is_empty() { Covered::Lookahead(*lookahead) } else { Covered::Each(covered) };
                 let rows = [(*id, tokens.clone())];
-                let changes = self.append_ragged(&rows, Computed::Nothing, covered)?;
+                let changes = self.append_rows(&rows, Computed::Nothing, covered, Some(*in_place))?;
                 let changes = changes.into_iter().map(|(_, index, block)| (index, block)).collect();
                 Some(ReferenceOutcome::Appended(changes))
             }

@@ -16,7 +16,9 @@ use kvpool::{
     RequestRef, Rows, StepOutcome, Ticket, Until, Verify,
 };
 use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
-use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices};
+use kvpool_testing::{
+    ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep, indices, writes_in_place,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -108,8 +110,11 @@ fn single() -> impl Strategy<Value = Operation> {
 /// Mostly the whole of a prompt.
 fn part() -> impl Strategy<Value = Part> {
     let external = prop_oneof![3 => Just(0), 1 => 0usize..8];
-    (prop::option::weighted(0.3, 0usize..6), external)
-        .prop_map(|(allocate_tokens, external_tokens)| Part { allocate_tokens, external_tokens, ..Part::WHOLE })
+    (prop::option::weighted(0.3, 0usize..6), external).prop_map(|(allocate_tokens, external_tokens)| Part {
+        allocate_tokens,
+        external_tokens,
+        ..Part::WHOLE
+    })
 }
 
 fn until() -> impl Strategy<Value = Until> {
@@ -210,20 +215,21 @@ impl Pair {
         let (done, expected) = match operation {
             &Operation::Admit { id, ref tokens, part } => {
                 let cursor = manager.prepare(tokens, ExtraKeys::default()).unwrap();
-                let probe = manager.probe(&cursor).unwrap();
                 let external = part.external_tokens;
                 let fit = manager.fit(&cursor, part).ok();
                 assert_eq!(fit.is_some(), external < tokens.len());
                 if let Some(fit) = fit {
-                    assert_eq!(fit.cached_tokens, probe.cached_blocks * BLOCK_SIZE);
-                    assert_eq!(fit.fitting_tokens, self.model.fitting_tokens(tokens, &[], external));
+                    let (cached, fitting) = self.model.fit(tokens, &[], part);
+                    assert_eq!((fit.cached_tokens, fit.fitting_tokens), (cached * BLOCK_SIZE, fitting));
+                    let fits = tokens.len().div_ceil(BLOCK_SIZE) < self.model.device().num_blocks();
+                    assert_eq!(fit.can_ever_fit, fits);
                 }
                 let options = AdmitOptions { part, ..AdmitOptions::default() };
                 let result = manager.admit_with(id, cursor, &options);
                 match (&result, fit) {
                     (Ok(admission), Some(fit)) => {
                         assert_eq!(fit.fit, Fit::Ok);
-                        assert_eq!(admission.cached_blocks, probe.cached_blocks);
+                        assert_eq!(admission.cached_tokens, fit.cached_tokens);
                         assert_eq!(admission.block_ids.len() - admission.cached_blocks, fit.new_blocks);
                         let ready = fit.cached_tokens.max(external);
                         assert_eq!(admission.external_tokens, ready - fit.cached_tokens);
@@ -232,9 +238,9 @@ impl Pair {
                     (Err(refused), fit) => {
                         assert_eq!(refused.cursor.num_tokens(), tokens.len(), "the prompt is handed back");
                         if let (ManagerError::OutOfBlocks(refusal), Some(fit)) = (&refused.error, fit) {
-                            let needed = probe.cached_blocks + refusal.needed;
-                            assert_eq!(refusal.can_ever_fit, needed < self.model.device().num_blocks());
-                            assert_eq!(fit.fit == Fit::Later, refusal.can_ever_fit);
+                            assert_eq!(refusal.can_ever_fit, fit.can_ever_fit);
+                            let later = if fit.can_ever_fit { Fit::Later } else { Fit::Never };
+                            assert_eq!(fit.fit, later);
                             assert_eq!(refusal.missing, refusal.needed - refusal.available);
                             assert_eq!(refusal.fitting_tokens, fit.fitting_tokens);
                         }
@@ -372,19 +378,21 @@ impl Pair {
                 Operation::Admit { id, tokens, part } => {
                     let cursor = manager.prepare(&tokens, ExtraKeys::default()).unwrap();
                     let options = AdmitOptions { part, ..AdmitOptions::default() };
-                    let fits = manager.plan_admit_with(&mut plan, id, cursor, &options).is_ok();
-                    (fits, ReferenceStep::Admit(id, tokens, Vec::new(), part))
+                    let cached = manager.plan_admit_with(&mut plan, id, cursor, &options).ok();
+                    let step = ReferenceStep::Admit(id, tokens, Vec::new(), part, cached.unwrap_or(0));
+                    (cached.is_some(), step)
                 }
                 Operation::AppendTokens { id, tokens } => {
                     let fits = manager.plan_append(&mut plan, id, &tokens, 0).is_ok();
-                    (fits, ReferenceStep::Append(id, tokens, 0, None))
+                    let in_place = writes_in_place(manager.planned(&plan)).pop().unwrap_or(false);
+                    (fits, ReferenceStep::Append(id, tokens, 0, None, in_place))
                 }
                 Operation::Preempt { id, until } => {
                     (manager.plan_preempt(&mut plan, id, until).is_ok(), ReferenceStep::Preempt(id, until))
                 }
                 Operation::Resume(id, part) => {
-                    let fits = manager.plan_resume_with(&mut plan, id, part).is_ok();
-                    (fits, ReferenceStep::Resume(id, part))
+                    let cached = manager.plan_resume_with(&mut plan, id, part).ok();
+                    (cached.is_some(), ReferenceStep::Resume(id, part, cached.unwrap_or(0)))
                 }
                 Operation::Release { id, until } => {
                     (manager.plan_release(&mut plan, id, until).is_ok(), ReferenceStep::Release(id, until))

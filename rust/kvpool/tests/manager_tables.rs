@@ -111,8 +111,9 @@ fn operation() -> impl Strategy<Value = Operation> {
     };
     let part = || {
         let external = prop_oneof![3 => Just(0), 1 => 0usize..8];
-        (prop::option::weighted(0.3, 0usize..6), external)
-            .prop_map(|(allocate_tokens, external_tokens)| Part { allocate_tokens, external_tokens, ..Part::WHOLE })
+        (prop::option::weighted(0.3, 0usize..6), external).prop_map(|(allocate_tokens, external_tokens)| {
+            Part { allocate_tokens, external_tokens, ..Part::WHOLE }
+        })
     };
     prop_oneof![
         8 => (IDS, tokens(), part()).prop_map(|(id, tokens, part)| Operation::Admit { id, tokens, part }),

@@ -120,11 +120,11 @@ impl Manager {
         script: &mut Script,
     ) -> Result<bool, Failure> {
         let salt: &[u8] = if salted { b"s" } else { b"" };
-        let asked =
-            (part != Part::WHOLE && part.external_tokens < tokens.len()).then_some(part.external_tokens);
-        let fitting = asked.and_then(|external| {
-            self.model.as_ref().map(|model| model.fitting_tokens(tokens, salt, external))
-        });
+        let asked = part != Part::WHOLE && part.external_tokens < tokens.len();
+        let model = self.model.as_ref().filter(|_| asked);
+        let fitting = model
+            .map(|model| model.fit(tokens, salt, part))
+            .map(|(cached, fitting)| (cached * BLOCK_SIZE, fitting));
         let expected = self.model.as_mut().map(|model| {
             let cached = model.admit(id, tokens, salt, part)?;
             Some((model.requests[&id].blocks.clone(), cached))
@@ -139,15 +139,13 @@ impl Manager {
         });
         let cursor = self.manager.prepare(tokens, Self::extra(salted));
         let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
-        let probe = self.manager.probe(&cursor).map(|probe| probe.cached_blocks);
         let fit = self.manager.fit(&cursor, part).ok();
         same("outcome of fit", &fit.is_some(), &(part.external_tokens < tokens.len()))?;
         if let Some(fit) = fit {
-            agree("tokens that fit", &fit.fitting_tokens, fitting)?;
+            agree("what is hit, and tokens that fit", &(fit.cached_tokens, fit.fitting_tokens), fitting)?;
         }
         let found = self.manager.admit_with(id, cursor, &AdmitOptions { part, ..Default::default() }).ok();
         if let Some(found) = &found {
-            same("blocks that a probe finds", &probe, &Ok(found.cached_blocks))?;
             let promised = fit.map(|fit| (fit.fit, fit.cached_tokens, fit.new_blocks));
             let new = found.block_ids.len() - found.cached_blocks;
             same("a fit", &promised, &Some((Fit::Ok, found.cached_blocks * BLOCK_SIZE, new)))?;

@@ -1,7 +1,7 @@
 //! Steps: operations that are planned together, then committed or dropped.
 
 use kvpool::{AdmitOptions, Computed, ExtraKeys, ManagerError, Part, Rows, StepOutcome};
-use kvpool_testing::{ReferenceOutcome, ReferenceStep};
+use kvpool_testing::{ReferenceOutcome, ReferenceStep, writes_in_place};
 
 use super::arguments::Room;
 use super::operation::Planned;
@@ -38,23 +38,25 @@ impl Manager {
                     let cursor = manager.prepare(tokens, ExtraKeys::default());
                     let cursor = cursor.map_err(|error| Failure::new("hashing", error.to_string()))?;
                     let options = AdmitOptions { part: *part, ..Default::default() };
-                    let fits = manager.plan_admit_with(&mut plan, *id, cursor, &options).is_ok();
-                    (fits, vec![ReferenceStep::Admit(*id, tokens.clone(), Vec::new(), *part)])
+                    let cached = manager.plan_admit_with(&mut plan, *id, cursor, &options).ok();
+                    let (tokens, hit) = (tokens.clone(), cached.unwrap_or(0));
+                    (cached.is_some(), vec![ReferenceStep::Admit(*id, tokens, Vec::new(), *part, hit)])
                 }
                 Planned::Resume(id, part) => {
                     script.line(|| match *part == Part::WHOLE {
                         true => format!("let _ = manager.plan_resume(&mut plan, {id});"),
                         false => format!("let _ = manager.plan_resume_with(&mut plan, {id}, {part:?});"),
                     });
-                    let fits = manager.plan_resume_with(&mut plan, *id, *part).is_ok();
-                    (fits, vec![ReferenceStep::Resume(*id, *part)])
+                    let cached = manager.plan_resume_with(&mut plan, *id, *part).ok();
+                    (cached.is_some(), vec![ReferenceStep::Resume(*id, *part, cached.unwrap_or(0))])
                 }
                 Planned::Append(id, tokens, lookahead) => {
                     script.line(|| {
                         format!("let _ = manager.plan_append(&mut plan, {id}, &{tokens:?}, {lookahead});")
                     });
                     let fits = manager.plan_append(&mut plan, *id, tokens, *lookahead).is_ok();
-                    (fits, vec![ReferenceStep::Append(*id, tokens.clone(), *lookahead, None)])
+                    let in_place = writes_in_place(manager.planned(&plan)).pop().unwrap_or(false);
+                    (fits, vec![ReferenceStep::Append(*id, tokens.clone(), *lookahead, None, in_place)])
                 }
                 Planned::AppendRagged(all, room) => {
                     let covered = room.covered();
@@ -66,12 +68,15 @@ impl Manager {
                     let (requests, tokens, offsets) = (&requests[..], &tokens[..], &offsets[..]);
                     let rows = Rows { requests, tokens, offsets, covered, ..Rows::default() };
                     let fits = manager.plan_append_ragged(&mut plan, &rows).is_ok();
+                    let in_place = writes_in_place(manager.planned(&plan));
+                    let first = in_place.len().saturating_sub(all.len());
                     let step = |(row, (id, tokens)): (usize, &(i64, Vec<u32>))| {
+                        let in_place = in_place.get(first + row).copied().unwrap_or(false);
                         let (lookahead, covered) = match room {
                             Room::Ahead(slots) => (*slots, None),
                             Room::Each(counts) => (0, Some(counts[row])),
                         };
-                        ReferenceStep::Append(*id, tokens.clone(), lookahead, covered)
+                        ReferenceStep::Append(*id, tokens.clone(), lookahead, covered, in_place)
                     };
                     (fits, all.iter().enumerate().map(step).collect())
                 }

@@ -143,7 +143,8 @@ impl BlockPool {
         let Self { index, records, .. } = self;
         let (mut done, mut copies) = (0, Vec::new());
         let refused = loop {
-            done += index.insert_named_run(records, &blocks[done..], &hashes[done..], group, |at| depth(done + at));
+            done += index
+                .insert_named_run(records, &blocks[done..], &hashes[done..], group, |at| depth(done + at));
             let (Some(&block), Some(&hash)) = (blocks.get(done), hashes.get(done)) else { break None };
             if records.at(block.get()).is_registered() {
                 break Some(block);

@@ -5,37 +5,29 @@
 //! token, a state holds one cell. Before the engine computes a token it reads, group by group, every cell that the token needs; each must
 //! be that of the request's own prefix, under the weights of now. Blocks are never wiped, so what is given up too early, a window cut
 //! too short, a checkpoint of a state that went on, or a lost copy shows as another prefix's cell. Engines run ahead: a step is
-//! computed, and the next one, before the first is committed.
+//! computed, and the next one, before the first is committed. They compute drafts, and accept some of them later.
+//!
+//! The cache must make no call fail: `checks` repeats a refused call with the same number of blocks and no cache.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "it stops at the first error")]
 
+mod checks;
+mod engine;
 mod operation;
 
 use std::collections::{BTreeMap, HashMap};
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
-    AdmitOptions, BlockId, CacheManager, Computed, Covered, ExtraKeys, Loaded, ManagerConfig, ManagerError,
-    Part, Place, RequestRef, RequestState, Rows, SwapId, Ticket, Until,
+    Admission, AdmitOptions, BlockId, CacheManager, Computed, Covered, ExtraKeys, Fit, Loaded, ManagerConfig,
+    ManagerError, Part, Place, RequestRef, RequestState, Rows, SwapId, Ticket, Until,
 };
 
 use crate::Kv;
+use engine::Engine;
 pub use operation::{IDS, Operation, operation, specs};
 
 fn until_of(ticket: Option<u64>) -> Until {
     ticket.map_or(Until::Now, |ticket| Until::Ticket(Ticket::new(ticket)))
-}
-
-/// What the engine knows of a request.
-#[derive(Clone, Debug, Default)]
-struct Engine {
-    tokens: Vec<u32>,
-    /// KV and states of so many tokens are written, committed or not.
-    progress: usize,
-    committed: usize,
-    /// It may write so many slots.
-    covered: usize,
-    /// The weights that its KV was computed with.
-    weights: u64,
 }
 
 /// A manager, and an engine that reads what its layers read.
@@ -50,6 +42,11 @@ pub struct World {
     swaps: Vec<SwapId>,
     tickets: Vec<Ticket>,
     weights: u64,
+    num_blocks: usize,
+    /// The operations that were not refused.
+    done: Vec<Operation>,
+    /// The latest growth that was refused, and how many operations were done before it.
+    refused: Option<(usize, Operation)>,
 }
 
 impl World {
@@ -62,17 +59,21 @@ impl World {
         num_blocks: usize,
         make: impl FnOnce(ManagerConfig) -> Result<CacheManager, ManagerError>,
     ) -> Result<Self, ManagerError> {
-        let groups = Groups::new(specs.clone(), None)?;
-        let config = ManagerConfig {
+        let manager = make(Self::config(&specs, num_blocks)?)?;
+        let (memory, engines, done) = (HashMap::new(), BTreeMap::new(), Vec::new());
+        let (swaps, tickets, refused) = (Vec::new(), Vec::new(), None);
+        Ok(Self { manager, specs, memory, engines, swaps, tickets, weights: 0, num_blocks, done, refused })
+    }
+
+    fn config(specs: &[GroupSpec], num_blocks: usize) -> Result<ManagerConfig, ManagerError> {
+        let groups = Groups::new(specs.to_vec(), None)?;
+        Ok(ManagerConfig {
             num_blocks,
             block_size: groups.unit(),
             host_blocks: 12,
             groups: Some(groups),
             ..ManagerConfig::default()
-        };
-        let (memory, engines) = (HashMap::new(), BTreeMap::new());
-        let (swaps, tickets) = (Vec::new(), Vec::new());
-        Ok(Self { manager: make(config)?, specs, memory, engines, swaps, tickets, weights: 0 })
+        })
     }
 
     /// The tokens of a request.
@@ -83,6 +84,10 @@ impl World {
 
     fn state(&self, id: i64) -> Option<RequestState> {
         self.manager.request(id).ok().map(|request| request.state)
+    }
+
+    fn is_running(&self, id: i64) -> bool {
+        self.state(id) == Some(RequestState::Running)
     }
 
     fn tables(&self, id: i64) -> Vec<Vec<BlockId>> {
@@ -115,66 +120,6 @@ impl World {
         }
     }
 
-    fn cell(&self, block: BlockId, at: usize) -> Option<Kv> {
-        let cells = self.memory.get(&Place { tier: 0, block })?;
-        cells.get(at).copied().flatten()
-    }
-
-    fn write(&mut self, block: BlockId, at: usize, kv: Kv) {
-        assert!(!block.is_null(), "the engine writes to the null block");
-        let cells = self.memory.entry(Place { tier: 0, block }).or_default();
-        cells.resize(cells.len().max(at + 1), None);
-        cells[at] = Some(kv);
-    }
-
-    /// The first token that the layers of a group read for a token, as models define it.
-    fn first_read(kind: GroupKind, at: usize) -> usize {
-        match kind {
-            GroupKind::Full => 0,
-            GroupKind::Sliding { window } => (at + 1).saturating_sub(window),
-            GroupKind::Chunked { chunk } => at / chunk * chunk,
-            _ => at,
-        }
-    }
-
-    /// Reads what the token at a position needs, and writes its own.
-    fn compute_token(&mut self, id: i64, tokens: &[u32], tables: &[Vec<BlockId>], at: usize) {
-        let weights = self.engines[&id].weights;
-        let kv = |upto: usize| Kv::of(weights, b"", &tokens[..upto]);
-        for (group, spec) in self.specs.clone().into_iter().enumerate() {
-            let (table, size) = (&tables[group], spec.block_tokens);
-            match spec.kind {
-                GroupKind::Cross => {}
-                GroupKind::State => {
-                    assert_eq!(table.len(), 1, "request {id}: one state");
-                    if at > 0 {
-                        assert_eq!(self.cell(table[0], 0), Some(kv(at)), "state of {id} before token {at}");
-                    }
-                    self.write(table[0], 0, kv(at + 1));
-                }
-                kind => {
-                    for read in Self::first_read(kind, at)..at {
-                        let found = self.cell(table[read / size], read % size);
-                        assert_eq!(
-                            found,
-                            Some(kv(read + 1)),
-                            "group {group} of {id}: token {at} reads {read}"
-                        );
-                    }
-                    self.write(table[at / size], at % size, kv(at + 1));
-                }
-            }
-        }
-    }
-
-    fn admitted(&mut self, id: i64, tokens: Vec<u32>, cached: usize, external: usize, asked: Option<usize>) {
-        let all = tokens.len();
-        let ready = cached + external;
-        let covered = asked.map_or(all, |n| (ready + n).min(all));
-        let engine = Engine { tokens, progress: cached, committed: cached, covered, weights: self.weights };
-        self.engines.insert(id, engine);
-    }
-
     /// The request that an operation means: one that there is, if there is one.
     fn known(&self, id: i64) -> i64 {
         let known: Vec<i64> = self.engines.keys().copied().collect();
@@ -190,8 +135,8 @@ impl World {
     /// The operation, of requests that there are.
     fn meant(&self, operation: &Operation) -> Operation {
         use Operation::{
-            Admit, Append, Commit, Compute, Encode, Extend, Fork, Load, Preempt, Release, Resume, Step,
-            SwapIn, SwapOut, Truncate,
+            Admit, Append, Commit, Compute, Draft, Encode, Extend, Fork, Load, Preempt, Release, Resume,
+            Step, SwapIn, SwapOut, Truncate,
         };
         let mut meant = operation.clone();
         match &mut meant {
@@ -201,6 +146,7 @@ impl World {
             | Load { id, .. }
             | Encode { id, .. }
             | Compute { id, .. }
+            | Draft { id, .. }
             | Step { id, .. } => *id = self.known(*id),
             Commit { id, .. } | Truncate { id, .. } | Preempt { id, .. } | Resume { id, .. } => {
                 *id = self.known(*id);
@@ -214,18 +160,6 @@ impl World {
         meant
     }
 
-    fn compute(&mut self, id: i64, upto: usize) {
-        self.execute_plan();
-        if self.state(id) == Some(RequestState::Running) {
-            let (all, tables) = (self.tokens(id), self.tables(id));
-            let engine = self.engines[&id].clone();
-            for at in engine.progress..upto.min(all.len()).min(engine.covered) {
-                self.compute_token(id, &all, &tables, at);
-                self.engines.get_mut(&id).unwrap().progress = at + 1;
-            }
-        }
-    }
-
     /// Does it, of requests that there are, and looks at every cell that a token reads. Returns what was done, and whether it was refused:
     /// then nothing has changed.
     ///
@@ -235,8 +169,12 @@ impl World {
         let operation = self.meant(operation);
         let before = self.visible();
         let done = self.run(&operation);
-        if let Err(error) = &done {
-            assert_eq!(before, self.visible(), "{operation:?} was refused: {error}");
+        match &done {
+            Ok(()) => self.done.push(operation.clone()),
+            Err(error) => {
+                assert_eq!(before, self.visible(), "{operation:?} was refused: {error}");
+                self.note_refusal(&operation, error);
+            }
         }
         self.manager.check_invariants().unwrap_or_else(|broken| panic!("{operation:?}: {broken}"));
         (operation, done)
@@ -248,79 +186,32 @@ impl World {
                 let token = |at: usize| if at < turn { at as u32 } else { way * 100 + at as u32 };
                 let known: Vec<u32> = (0..tokens).map(token).collect();
                 let prompt = self.manager.prepare(&known, ExtraKeys::default())?;
-                let reach = self.manager.fit_groups(&prompt, Part::WHOLE)?;
+                let reach = self.manager.fit_groups(&prompt, part)?;
                 let least = reach.iter().map(|group| group.reach_tokens).min().unwrap();
                 let options = AdmitOptions { part, ..AdmitOptions::default() };
-                let fit = self.manager.fit(&prompt, part);
-                let admission =
-                    self.manager.admit_with(id, prompt, &options).map_err(|refused| refused.error)?;
+                let fit = self.manager.fit(&prompt, part)?;
+                let admission = match self.manager.admit_with(id, prompt, &options) {
+                    Ok(admission) => admission,
+                    Err(refused) => {
+                        self.check_refused_admission(&known, part, Some(fit), &refused.error);
+                        return Err(refused.error);
+                    }
+                };
+                assert_eq!(fit.fit, Fit::Ok, "admitted: {admission:?}");
                 assert!(admission.cached_tokens <= least.min(tokens - 1), "{admission:?} of {reach:?}");
-                assert_eq!(fit.map(|fit| fit.cached_tokens), Ok(admission.cached_tokens));
-                self.admitted(
-                    id,
-                    known,
-                    admission.cached_tokens,
-                    admission.external_tokens,
-                    part.allocate_tokens,
-                );
+                assert_eq!(fit.cached_tokens, admission.cached_tokens);
+                assert!(!part.compute_all || admission.cached_tokens == 0, "{admission:?}");
+                self.admitted(id, known, &admission, part);
             }
             Operation::Extend { id, slots } => {
                 self.manager.extend(id, slots)?;
-                let engine = self.engines.get_mut(&id).unwrap();
-                engine.covered = engine.covered.max(slots);
+                self.engines.get_mut(&id).unwrap().grow(slots);
             }
-            Operation::Load { id, lost } => {
-                let request = self.manager.request(id)?;
-                let (from, end) = (request.computed_tokens, request.external_end);
-                let upto = end.saturating_sub(lost).max(from);
-                if self.state(id) == Some(RequestState::Loading) {
-                    // A block that the hit ended in is copied before anybody writes behind it.
-                    self.execute_plan();
-                    let (tokens, tables) = (self.tokens(id), self.tables(id));
-                    // What a connector brings is what another engine computed.
-                    for at in from..upto {
-                        for (group, spec) in self.specs.clone().into_iter().enumerate() {
-                            let kv = Kv::of(self.engines[&id].weights, b"", &tokens[..=at]);
-                            if !matches!(spec.kind, GroupKind::Cross) {
-                                self.write(tables[group][at / spec.block_tokens], at % spec.block_tokens, kv);
-                            }
-                        }
-                    }
-                }
-                self.manager.external_done(id, Loaded::First(upto))?;
-                if let Some(engine) = self.engines.get_mut(&id) {
-                    (engine.progress, engine.committed) = (upto, upto);
-                }
-                self.engines.retain(|&id, _| self.manager.contains(id));
+            Operation::Load { id, lost } => self.load(id, lost)?,
+            Operation::Append { ref ids, tokens, lookahead, commits, accepted } => {
+                self.append(ids, tokens, lookahead, commits, accepted)?;
             }
-            Operation::Append { ref ids, tokens, lookahead, commits } => {
-                let requests: Vec<RequestRef<'_>> = ids.iter().map(|&id| id.into()).collect();
-                let new: Vec<u32> = (0..(ids.len() * tokens) as u32).map(|at| at % 2).collect();
-                let offsets: Vec<usize> = (0..=ids.len()).map(|row| row * tokens).collect();
-                let progress: Vec<usize> =
-                    ids.iter().map(|id| self.engines.get(id).map_or(0, |engine| engine.progress)).collect();
-                let computed = if commits { Computed::Counts(&progress) } else { Computed::Nothing };
-                let covered = Covered::Lookahead(lookahead);
-                let rows = Rows {
-                    requests: &requests,
-                    tokens: &new,
-                    offsets: &offsets,
-                    computed,
-                    covered,
-                    ..Rows::default()
-                };
-                self.manager.append_ragged(&rows)?;
-                for (row, id) in ids.iter().enumerate() {
-                    let state = self.state(*id);
-                    let engine = self.engines.get_mut(id).unwrap();
-                    engine.tokens.extend_from_slice(&new[offsets[row]..offsets[row + 1]]);
-                    let all = engine.tokens.len();
-                    if state == Some(RequestState::Running) {
-                        engine.covered = engine.covered.max(all + lookahead);
-                        engine.committed = if commits { engine.progress } else { engine.committed };
-                    }
-                }
-            }
+            Operation::Draft { id, tokens } => self.draft(id, tokens),
             Operation::Encode { id, tokens } => {
                 self.manager.extend_encoder(id, tokens)?;
             }
@@ -331,18 +222,23 @@ impl World {
                     return Ok(());
                 }
                 self.compute(id, next.unwrap_or(usize::MAX));
-                let progress = self.engines[&id].progress;
-                self.manager.commit(id, progress)?;
-                self.engines.get_mut(&id).unwrap().committed = progress;
+                let engine = &self.engines[&id];
+                let computed = engine.committable(engine.progress);
+                self.manager.commit(id, computed)?;
+                self.engines.get_mut(&id).unwrap().commit(computed);
             }
             Operation::Commit { id, back } => {
-                let progress = self.engines.get(&id).map_or(0, |engine| engine.progress);
-                self.manager.commit(id, progress.saturating_sub(back))?;
-                self.engines.get_mut(&id).unwrap().committed = progress.saturating_sub(back);
+                let computed = |engine: &Engine| engine.committable(engine.progress.saturating_sub(back));
+                let computed = self.engines.get(&id).map_or(0, computed);
+                self.manager.commit(id, computed)?;
+                self.engines.get_mut(&id).unwrap().commit(computed);
             }
             Operation::Fork { parent, child } => {
                 self.manager.fork(parent, child)?;
-                let engine = self.engines[&parent].clone();
+                // Both requests share the slots after the tokens: drafts need new slots.
+                let engine = self.engines.get_mut(&parent).unwrap();
+                engine.forget_drafts();
+                let engine = Engine { drafting: Vec::new(), ..engine.clone() };
                 self.engines.insert(child, engine);
             }
             Operation::Truncate { id, by } => {
@@ -352,6 +248,8 @@ impl World {
                 let has_states = self.specs.iter().any(|spec| spec.kind == GroupKind::State);
                 let engine = self.engines.get_mut(&id).unwrap();
                 engine.tokens.truncate(keep);
+                engine.drafts.clear();
+                engine.drafting.clear();
                 assert!(!has_states || keep >= engine.committed, "states do not go back");
                 if has_states && engine.progress > keep {
                     let until = Until::Now;
@@ -364,14 +262,17 @@ impl World {
             }
             Operation::Preempt { id, until } => self.manager.preempt(id, until_of(until))?,
             Operation::Resume { id, part } => {
-                let admission = self.manager.resume_with(id, part)?;
-                self.admitted(
-                    id,
-                    self.tokens(id),
-                    admission.cached_tokens,
-                    admission.external_tokens,
-                    part.allocate_tokens,
-                );
+                self.manager.request(id)?;
+                let tokens = self.tokens(id);
+                let admission = match self.manager.resume_with(id, part) {
+                    Ok(admission) => admission,
+                    Err(error) => {
+                        self.check_refused_admission(&tokens, part, None, &error);
+                        return Err(error);
+                    }
+                };
+                assert!(!part.compute_all || admission.cached_tokens == 0, "{admission:?}");
+                self.admitted(id, tokens, &admission, part);
             }
             Operation::Release { id, until } => {
                 self.manager.release(id, until_of(until))?;
@@ -386,6 +287,9 @@ impl World {
                 let named: Vec<RequestRef<'_>> = ids.iter().map(|&id| id.into()).collect();
                 let swap = self.manager.begin_swap_out(&named)?;
                 self.swaps.push(swap);
+                for id in ids {
+                    self.engines.get_mut(id).unwrap().forget_drafts();
+                }
             }
             Operation::SwapIn(ref ids) => {
                 let named: Vec<RequestRef<'_>> = ids.iter().map(|&id| id.into()).collect();

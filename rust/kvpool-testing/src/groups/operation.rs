@@ -43,10 +43,19 @@ pub enum Operation {
         ids: Vec<i64>,
         /// How many.
         tokens: usize,
-        /// Slots behind them.
+        /// Slots for drafts.
         lookahead: usize,
         /// Whether it says what was computed.
         commits: bool,
+        /// Drafts that each request accepts, at most: their tokens come first. Without a commit no draft is accepted.
+        accepted: usize,
+    },
+    /// Computes all tokens of a request and then drafts, as far as its tables cover slots for them.
+    Draft {
+        /// The request.
+        id: i64,
+        /// Drafts, at most.
+        tokens: usize,
     },
     /// The tables of an encoder's output cover so many tokens.
     Encode {
@@ -156,15 +165,19 @@ fn spec(draw: &mut dyn FnMut(u8) -> usize) -> GroupSpec {
         _ => GroupKind::Cross,
     };
     let block_tokens = [2, 4, 8][pick(draw, &[3, 1, 1])];
-    let keep = match draw(2) {
+    let keep = match pick(draw, &[3, 3, 3, 1]) {
         0 => Keep::All,
         1 => Keep::Every(2 + draw(6)),
-        _ => Keep::Junctions,
+        2 => Keep::Junctions,
+        _ => Keep::Nothing,
     };
     let margin = pick(draw, &[4, 1]);
-    // Of full attention, which keeps everything, the word says whether hits may end inside blocks.
-    let partial_hits = kind == GroupKind::Full && margin == 0 && keep != Keep::All;
-    GroupSpec { keep, margin, partial_hits, ..GroupSpec::new(kind, block_tokens) }
+    // A group of full attention keeps everything or nothing. The other words decide here whether hits may end inside its blocks.
+    let is_full_kept = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
+    let partial_hits = is_full_kept && margin == 0;
+    let is_sliding = matches!(kind, GroupKind::Sliding { .. });
+    let sink_tokens = if is_sliding && pick(draw, &[2, 1]) > 0 { 1 + draw(4) } else { 0 };
+    GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
 }
 
 fn id(draw: &mut dyn FnMut(u8) -> usize) -> i64 {
@@ -178,7 +191,8 @@ fn ids(draw: &mut dyn FnMut(u8) -> usize) -> Vec<i64> {
 fn part(draw: &mut dyn FnMut(u8) -> usize) -> Part {
     let allocate_tokens = if draw(1) == 0 { None } else { Some(draw(8)) };
     let external_tokens = if pick(draw, &[5, 1]) == 0 { 0 } else { draw(8) };
-    Part { allocate_tokens, external_tokens, ..Part::WHOLE }
+    let compute_all = pick(draw, &[7, 1]) > 0;
+    Part { allocate_tokens, external_tokens, compute_all }
 }
 
 fn until(draw: &mut dyn FnMut(u8) -> usize) -> Option<u64> {
@@ -187,7 +201,7 @@ fn until(draw: &mut dyn FnMut(u8) -> usize) -> Option<u64> {
 
 /// An operation: admissions, steps, growth and releases are the most frequent ones.
 pub fn operation(draw: &mut dyn FnMut(u8) -> usize) -> Operation {
-    const WEIGHTS: [u8; 21] = [32, 20, 8, 24, 3, 12, 40, 12, 8, 10, 6, 12, 24, 3, 4, 4, 4, 8, 3, 1, 1];
+    const WEIGHTS: [u8; 22] = [32, 20, 8, 24, 3, 12, 40, 12, 8, 10, 6, 12, 24, 3, 4, 4, 4, 8, 3, 1, 1, 12];
     match pick(draw, &WEIGHTS) {
         0 => Operation::Admit {
             id: id(draw),
@@ -202,8 +216,9 @@ pub fn operation(draw: &mut dyn FnMut(u8) -> usize) -> Operation {
         3 => Operation::Append {
             ids: ids(draw),
             tokens: 1 + draw(2),
-            lookahead: draw(5).saturating_sub(3),
+            lookahead: draw(6).saturating_sub(3),
             commits: draw(1) > 0,
+            accepted: draw(3),
         },
         4 => Operation::Encode { id: id(draw), tokens: draw(5) },
         5 => Operation::Compute {
@@ -224,6 +239,7 @@ pub fn operation(draw: &mut dyn FnMut(u8) -> usize) -> Operation {
         17 => Operation::EndSwap { completes: draw(1) > 0 },
         18 => Operation::Evict(1 + draw(2)),
         19 => Operation::BumpEpoch,
-        _ => Operation::Reset,
+        20 => Operation::Reset,
+        _ => Operation::Draft { id: id(draw), tokens: 1 + draw(2) },
     }
 }

@@ -156,18 +156,29 @@ impl CacheManager {
     ///     let prompt = manager.prepare(&prompt.collect::<Vec<u32>>(), ExtraKeys::default())?;
     ///     manager.admit(id, prompt)?;
     /// }
+    /// // The step samples a token for each prompt; the next one verifies three drafts of each.
+    /// let requests = ["a".into(), "b".into()];
+    /// let (computed, covered) = (Computed::AllButLast, Covered::Lookahead(3));
+    /// let changes = manager.append_ragged(&Rows {
+    ///     requests: &requests,
+    ///     tokens: &[69, 79],
+    ///     computed,
+    ///     covered,
+    ///     ..Rows::default()
+    /// })?;
+    /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (1, 2)]);
     /// // Of three drafts two were accepted for "a", none for "b"; three more are to be tried.
     /// let rows = Rows {
-    ///     requests: &["a".into(), "b".into()],
+    ///     requests: &requests,
     ///     tokens: &[70, 71, 72, 80],
     ///     offsets: &[0, 3, 4],
-    ///     computed: Computed::AllButLast,
-    ///     covered: Covered::Lookahead(3),
+    ///     computed,
+    ///     covered,
     ///     ..Rows::default()
     /// };
     /// let changes = manager.append_ragged(&rows)?;
-    /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 1), (0, 2), (1, 2)]);
-    /// assert_eq!(manager.request("a")?.computed_tokens, 6);
+    /// assert_eq!(changes.iter().map(|new| (new.row, new.index)).collect::<Vec<_>>(), [(0, 2)]);
+    /// assert_eq!(manager.request("a")?.computed_tokens, 7);
     /// # Ok::<(), kvpool::ManagerError>(())
     /// ```
     ///
@@ -182,14 +193,14 @@ impl CacheManager {
         let mut exchanged = 0;
         // Of most rows nothing but the tokens changes; what is noted are the others.
         let mut busy = Vec::new();
-        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, _| {
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, pool| {
             if request.state != RequestState::Running {
                 busy.push(at);
                 return Ok(());
             }
             let row = rows.row(at, &request.sequence);
             if let Some(asked) = row.computed {
-                check_computed(request, asked, row.all)?;
+                check_computed(request, pool, asked, row.all)?;
             }
             if request.sequence.needs_no_pool(row.all, row.slots, row.computed) {
                 return Ok(());
@@ -220,26 +231,23 @@ impl CacheManager {
             }
             let runs = request.state == RequestState::Running;
             let before = request.sequence.num_tokens();
-            if runs && in_place {
-                let (request, tiers) = self.parts(slot)?;
-                request.sequence.forget_guarded(tiers.device_mut(), slots)?;
-            }
-            self.at_mut(slot)?.sequence.append(tokens);
+            request.sequence.append(tokens);
             self.note_appended(tokens);
             if let Some(computed) = computed.filter(|_| runs) {
                 self.changes.clear();
                 let mut changes = std::mem::take(&mut self.changes);
-                let committed = self.commit_slot(slot, computed, self.groups.is_some().then_some(&mut changes));
+                let committed =
+                    self.commit_slot(slot, computed, self.groups.is_some().then_some(&mut changes));
                 self.changes = changes;
                 committed?;
                 self.note_changes(row, &mut added);
             }
             if runs {
-                growing.push((row, before, slots));
+                growing.push((row, before.max(computed.unwrap_or(0)), slots));
             }
         }
         for (row, before, slots) in growing {
-            self.grow(self.rows[row], before, slots)?;
+            self.grow(self.rows[row], before, slots, in_place)?;
             self.note_changes(row, &mut added);
         }
         // With what is left: no step has written to a state since.
@@ -255,12 +263,13 @@ impl CacheManager {
         let pool = self.tiers.device();
         let freed = given_up.iter().filter(|&(&block, &count)| pool.ref_count(block) == Some(count)).count();
         let available = pool.num_available() + freed;
-        let running = |&&row: &&usize| self.at(self.rows[row]).ok().filter(|it| it.state == RequestState::Running);
+        let running =
+            |&&row: &&usize| self.at(self.rows[row]).ok().filter(|it| it.state == RequestState::Running);
         let (mut needed, mut avoidable) = (0_usize, 0);
         for row in busy {
             let Some(request) = running(&row) else { continue };
-            let Row { all, slots, .. } = rows.row(*row, &request.sequence);
-            let needs = request.sequence.needs(pool, all, slots, &given_up);
+            let Row { all, slots, computed, .. } = rows.row(*row, &request.sequence);
+            let needs = request.sequence.needs(pool, (all, computed), slots, &given_up);
             needs.copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
             needed = needed.saturating_add(needs.blocks);
             avoidable += needs.avoidable;
@@ -284,7 +293,12 @@ impl CacheManager {
     /// Puts the positions that changed last to those of a batch.
     fn note_changes(&self, row: usize, added: &mut Vec<NewBlock>) {
         let changes = self.changes.iter();
-        added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
+        added.extend(changes.map(|&TableChange { index, block, group }| NewBlock {
+            row,
+            index,
+            block,
+            group,
+        }));
     }
 
     /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each. From one step to the next
@@ -428,18 +442,14 @@ impl CacheManager {
         slots: usize,
         in_place: bool,
     ) -> Result<Vec<TableChange>> {
-        let (request, tiers) = self.parts(slot)?;
+        let request = self.at_mut(slot)?;
         let (runs, before) = (request.state == RequestState::Running, request.sequence.num_tokens());
-        if in_place {
-            request.sequence.forget_guarded(tiers.device_mut(), slots)?;
-            self.contents_changed();
-        }
-        self.at_mut(slot)?.sequence.append(tokens);
+        request.sequence.append(tokens);
         self.note_appended(tokens);
         if !runs {
             return Ok(Vec::new());
         }
-        self.grow(slot, before, slots)?;
+        self.grow(slot, before, slots, in_place)?;
         Ok(self.changes.clone())
     }
 
@@ -449,13 +459,20 @@ impl CacheManager {
         self.version += 1;
     }
 
-    /// Covers `slots` of a running request, which had `before` tokens until some were appended, after a check that its blocks are
-    /// available. The positions that changed are in `self.changes` then.
-    fn grow(&mut self, slot: usize, before: usize, slots: usize) -> Result<()> {
+    /// Covers `slots` of a running request, whose slots behind the first `before` are to be written, after a check that its blocks are
+    /// available. With `in_place`, it writes to registered blocks that nobody else holds. The positions that changed are in `self.changes`
+    /// then.
+    fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
         let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
         changes.clear();
+        if in_place {
+            request.sequence.forget_guarded(tiers.device_mut(), before, slots)?;
+        }
         request.sequence.grow(tiers, before, slots, changes)?;
+        if in_place {
+            self.contents_changed();
+        }
         if !self.changes.is_empty() {
             self.tell_changed(Some(slot));
         }
@@ -473,7 +490,7 @@ impl CacheManager {
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
         let request = self.at(slot)?;
-        check_computed(request, computed_tokens, request.sequence.num_tokens())?;
+        check_computed(request, self.tiers.device(), computed_tokens, request.sequence.num_tokens())?;
         let registered = self.commit_slot(slot, computed_tokens, None)?;
         self.keep_states(slot)?;
         Ok(registered)
@@ -496,8 +513,8 @@ impl CacheManager {
     /// As [`Self::commit`], and [`ManagerError::LengthMismatch`].
     pub fn commit_batch(&mut self, requests: &[RequestRef<'_>], computed_tokens: &[usize]) -> Result<usize> {
         check_length(requests, computed_tokens.len(), "counts")?;
-        self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, _| {
-            check_computed(request, computed_tokens[row], request.sequence.num_tokens())
+        self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, pool| {
+            check_computed(request, pool, computed_tokens[row], request.sequence.num_tokens())
         })?;
         let rows = 0..computed_tokens.len();
         let registered = rows.clone().zip(computed_tokens).try_fold(0, |sum, (row, &n)| {
@@ -554,8 +571,12 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
 
 /// Refuses more computed tokens than there are then, or than had blocks until now: no step can have computed those. And fewer than before.
 #[inline]
-fn check_computed(request: &Request, asked: usize, tokens: usize) -> Result<()> {
-    let (computed, covered) = (request.sequence.computed_tokens, request.sequence.computable_tokens());
+fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
+    let Sequence { computed_tokens: computed, .. } = request.sequence;
+    let mut covered = request.sequence.covered_tokens();
+    if asked > request.sequence.num_tokens() {
+        covered = request.sequence.computable_tokens(pool);
+    }
     if asked >= computed && asked <= tokens && asked <= covered {
         return Ok(());
     }

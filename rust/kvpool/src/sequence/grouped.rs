@@ -24,15 +24,24 @@ use kvpool_core::hash::{BlockHash, HashCursor};
 use kvpool_core::parts::MAX_POSITIONS;
 use kvpool_core::{BlockId, BlockPool, Name, PoolError};
 
+/// Where a step ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct StepEnd {
+    /// It computes so many tokens, drafts not counted.
+    tokens: usize,
+    /// And so many drafts.
+    drafts: usize,
+}
+
 /// Groups, and the tables of all but the first.
 #[derive(Clone, Debug)]
 pub(crate) struct Grouped {
     groups: Arc<Groups>,
     pub(super) others: Vec<Table>,
     boundaries: Boundaries,
-    /// The tokens, without drafts, that the oldest step computes of those that are not committed, and the latest one.
-    oldest_to: usize,
-    written_to: usize,
+    /// What the oldest step computes of those that are not committed, and the latest one.
+    oldest: StepEnd,
+    latest: StepEnd,
     /// So many tokens are committed, and their states are to be kept.
     due: Option<usize>,
 }
@@ -47,8 +56,8 @@ impl Grouped {
             groups: Arc::clone(groups),
             others: groups.specs().iter().enumerate().skip(1).map(table).collect(),
             boundaries: Boundaries::default(),
-            oldest_to: 0,
-            written_to: 0,
+            oldest: StepEnd::default(),
+            latest: StepEnd::default(),
             due: None,
         })
     }
@@ -64,8 +73,10 @@ impl Grouped {
         let junction = (staged.full_tokens > staged.cached_tokens).then_some(Tokens(staged.full_tokens));
         self.boundaries = Boundaries { prompt: Tokens(tokens), junction };
         // What a connector loads is no step.
-        let first = if staged.ready_tokens > staged.cached_tokens { staged.ready_tokens } else { staged.covered_tokens };
-        (self.oldest_to, self.written_to, self.due) = (first, first, None);
+        let loads = staged.ready_tokens > staged.cached_tokens;
+        let tokens = if loads { staged.ready_tokens } else { staged.covered_tokens };
+        let first = StepEnd { tokens, drafts: 0 };
+        (self.oldest, self.latest, self.due) = (first, first, None);
     }
 
     /// Holds the blocks that an admission staged for a table.
@@ -88,44 +99,44 @@ impl Grouped {
     /// Whether it hashes and finds its blocks like a model without groups.
     fn is_plain(&self, table: &Table) -> bool {
         let spec = self.spec(table);
-        table.group == 0
-            && spec.kind.is_full()
-            && spec.is_cached()
-            && spec.block_tokens == self.groups.unit()
+        table.group == 0 && spec.kind.is_full() && spec.is_cached() && spec.block_tokens == self.groups.unit()
     }
 
     /// Tokens that every table has blocks for; states, of the tokens that steps were to compute and of their drafts.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
         let covered = |table: &Table| match (table.layout, table.blocks.len()) {
-            (Layout::State, blocks @ 1..) => self.written_to.saturating_add(blocks - 1),
+            (Layout::State, 1..) => self.latest.tokens.saturating_add(self.latest.drafts),
             _ => table.covered_tokens(),
         };
         self.others.iter().map(covered).fold(covered(main), usize::min)
     }
 
-    /// Notes that the next step computes so many tokens, drafts not counted, of which `computed` are computed already.
+    /// Notes that the next step may compute `slots` slots of a request that has `tokens` tokens, `computed` of them already.
     #[inline]
-    pub(super) fn note_covered(&mut self, tokens: usize, computed: usize) {
-        let settled = computed >= self.written_to;
-        self.written_to = self.written_to.max(tokens);
+    pub(super) fn note_covered(&mut self, tokens: usize, slots: usize, computed: usize) {
+        let settled = computed >= self.latest.tokens;
+        let end = self.latest.tokens.max(slots.min(tokens));
+        // What was covered stays so.
+        let before = if end == self.latest.tokens { self.latest.drafts } else { 0 };
+        self.latest = StepEnd { tokens: end, drafts: slots.saturating_sub(end).max(before) };
         if settled {
-            self.oldest_to = self.written_to;
+            self.oldest = self.latest;
         }
     }
 
     /// Notes that so many tokens are committed.
     #[inline]
     pub(super) fn note_committed(&mut self, computed: usize) {
-        if computed >= self.oldest_to {
-            self.oldest_to = self.written_to;
+        if computed >= self.oldest.tokens {
+            self.oldest = self.latest;
         }
     }
 
     /// Which block of a table of states has the state behind so many tokens, once they are committed: how many drafts they contain.
     fn state_at(&self, table: &Table, computed: usize) -> usize {
-        let to = if computed >= self.written_to { self.written_to } else { self.oldest_to };
-        let drafts = computed.saturating_sub(to);
-        if drafts < table.blocks.len() { drafts } else { 0 }
+        let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
+        let drafts = computed.saturating_sub(step.tokens);
+        if drafts <= step.drafts && drafts < table.blocks.len() { drafts } else { 0 }
     }
 
     /// The positions of a table that a commit of so many tokens gives up.
@@ -139,7 +150,11 @@ impl Grouped {
         let spec = self.spec(table);
         match table.layout {
             Layout::Positions => {
-                let first = if spec.is_cached() { spec.dead(Tokens(tokens)) } else { spec.full_blocks(Tokens(tokens)) };
+                let first = if spec.is_cached() {
+                    spec.dead(Tokens(tokens))
+                } else {
+                    spec.full_blocks(Tokens(tokens))
+                };
                 table.nulls().end <= first.0
             }
             Layout::State => loaded || tokens == 0 || !spec.is_cached(),
@@ -318,13 +333,14 @@ impl Sequence {
                     let drafts = grouped.state_at(table, *computed);
                     if drafts > 0 {
                         table.blocks.swap(0, drafts);
-                        let moved = |index| TableChange { index, block: table.blocks[index], group: table.group };
+                        let moved =
+                            |index| TableChange { index, block: table.blocks[index], group: table.group };
                         if let Some(changes) = changes.as_deref_mut() {
                             changes.extend([0, drafts].map(moved));
                         }
                     }
                     // No step that is not committed has gone further than this state.
-                    let is_last = *computed == grouped.written_to + drafts;
+                    let is_last = *computed == grouped.latest.tokens + drafts;
                     due = registers && is_last && grouped.checkpoint(table, *computed).is_some();
                 }
                 Layout::Encoder => {}
@@ -419,9 +435,9 @@ impl Sequence {
 
     /// Notes that the step behind a load computes the first `covered` tokens.
     pub(crate) fn note_covered(&mut self, covered: usize) {
-        let computed = self.computed_tokens;
+        let (tokens, computed) = (self.num_tokens(), self.computed_tokens);
         if let Some(grouped) = &mut self.grouped {
-            grouped.note_covered(covered, computed);
+            grouped.note_covered(tokens, covered, computed);
         }
     }
 

@@ -238,7 +238,7 @@ impl Sequences {
         let (_, in_place) =
             sequence.check_growth(pool, all, slots, pool.num_available(), &GivenUp::default())?;
         if in_place {
-            sequence.forget_guarded(tiers.pool_mut(sequence.tier)?, slots)?;
+            sequence.forget_guarded(tiers.pool_mut(sequence.tier)?, before, slots)?;
         }
         let mut changes = Vec::new();
         sequence.append(tokens);

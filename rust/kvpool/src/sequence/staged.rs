@@ -3,6 +3,8 @@
 //! Owns: what is cached of a prompt in each KV-cache group, and how many blocks are to be allocated behind it. Finding changes nothing;
 //! what can fail is checked before anything is taken.
 
+use std::ops::Range;
+
 use super::table::Layout;
 use crate::tiers::{TierError, Tiers};
 use kvpool_core::groups::{Blocks, GroupHit, GroupKind, Groups, Tokens};
@@ -35,6 +37,8 @@ pub(crate) struct StagedTable {
     /// once it is allocated.
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) new_blocks: usize,
+    /// The positions before the null blocks that are allocated, too: sinks that a connector loads.
+    holes: Range<usize>,
     /// The state that the hit ends at, of which the request gets a copy.
     pub(crate) source: Option<BlockId>,
     /// Whether the request writes to the last of these blocks, if there is one, and so to a copy of it: a state, or a block that the
@@ -171,9 +175,17 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
                 (specs[group].full_blocks(Tokens(cached_tokens)), specs[group].given_up(ready, ready).1);
             of_hit.max(given_up).min(tables[group].len())
         };
+        let holes = |group: usize| {
+            let (Blocks(first), Blocks(end)) = specs[group].given_up(ready, ready);
+            let of_hit = specs[group].full_blocks(Tokens(cached_tokens)).0.min(first);
+            if specs[group].is_cached() && first < end { of_hit..first } else { 0..0 }
+        };
         // Blocks of a group beyond its match, for so many tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
-            Layout::Positions => specs[group].covering(Tokens(tokens)).0.saturating_sub(whole(group)),
+            Layout::Positions => {
+                let behind = specs[group].covering(Tokens(tokens)).0.saturating_sub(whole(group));
+                behind.saturating_add(holes(group).len())
+            }
             Layout::State => 1,
             Layout::Encoder => 0,
         };
@@ -187,12 +199,14 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             *(if fits { &mut fitting_tokens } else { &mut too_many }) = middle;
         }
         let new_blocks = new_in_all(covered_tokens);
-        let facts: Vec<_> = (0..specs.len()).map(|group| (new_of(group, covered_tokens), whole(group))).collect();
-        let staged = tables.into_iter().zip(facts).zip(specs).map(|((blocks, (new_blocks, whole)), spec)| {
+        let fact = |group| (new_of(group, covered_tokens), whole(group), holes(group));
+        let facts: Vec<_> = (0..specs.len()).map(fact).collect();
+        let staged = tables.into_iter().zip(facts).zip(specs).map(|((blocks, facts), spec)| {
+            let (new_blocks, whole, holes) = facts;
             let is_state = spec.kind == GroupKind::State;
             let shares = Layout::of(spec.kind) == Layout::Positions && blocks.len() > whole;
             let source = blocks.first().copied().filter(|_| is_state);
-            StagedTable { blocks, new_blocks, source, copies: shares || is_state }
+            StagedTable { blocks, new_blocks, holes, source, copies: shares || is_state }
         });
         let asked = limit / specs[0].block_tokens;
         Ok(Staged {
@@ -235,17 +249,18 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         if self.part.allocate_tokens.is_none() {
             return Ok(best);
         }
-        // A hit within the first limit fits, one that needs the second does not.
-        let (mut fits, mut too_many) = (0, longest.cached_tokens);
+        // In lengths that a hit can have: within the first it fits, of the second it does not.
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
-        while fits + step < too_many {
-            let found = self.within(groups, fits.midpoint(too_many))?;
-            if found.fits() {
-                fits = fits.midpoint(too_many);
-                best = if found.cached_tokens > best.cached_tokens { found } else { best };
-            } else {
-                too_many = found.cached_tokens;
+        let (mut fits, mut too_many) = (0, longest.cached_tokens.div_ceil(step));
+        while fits + 1 < too_many {
+            let middle = fits.midpoint(too_many);
+            let found = self.within(groups, middle * step)?;
+            if !found.fits() {
+                too_many = found.cached_tokens.div_ceil(step);
+                continue;
             }
+            fits = middle;
+            best = if found.cached_tokens > best.cached_tokens { found } else { best };
         }
         Ok(best)
     }
@@ -363,7 +378,7 @@ impl Staged {
             self.found.blocks.reserve_exact(self.new_blocks);
             return Ok(tiers.pool_mut(tier)?.allocate_into(self.new_blocks, &mut self.found.blocks)?);
         }
-        for StagedTable { blocks, new_blocks, copies, .. } in &mut self.tables {
+        for StagedTable { blocks, new_blocks, holes, copies, .. } in &mut self.tables {
             let copied = match blocks.last_mut().filter(|_| *copies) {
                 Some(shared) => {
                     *shared = tiers.copy_on_write(tier, *shared)?;
@@ -371,7 +386,12 @@ impl Staged {
                 }
                 None => 0,
             };
-            tiers.pool_mut(tier)?.allocate_into(new_blocks.saturating_sub(copied), blocks)?;
+            let (first, behind) = (blocks.len(), new_blocks.saturating_sub(copied));
+            tiers.pool_mut(tier)?.allocate_into(behind, blocks)?;
+            if holes.len() > 0 {
+                let sinks: Vec<_> = blocks.drain(first..first + holes.len()).collect();
+                blocks[holes.clone()].copy_from_slice(&sinks);
+            }
         }
         Ok(())
     }

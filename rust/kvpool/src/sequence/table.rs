@@ -177,7 +177,7 @@ impl Table {
             return 0..0;
         }
         let end = slots.div_ceil(self.block_tokens).min(self.blocks.len());
-        self.guarded.min(end)..end
+        self.guarded.max(tokens / self.block_tokens).min(end)..end
     }
 
     /// Blocks that a growth to `slots` must not write to.
@@ -189,13 +189,21 @@ impl Table {
         slots: usize,
         given_up: &'a GivenUp,
     ) -> impl Iterator<Item = BlockId> + 'a {
-        let must =
-            move |block: &BlockId| users(pool, *block, given_up) > 1 || pool.is_registered(*block);
+        let must = move |block: &BlockId| users(pool, *block, given_up) > 1 || pool.is_registered(*block);
         self.blocks[self.guarded_positions(tokens, slots)].iter().copied().filter(must)
     }
 
-    /// Covers `slots`, after a check that the blocks are there, of a sequence that had `before` tokens and has `tokens` now. What it must
-    /// not write to is replaced. Changes go to `changes`.
+    /// Where the first block begins that slots behind `tokens` tokens fall into and that must not be written to.
+    pub(crate) fn first_shared(&self, pool: &BlockPool, tokens: usize, slots: usize) -> Option<usize> {
+        let none = GivenUp::default();
+        let mut guarded = self.guarded_positions(tokens, slots);
+        let shared =
+            |&at: &usize| users(pool, self.blocks[at], &none) > 1 || pool.is_registered(self.blocks[at]);
+        guarded.find(shared).map(|at| at * self.block_tokens)
+    }
+
+    /// Covers `slots`, after a check that the blocks are there, of a sequence that has `tokens` tokens and whose slots behind the first
+    /// `before` are to be written. What it must not write to is replaced. Changes go to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,

@@ -118,12 +118,11 @@ impl Sequence {
         }
     }
 
-    /// Tokens that a step may have computed: those that have blocks which the sequence may write to.
-    #[inline]
-    pub(crate) fn computable_tokens(&self) -> usize {
-        let covered = self.covered_tokens();
-        let first_guarded = self.tables().map(|table| table.guarded.saturating_mul(table.block_tokens)).min();
-        covered.min(first_guarded.unwrap_or(covered).max(self.num_tokens()))
+    /// Tokens that a step may have computed: those that have blocks, drafts in blocks that nobody else may see change.
+    pub(crate) fn computable_tokens(&self, pool: &BlockPool) -> usize {
+        let (tokens, covered) = (self.num_tokens(), self.covered_tokens());
+        let shared = self.tables().filter_map(|table| table.first_shared(pool, tokens, covered));
+        covered.min(shared.min().map_or(covered, |first| first.max(tokens)))
     }
 
     /// Slots that a growth to `slots` covers, with `more` tokens: whatever falls into blocks that there are is covered.
@@ -152,15 +151,23 @@ impl Sequence {
             if let Some(computed) = computed {
                 grouped.note_committed(computed);
             }
-            grouped.note_covered(slots.min(all), computed.unwrap_or(self.computed_tokens));
+            grouped.note_covered(all, slots, computed.unwrap_or(self.computed_tokens));
         }
         self.computed_tokens = computed.unwrap_or(self.computed_tokens);
     }
 
-    /// What a growth to `slots`, with so many tokens then, takes. `given_up` are references that others give up before.
+    /// What a growth to `slots` takes, with so many tokens then, and of these `computed`. `given_up` are references that others give up
+    /// before.
     #[inline]
-    pub(crate) fn needs(&self, pool: &BlockPool, tokens: usize, slots: usize, given_up: &GivenUp) -> Needs {
-        let before = self.num_tokens();
+    pub(crate) fn needs(
+        &self,
+        pool: &BlockPool,
+        (tokens, computed): (usize, Option<usize>),
+        slots: usize,
+        given_up: &GivenUp,
+    ) -> Needs {
+        // What accepted drafts have written is not written again.
+        let before = self.num_tokens().max(computed.unwrap_or(0));
         let mut needs = Needs::default();
         for table in self.tables() {
             needs.blocks = needs.blocks.saturating_add(table.missing_for(tokens, slots));
@@ -211,7 +218,7 @@ impl Sequence {
         available: usize,
         given_up: &GivenUp,
     ) -> Result<(Needs, bool), PoolError> {
-        let mut needs = self.needs(pool, tokens, slots, given_up);
+        let mut needs = self.needs(pool, (tokens, None), slots, given_up);
         if needs.blocks <= available {
             return Ok((needs, false));
         }
@@ -224,9 +231,15 @@ impl Sequence {
         Ok((needs, true))
     }
 
-    /// Forgets the contents of registered blocks that a growth to `slots` writes to and nobody else holds: it needs no copies of them.
-    pub(crate) fn forget_guarded(&self, pool: &mut BlockPool, slots: usize) -> Result<(), PoolError> {
-        let (before, none) = (self.num_tokens(), GivenUp::default());
+    /// Forgets the contents of registered blocks that a growth to `slots`, behind `before` tokens, writes to and nobody else holds: it needs
+    /// no copies of them.
+    pub(crate) fn forget_guarded(
+        &self,
+        pool: &mut BlockPool,
+        before: usize,
+        slots: usize,
+    ) -> Result<(), PoolError> {
+        let none = GivenUp::default();
         let guarded = |table: &Table| table.copied(pool, before, slots, &none).collect::<Vec<_>>();
         let mut own: Vec<_> = self.tables().flat_map(guarded).collect();
         own.retain(|&block| pool.num_users(block) == 1);
@@ -239,8 +252,8 @@ impl Sequence {
         self.cursor.append(tokens);
     }
 
-    /// Covers `slots`, after a check that the blocks of [`Self::needs`] are available, of a sequence that had `before` tokens until they were
-    /// appended. What it must not write to is replaced. Changes of the tables go to `changes`.
+    /// Covers `slots`, after a check that the blocks of [`Self::needs`] are available, of a sequence whose slots behind the first `before` are
+    /// to be written. What it must not write to is replaced. Changes of the tables go to `changes`.
     pub(crate) fn grow(
         &mut self,
         tiers: &mut Tiers,
@@ -251,8 +264,11 @@ impl Sequence {
         let (tier, tokens) = (self.tier, (before, self.num_tokens()));
         self.main.grow(tiers, tier, tokens, slots, changes)?;
         if let Some(grouped) = &mut self.grouped {
-            grouped.others.iter_mut().try_for_each(|table| table.grow(tiers, tier, tokens, slots, changes))?;
-            grouped.note_covered(slots.min(tokens.1), self.computed_tokens);
+            grouped
+                .others
+                .iter_mut()
+                .try_for_each(|table| table.grow(tiers, tier, tokens, slots, changes))?;
+            grouped.note_covered(tokens.1, slots, self.computed_tokens);
         }
         Ok(())
     }
@@ -378,7 +394,9 @@ impl Sequence {
         let left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
         match self.main.held_parts() {
-            [[], held] if self.grouped.is_none() && left.is_empty() => pool.release_table_until(held, until)?,
+            [[], held] if self.grouped.is_none() && left.is_empty() => {
+                pool.release_table_until(held, until)?
+            }
             _ => {
                 let mut all: Vec<_> = self.held().collect();
                 all.extend(left);
@@ -400,7 +418,9 @@ impl Sequence {
         let mut left = Vec::new();
         for table in self.tables() {
             let is_own = |&&(at, block): &&(usize, BlockId)| {
-                pool.ref_count(block) == Some(0) && pool.name_of(block).is_some() && pool.name_of(block) == self.name(table, at)
+                pool.ref_count(block) == Some(0)
+                    && pool.name_of(block).is_some()
+                    && pool.name_of(block) == self.name(table, at)
             };
             left.extend(table.left.iter().filter(is_own).map(|&(_, block)| block));
         }

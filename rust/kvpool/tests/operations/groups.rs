@@ -38,28 +38,35 @@ impl Cached for Cache {
 }
 
 /// Whether the token at a position reads that of an earlier one, by the definition of the layer.
-fn reads(kind: GroupKind, at: usize, earlier: usize) -> bool {
-    match kind {
+fn reads(spec: &GroupSpec, at: usize, earlier: usize) -> bool {
+    match spec.kind {
         GroupKind::Full => true,
-        GroupKind::Sliding { window } => at - earlier < window,
+        GroupKind::Sliding { window } => at - earlier < window || earlier < spec.sink_tokens,
         GroupKind::Chunked { chunk } => at / chunk == earlier / chunk,
         GroupKind::State => earlier + 1 == at,
         _ => false,
     }
 }
 
+/// Whether hits need anything of a group.
+fn is_cached(spec: &GroupSpec) -> bool {
+    spec.kind != GroupKind::Cross && spec.keep != Keep::Nothing
+}
+
 /// The blocks that a hit of a length needs of a group: those with a token that is read at its end, and the margin.
 fn needed(spec: &GroupSpec, length: usize) -> BTreeSet<usize> {
-    let read =
-        (0..length).filter(|&token| reads(spec.kind, length, token)).map(|token| token / spec.block_tokens);
-    let behind = if spec.kind.is_cached() && length > 0 { spec.margin } else { 0 };
+    if !is_cached(spec) {
+        return BTreeSet::new();
+    }
+    let read = (0..length).filter(|&token| reads(spec, length, token)).map(|token| token / spec.block_tokens);
+    let behind = if length > 0 { spec.margin } else { 0 };
     let margin = (0..behind).map(|more| length / spec.block_tokens + more);
     read.chain(margin).collect()
 }
 
 fn is_legal(groups: &Groups, cache: &Cache, limit: usize, length: usize) -> bool {
     groups.specs().iter().enumerate().all(|(group, spec)| {
-        !spec.kind.is_cached()
+        !is_cached(spec)
             || length.is_multiple_of(spec.block_tokens)
                 && needed(spec, length)
                     .iter()
@@ -69,7 +76,7 @@ fn is_legal(groups: &Groups, cache: &Cache, limit: usize, length: usize) -> bool
 
 /// Where nothing is cached of any group, there is no hit.
 fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
-    if !groups.specs().iter().any(|spec| spec.kind.is_cached()) {
+    if !groups.specs().iter().any(is_cached) {
         return 0;
     }
     (0..=limit).rev().find(|&length| is_legal(groups, cache, limit, length)).unwrap()
@@ -77,7 +84,7 @@ fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
 
 /// vLLM's way: each group in turn says how much of the length it can serve, until none says less.
 fn fixed_point(groups: &Groups, cache: &Cache, limit: usize) -> usize {
-    let caching = || groups.specs().iter().enumerate().filter(|(_, spec)| spec.kind.is_cached());
+    let caching = || groups.specs().iter().enumerate().filter(|(_, spec)| is_cached(spec));
     let mut length = if caching().next().is_some() { limit } else { 0 };
     loop {
         let before = length;
@@ -109,17 +116,22 @@ fn kind() -> impl Strategy<Value = GroupKind> {
 }
 
 fn spec() -> impl Strategy<Value = GroupSpec> {
-    let keep = prop_oneof![Just(Keep::All), (1_usize..30).prop_map(Keep::Every), Just(Keep::Junctions)];
+    let keep = prop_oneof![
+        3 => Just(Keep::All),
+        3 => (1_usize..30).prop_map(Keep::Every),
+        3 => Just(Keep::Junctions),
+        1 => Just(Keep::Nothing),
+    ];
     (
         kind(),
         prop_oneof![Just(1_usize), Just(2), Just(4), Just(3)],
         keep,
         prop_oneof![4 => Just(0_usize), 1 => Just(1)],
+        prop_oneof![2 => Just(0_usize), 1 => 1_usize..10],
     )
-        .prop_map(|(kind, block_tokens, keep, margin)| {
-            let mut spec = GroupSpec::new(kind, block_tokens);
-            (spec.keep, spec.margin) = (keep, margin);
-            spec
+        .prop_map(|(kind, block_tokens, keep, margin, sinks)| {
+            let sink_tokens = if matches!(kind, GroupKind::Sliding { .. }) { sinks } else { 0 };
+            GroupSpec { keep, margin, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
         })
 }
 
@@ -145,7 +157,7 @@ fn check_tables(groups: &Groups, hit: &GroupHit) {
     for (group, (spec, table)) in groups.specs().iter().zip(&hit.tables).enumerate() {
         let length = hit.tokens.0;
         let needed = needed(spec, length);
-        let blocks = if spec.kind.is_cached() { length / spec.block_tokens } else { 0 };
+        let blocks = if is_cached(spec) { length / spec.block_tokens } else { 0 };
         let expected: Vec<_> =
             (0..blocks).map(|at| if needed.contains(&at) { id(group, at) } else { NULL_BLOCK }).collect();
         assert_eq!(*table, expected, "group {group}, {spec:?}, a hit of {length}");
@@ -184,7 +196,7 @@ fn a_pool_finds_what_its_blocks_are_named() {
             let mut cache = of(&rows, &groups);
             cache.blocks.retain(|&(group, at)| {
                 let spec = groups.specs()[group];
-                spec.kind.is_cached() && (at + 1) * spec.block_tokens <= chain.len() * unit
+                is_cached(&spec) && (at + 1) * spec.block_tokens <= chain.len() * unit
             });
             let settings =
                 PoolConfig { num_blocks: 2 + cache.blocks.len(), block_size: unit, ..Default::default() };
@@ -220,7 +232,7 @@ fn what_is_dead_is_read_by_no_later_token_and_the_rest_by_one() {
                 let dead = spec.dead(Tokens(settled)).0;
                 let is_read = |block: usize| {
                     let tokens = block * block_tokens..((block + 1) * block_tokens).min(settled);
-                    (settled..80).any(|at| tokens.clone().any(|earlier| reads(kind, at, earlier)))
+                    (settled..80).any(|at| tokens.clone().any(|earlier| reads(&spec, at, earlier)))
                 };
                 assert!((0..dead).all(|block| !is_read(block)), "{spec:?}, {settled} settled");
                 let is_live =
@@ -257,8 +269,10 @@ fn what_is_kept_is_what_hits_at_boundaries_need() {
                     .map(|n| n * interval)
                     .take_while(|&end| interval < usize::MAX && end <= 20 * LONGEST);
                 let ends = multiples.chain(replays).chain(junction.map(|tokens| tokens.0));
-                let wanted: BTreeSet<_> =
-                    ends.flat_map(|end| needed(spec, end)).filter(|&at| at < 4 * LONGEST).collect();
+                // Every hit that is longer than the sinks needs all of their blocks.
+                let sinks = if is_cached(spec) { spec.sink_tokens.div_ceil(spec.block_tokens) } else { 0 };
+                let wanted = ends.flat_map(|end| needed(spec, end)).chain(0..sinks);
+                let wanted: BTreeSet<_> = wanted.filter(|&at| at < 4 * LONGEST).collect();
                 let has = kept.blocks.iter().filter(|(of, _)| *of == group).map(|&(_, at)| at);
                 prop_assert_eq!(has.collect::<BTreeSet<_>>(), wanted, "group {}, {:?}", group, spec);
             }

@@ -342,7 +342,13 @@ impl World {
             let probe = pool.probe(prompt.chain(), (tokens.len() - 1) / self.block_size).unwrap();
             cached = probe.cached_blocks;
             let available = pool.num_available() - probe.idle_blocks;
-            fits = Some((total - cached <= available, total - cached, available, total <= pool.num_usable()));
+            let fit = total - cached <= available;
+            // Where nothing is left behind a hit, what is said is said of none.
+            let (needed, available) = match available {
+                0 if cached > 0 && probe.idle_blocks > 0 => (total, probe.idle_blocks),
+                _ => (total - cached, available),
+            };
+            fits = Some((fit, needed, available, total <= pool.num_usable()));
         }
         let result = self.sequences.admit(prompt, tier);
         assert_eq!(result.is_ok(), fits.is_some_and(|fits| fits.0), "{result:?}");
@@ -401,13 +407,15 @@ impl World {
             let pool = self.pool(known.tier);
             let place = |index: usize| Place { tier: known.tier, block: known.table[index] };
             let registered = |index: usize| pool.is_registered(known.table[index]);
-            let replaced: Vec<_> =
-                touched.clone().filter(|&at| self.users(place(at), &planned) > 1 || registered(at)).collect();
+            let shared: Vec<_> = touched.clone().filter(|&at| self.users(place(at), &planned) > 1).collect();
+            let mut replaced: Vec<_> = touched.filter(|&at| shared.contains(&at) || registered(at)).collect();
             let missing = known.table.len()..end.max(known.table.len());
-            // Alone in the pool it would copy registered blocks only; trimmed blocks are none.
-            let alone = known.table.len() - known.trimmed
-                + missing.len()
-                + touched.filter(|&at| registered(at)).count();
+            // Without blocks for all copies, cached content that nobody else holds is overwritten.
+            if replaced.len() + missing.len() > pool.num_available() {
+                replaced = shared;
+            }
+            // Trimmed blocks are none.
+            let alone = known.table.len() - known.trimmed + missing.len();
             let copied = replaced.iter().filter(|&&at| at * size < known.tokens.len());
             let copied: Vec<_> = copied.map(|&at| (Self::resolve(&planned, place(at)), at)).collect();
             let positions: Vec<_> = replaced.iter().copied().chain(missing).collect();
