@@ -239,7 +239,12 @@ class Manager:
         pool, request = self.pool, r.choice(IDS[:6])
         after: dict[str, Any] = r.choice([{}, {}, {"after_step": r.randrange(3)}, {"until": r.randrange(4)}])
         some = r.sample(IDS[:6], r.randrange(3))
-        parts = [{}, {"allocate_tokens": r.randrange(5)}, {"external_tokens": r.randrange(9)}, {"reuse": False}]
+        parts: list[dict[str, Any]] = [
+            {},
+            {"allocate_tokens": r.randrange(5)},
+            {"external_tokens": r.randrange(9)},
+            {"reuse": False},
+        ]
         part: dict[str, Any] = r.choice(parts)
         match name:
             case "admit":

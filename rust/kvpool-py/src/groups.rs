@@ -80,7 +80,8 @@ impl PyGroupSpec {
         let margin = count(py, "margin", margin)?;
         let block_tokens = count(py, "block_size", block_size)?;
         let sink_tokens = count(py, "sink", sink)?;
-        let spec = GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) };
+        let spec =
+            GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) };
         Groups::new(vec![spec], None).or_raise(py)?;
         Ok(Self(spec))
     }

@@ -127,7 +127,9 @@ fn rust_groups(groups: &Groups) -> String {
         let new = format!("GroupSpec::new(GroupKind::{kind:?}, {block_tokens})");
         let partial = if partial_hits { ", partial_hits: true" } else { "" };
         let sink = if sink_tokens > 0 { format!(", sink_tokens: {sink_tokens}") } else { String::new() };
-        format!("GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}{partial}{sink}, ..{new} }}")
+        format!(
+            "GroupSpec {{ keep: kvpool::groups::Keep::{keep:?}, margin: {margin}{partial}{sink}, ..{new} }}"
+        )
     };
     let specs: Vec<String> = groups.specs().iter().map(group).collect();
     let unit = groups.unit();

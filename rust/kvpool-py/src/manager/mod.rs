@@ -365,7 +365,8 @@ impl PyCacheManager {
         let computed = computed.as_deref().map_or(said, Computed::Counts);
         let out = out.map(|out| ChangesOut::new(out, self.grouped)).transpose()?;
         let requests = batch.requests.refs()?;
-        let rows = Rows { computed, most_changes: out.as_ref().map(ChangesOut::most), ..batch.rows(&requests) };
+        let rows =
+            Rows { computed, most_changes: out.as_ref().map(ChangesOut::most), ..batch.rows(&requests) };
         let size = requests.len() + rows.tokens.len();
         let changes = self.run(py, size, |manager| manager.apply(op::Append { rows }))?;
         match out {
