@@ -113,3 +113,52 @@ def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
     assert manager.append_ragged(names, [5] * 3, commit=True) == ([0], [1], [5])
     assert len(manager.take_plan().transfers) == 1
     manager.check_invariants()
+
+
+@pytest.mark.parametrize("groups", [None, [kvpool.GroupSpec("full", 4), kvpool.GroupSpec("sliding", 4, window=6)]])
+def test_tokens_that_had_no_blocks_before_a_step_do_not_count_as_computed(
+    groups: list[kvpool.GroupSpec] | None,
+) -> None:
+    manager = kvpool.CacheManager(32, 4, groups=groups)
+    manager.admit("a", range(40), allocate_tokens=8)
+    calls: list[Callable[[], object]] = [
+        lambda: manager.append_ragged(["a"], [], [0, 0], computed=[40]),
+        lambda: manager.append_ragged(["a"], [], [0, 0], computed=[9], covered=[12]),
+        lambda: manager.append_ragged(["a"], [7], commit=True),
+        lambda: manager.append(["a"], [7], commit=True),
+        lambda: manager.commit("a", 9),
+        lambda: manager.commit_batch(["a"], [9]),
+    ]
+    before = observe_manager(manager, ["a"])
+    for call in calls:
+        with pytest.raises(errors.InvalidArgumentError, match="blocks for 8"):
+            call()
+        assert observe_manager(manager, ["a"]) == before
+    assert manager.fit(range(40)).cached_tokens == 0
+    manager.append_ragged(["a"], [], [0, 0], computed=[8], covered=[20])
+    assert manager.request("a").computed_tokens == 8
+    # Slots behind the tokens are there for drafts: an accepted one counts, one beyond them does not.
+    manager.admit("b", range(50, 57))
+    manager.append_ragged(["b"], [1], commit=True, lookahead=2)
+    before = observe_manager(manager, ["b"])
+    with pytest.raises(errors.InvalidArgumentError):
+        manager.append_ragged(["b"], [2] * 8, [0, 8], computed=[13])
+    assert observe_manager(manager, ["b"]) == before
+    manager.append_ragged(["b"], [2, 3, 4], [0, 3], commit=True)
+    assert manager.request("b").computed_tokens == 10
+
+
+def test_a_step_whose_rows_share_a_registered_block_copies_it_once_without_blocks_for_more() -> None:
+    manager = kvpool.CacheManager(5, 4)
+    manager.admit("a", range(8))
+    manager.commit("a", 8)
+    manager.truncate("a", 6)
+    manager.fork("a", "b")
+    manager.admit("c", range(100, 104))
+    assert manager.num_available == 1
+    # One of them gets a copy, the other writes in place: the content of the block is no longer cached.
+    assert manager.append(["a", "b"], [1, 2]) == [(0, 1, 4)]
+    assert (manager.block_ids("a"), manager.block_ids("b")) == ([1, 4], [1, 2])
+    assert manager.fit(range(9)).cached_tokens == 4
+    manager.take_plan()
+    manager.check_invariants()

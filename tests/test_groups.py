@@ -229,7 +229,7 @@ def test_a_request_without_reuse_hits_nothing_and_brings_hits() -> None:
             assert step.resume("b", reuse=False) == 0
         assert m.resume("b", reuse=False).cached_tokens == 0
         m.release("b")
-        # What it computes can be hit.
+        # Others can hit the tokens that it computes.
         m.admit("c", range(50, 70), reuse=False)
         computed(m, "c", 20)
         assert m.admit("d", range(50, 74)).cached_tokens == 20

@@ -167,6 +167,8 @@ class Manager:
                 kvpool.GroupSpec("chunked", 2 * block_size, chunk=5),
                 kvpool.GroupSpec("state", block_size, margin=r.randrange(2)),
                 kvpool.GroupSpec("cross", block_size),
+                kvpool.GroupSpec("sliding", block_size, window=3, sink=2),
+                kvpool.GroupSpec(r.choice(["full", "state"]), 2, keep="none"),
             ]
             self.groups = r.sample(kinds, r.randrange(1, 4))
         self.pool = kvpool.CacheManager(
@@ -216,7 +218,7 @@ class Manager:
                 case "append":
                     attempt(step.append_ragged, [request], r.choice(TOKENS)[:3], [0, 3], lookahead=r.randrange(3))
                 case "resume":
-                    attempt(step.resume, request, allocate_tokens=r.choice([None, 2]))
+                    attempt(step.resume, request, allocate_tokens=r.choice([None, 2]), reuse=r.random() < 0.8)
                 case _:
                     attempt(getattr(step, name), request, **after)
         step.commit()
@@ -237,7 +239,13 @@ class Manager:
         pool, request = self.pool, r.choice(IDS[:6])
         after: dict[str, Any] = r.choice([{}, {}, {"after_step": r.randrange(3)}, {"until": r.randrange(4)}])
         some = r.sample(IDS[:6], r.randrange(3))
-        part: dict[str, Any] = r.choice([{}, {"allocate_tokens": r.randrange(5)}, {"external_tokens": r.randrange(9)}])
+        parts: list[dict[str, Any]] = [
+            {},
+            {"allocate_tokens": r.randrange(5)},
+            {"external_tokens": r.randrange(9)},
+            {"reuse": False},
+        ]
+        part: dict[str, Any] = r.choice(parts)
         match name:
             case "admit":
                 pool.admit(request, self.prompt(r), **self.hints(r), **part)

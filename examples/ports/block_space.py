@@ -158,8 +158,9 @@ class BlockSpaceManager:
         return self.manager.num_available
 
     def can_allocate(self, group: Group) -> Fit:
-        """Whether the prompt finds its blocks."""
-        return self.manager.fit(group.prompt).fit
+        """Whether the prompt finds its blocks: all of them at once."""
+        fit = self.manager.fit(group.prompt).fit
+        return "never" if fit == "in_chunks" else fit
 
     def allocate(self, group: Group) -> None:
         """Gives the prompt its blocks: all sequences share them."""

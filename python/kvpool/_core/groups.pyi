@@ -109,7 +109,7 @@ class GroupSpec:
         """Leading tokens that every token reads besides its window."""
     @property
     def keep(self) -> Literal["all", "junctions", "none"] | int:
-        """Which blocks stay cached: all, junctions, none, or what hits need at multiples of so many tokens."""
+        """Which blocks stay cached: all, junctions, none, or a number of tokens at whose multiples hits can end."""
     @property
     def margin(self) -> int:
         """Blocks behind a hit that speculation computes again."""

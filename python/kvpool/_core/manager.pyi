@@ -181,11 +181,11 @@ class CacheManager:
             retention: Ranges of its tokens, hits included: see ``retain``.
             allocate_tokens: Tokens that get blocks now, behind the cached and external ones: the first chunk of a
                 chunked prefill, or 0 to ask ``next_checkpoint`` for its end. ``extend`` is for the next. None is all.
-            external_tokens: A connector has the KV of the prompt's first so many tokens, fewer than all. The request is
-                loading until ``external_done``: nothing of them can be matched before, and nothing else be done with
-                the request but ``release``. Those that are not cached here get blocks where a token after them reads
-                them; other entries of the tables are block 0, which the connector skips. Entry 0 of a group of states
-                receives the state after the last external token.
+            external_tokens: The number of the prompt's first tokens whose KV a connector has, fewer than all. The
+                request is loading until ``external_done``: nothing of them can be matched before, and nothing else be
+                done with the request but ``release``. Those that are not cached here get blocks where a later token
+                reads them; other entries of the tables are block 0, which the connector skips. Entry 0 of a group of
+                states receives the state after the last external token.
             reuse: Whether the request may hit cached content. False computes every token, for instance for log
                 probabilities of the prompt. Other requests can hit what it computes.
             out: An int32 buffer that receives the block table, of the first group. Without room for all of it the call
@@ -400,15 +400,14 @@ class CacheManager:
     ) -> int:
         """Says which external tokens of a request have arrived, and returns how many blocks that registered.
 
-        The request runs from now on; the engine computes the rest, what failed included and what is behind it. If a
-        window or a state that the next token reads has not arrived, the request is preempted instead: ``request`` says
-        so, and ``resume`` admits it again. For a request that was released meanwhile it ends the release. O(blocks).
+        The request runs from now on; the engine computes all tokens from the first that failed. If a window or a state
+        that the next token reads has not arrived, the request is preempted instead (see ``request``), and ``resume``
+        admits it again. For a request that was released meanwhile it ends the release. O(blocks).
 
         Args:
             request_id: A request that was admitted or resumed with ``external_tokens``.
-            loaded_tokens: The KV of its first so many tokens is there. None is all.
-            failed: Ranges of tokens whose KV is not there, as pairs of the first and the one behind the last. Not with
-                ``loaded_tokens``.
+            loaded_tokens: The number of its first tokens whose KV has arrived. None is all.
+            failed: Not with ``loaded_tokens``: ranges of tokens that did not arrive, as pairs of start and end.
 
         Raises:
             UnknownRequestError: No request has this id.
@@ -515,11 +514,13 @@ class CacheManager:
     ) -> None:
         """Keeps the first tokens of each request of a batch, all or nothing.
 
-        ``after_step`` and ``until`` as for ``release``. O(requests + blocks released).
+        O(requests + blocks released).
 
         Args:
             request_ids: Running requests, each named once. Not a str.
             num_tokens: Tokens to keep, one number per request.
+            after_step: As for ``release``.
+            until: As for ``release``.
 
         Raises:
             InvalidArgumentError: The lists differ in length; and as ``truncate``.

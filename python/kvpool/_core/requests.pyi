@@ -268,7 +268,7 @@ class Admission:
 
 @final
 class AdmissionFit:
-    """What an admission would find, and how much of it would fit."""
+    """The answer of ``fit``: what an admission would find, and how much of it would fit."""
 
     @property
     def fit(self) -> Fit | Literal["in_chunks"]:

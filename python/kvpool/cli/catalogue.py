@@ -138,7 +138,7 @@ def _facts(shape: KvShape, block_size: int, chunk: int) -> dict[str, Any]:
 
 
 def _fit(groups: KvGroups, tokens: int, chunk: int, gib: float | None) -> dict[str, Any]:
-    """What a request of so many tokens takes, and how many of them fit."""
+    """The blocks of a request of ``tokens`` tokens, and how many such requests fit."""
     by_group = groups.request_blocks(tokens, chunk)
     request = {"tokens": tokens, "chunk": chunk, "blocks": by_group, "bytes": sum(by_group) * groups.block_bytes}
     if gib is None:

@@ -1,14 +1,14 @@
 """KV-cache groups: how a model's layers share one pool of equal blocks.
 
 Layers that keep the same make groups of equally many layers, so that a block id is a page of equal bytes in each layer
-of any group. A step computes at most c tokens of a request: ``chunk``, the largest chunk of a prompt. Then a request of
-n tokens takes
+of any group. A step computes at most c tokens of a request: ``chunk``, the largest chunk of a prompt. A request of n
+tokens then takes
 
-- ceil(n / b) blocks of each group of full attention,
-- as many of a window's, but at most ceil((window + c - 2) / b) + 1: while a step computes c tokens, the table holds
-  these tokens and the window of the first of them,
+- ceil(n / b) blocks of each group of full attention.
+- as many of a window's, but at most ceil((window + c - 2) / b) + 1. While a step computes c tokens, the table holds
+  these tokens and the window of the first of them.
 - as many of a chunked group's, but at most ceil((span + c - 1) / b), and one more if its chunks do not begin with
-  blocks,
+  blocks.
 - 1 of each group of states, and 1 for each checkpoint that is kept for later requests.
 
 These are the most blocks that any order of such steps needs: prompts in chunks of c tokens or fewer, decoding, hits of
@@ -68,7 +68,7 @@ class KvGroup:
     what: str = ""
 
     def blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """The most blocks that a request of so many tokens holds, if a step computes at most ``chunk`` of its tokens.
+        """The most blocks that a request of ``tokens`` tokens holds, if a step computes at most ``chunk`` of them.
 
         >>> window = KvGroup("sliding", 10, 16, 1310720, span=1024)
         >>> window.blocks(32_000), window.blocks(32_000, chunk=1)  # while its prompt is computed; while it decodes
@@ -125,7 +125,7 @@ class KvGroups:
         return int(gib * _GIB) // self.block_bytes
 
     def request_blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> list[int]:
-        """The most blocks by group that a request of so many tokens holds.
+        """The most blocks by group that a request holds.
 
         Args:
             tokens: Tokens of prompt and answer, 0 or more.
@@ -141,7 +141,7 @@ class KvGroups:
         return sum(self.request_blocks(tokens, chunk)) * self.block_bytes
 
     def requests_in(self, blocks: int, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """How many requests of so many tokens fit into so many blocks, if they share nothing.
+        """The number of requests of ``tokens`` tokens that fit into ``blocks`` blocks, if they share nothing.
 
         One of them computes its prompt in steps of ``chunk`` tokens while the others decode.
         """
@@ -150,7 +150,7 @@ class KvGroups:
         return 1 + (blocks - computing) // decoding if blocks >= computing else 0
 
     def longest_in(self, blocks: int, chunk: int = DEFAULT_CHUNK) -> int | None:
-        """The longest request that fits into so many blocks; ``None`` if there is no longest, ``0`` if none fits.
+        """The longest request that fits into ``blocks`` blocks; ``None`` if any length fits, ``0`` if no length does.
 
         Args:
             blocks: Blocks of the pool without the null block, 0 or more.

@@ -76,7 +76,7 @@ class ReferenceManager(ReferenceTables):
         return -(-min(len(request.tokens), ready + chunk) // self.pool.block_size)
 
     def vacancy(self) -> Vacancy:
-        """What an admission may take now."""
+        """The blocks that an admission may take now."""
         return [block.held for block in self.pool.blocks], sum(self.pool.sums()[:2]), self.reserve
 
     def fits(self, request: ReferenceRequest, found: list[int], part: Part, vacancy: Vacancy) -> bool:

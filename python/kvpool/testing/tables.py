@@ -123,7 +123,7 @@ class ReferenceTables:
     def needed(self, request: ReferenceRequest, slots: int, given_up: dict[int, int]) -> tuple[int, int]:
         """Blocks that a growth takes, and how many of them are for copies of registered blocks that no other holds.
 
-        Of a block that several share, the last of them needs no copy.
+        The last of several requests that share a block needs no copy.
         """
         needed, avoidable = self.missing(request, slots), 0
         for at in self.touched(request, slots):

@@ -377,7 +377,7 @@ fn part_0(manager: &mut CacheManager) {
     // 106: refused: no request has the id 0: admit it first
     same(manager.append_ragged(&Rows { requests: &[0i64.into(), 1i64.into()], tokens: &[0], offsets: &[0, 1, 1], computed: Computed::Nothing, covered: Covered::Lookahead(3), most_changes: None }), 0x7fa138ec);
     manager.check_invariants().unwrap();
-    // 107: refused: request 5 has 3 tokens, blocks for 1, 1 computed: cannot set computed to 3
+    // 107: refused: request 5 has 3 tokens, blocks for 2, 1 computed: cannot set computed to 3
     same(manager.append_ragged(&Rows { requests: &[5i64.into(), 0i64.into(), 1i64.into()], tokens: &[0, 0, 0], offsets: &[0, 2, 3, 3], computed: Computed::Counts(&[3, 3, 12]), covered: Covered::All, most_changes: Some(0) }), 0x95d0ab31);
     manager.check_invariants().unwrap();
     // 108: refused: request 2 is loading: cannot extend it

@@ -35,7 +35,7 @@ pub(crate) fn named(py: Python<'_>, kind: &str, span: usize) -> PyResult<GroupKi
     GroupKind::named(kind, span).ok_or_else(unknown)
 }
 
-/// What stays cached: a word, or every so many tokens.
+/// The blocks that stay cached: a word, or a number of tokens.
 pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
     let py = keep.py();
     let wrong = |found: String| {
@@ -116,7 +116,7 @@ impl PyGroupSpec {
         self.0.sink_tokens
     }
 
-    /// Which blocks stay cached: all, junctions, none, or what hits need at multiples of so many tokens.
+    /// Which blocks stay cached: all, junctions, none, or a number of tokens at whose multiples hits can end.
     #[getter]
     fn keep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self.0.keep {

@@ -335,7 +335,7 @@ impl PyAdmission {
     }
 }
 
-/// What an admission would find, and how much of it would fit.
+/// The answer of ``fit``: what an admission would find, and how much of it would fit.
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {

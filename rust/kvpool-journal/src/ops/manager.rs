@@ -21,7 +21,8 @@ pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
     manager.slot_of(id).map_or_else(|| Name::Id(id.to_owned()), |slot| Name::Slot(slot as u32))
 }
 
-/// Blocks of a prompt that were recorded before, for they are cached. A hit of windows and chunks alone may need nothing that is cached.
+/// Blocks of a prompt that are cached, so the journal has recorded them before. A hit needs no cached block if all groups are windows,
+/// chunks, or cache nothing.
 pub(super) fn recorded(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
     let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full() && spec.is_cached());
     if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
