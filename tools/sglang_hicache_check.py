@@ -5,7 +5,8 @@
 
 Makes .venv-sglang where it is not there: SGLang's wheel, torch, and what the modules of its hierarchical cache import;
 not its kernels, and no GPU is needed. kvpool is the one of this checkout, which has to be built (``make test-python``
-does). Then, in that environment, ``tools.sglang.hicache`` runs.
+does). Then, in that environment, ``tools.sglang.hicache`` and ``tools.sglang.identity`` run. The second one compares
+docs/sglang-settings.md with what ``tools.sglang.settings`` writes.
 
 Exit code 0: everything is as it should be, or SGLang cannot be had and the last line says that nothing was checked;
 with CI set in the environment that is 1. 1: a difference, or what broke. 2: bad usage.
@@ -18,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-CHECK: Final = "tools.sglang.hicache"
+CHECKS: Final = ("tools.sglang.hicache", "tools.sglang.identity")
 SGLANG: Final = "0.5.23"
 #: With what it requires: torch is the bulk.
 WITH_REQUIREMENTS: Final = (
@@ -108,10 +110,16 @@ def make(folder: Path) -> Path:
 
 
 def check(python: Path) -> int:
-    """Runs the check with a Python that has SGLang; returns its exit code."""
+    """Runs the checks with a Python that has SGLang; returns the first exit code that is not 0."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("SGLANG_", "KVPOOL_"))}
     kept |= {"PYTHONPATH": str(ROOT / "python"), "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
-    return subprocess.run([python, "-m", CHECK], cwd=ROOT, env=kept, check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="kvpool-sglang-hub-") as hub:
+        kept |= {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": hub}
+        for module in CHECKS:
+            code = subprocess.run([python, "-m", module], cwd=ROOT, env=kept, check=False).returncode
+            if code:
+                return code
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,6 +30,7 @@ class PoolName(enum.StrEnum):
     MAMBA = "mamba"
     SWA = "swa"
     INDEXER = "indexer"
+    DRAFT = "draft"
 
 
 class PoolHitPolicy(enum.StrEnum):
@@ -62,6 +63,14 @@ class PoolTransferResult:
 @dataclasses.dataclass
 class ExtraInfo:
     prefix_keys: list[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LoRARef:
+    lora_id: str
+    lora_name: str
+    lora_path: str
+    pinned: bool = False
 
 
 @dataclasses.dataclass
@@ -146,6 +155,9 @@ class HostPool:
         inner = inner[1:] if layout == "page_head" else inner
         self.kv_buffer = torch.zeros((*lead, *shape, *inner), dtype=self.dtype)
         self.size_per_token = self.kv_buffer.numel() * 2 // self.size
+
+    def clear(self) -> None:
+        """Forgets which pages are in use; SGLang does so with its prefix cache."""
 
     def _page(self, index: int) -> torch.Tensor:
         if self.layout == "layer_first":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,23 @@ def test_what_the_check_finds_is_the_exit_code(
     assert asked == [tmp_path / "python"]
     with pytest.raises(SystemExit):
         tool.main(["--unknown"])
+
+
+@pytest.mark.parametrize(("codes", "found"), [([0, 0], 0), ([0, 1], 1), ([-11], -11)])
+def test_every_check_runs_offline_until_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], found: int
+) -> None:
+    ran: list[str] = []
+
+    def run(command: list[object], *, cwd: Path, env: dict[str, str], check: bool) -> object:
+        assert (cwd, check) == (tool.ROOT, False)
+        assert env["HF_HUB_OFFLINE"] == "1"
+        assert Path(env["HF_HUB_CACHE"]).is_dir()
+        assert not any(name.startswith(("SGLANG_", "KVPOOL_")) for name in env)
+        ran.append(str(command[-1]))
+        return types.SimpleNamespace(returncode=codes[len(ran) - 1])
+
+    monkeypatch.setenv("SGLANG_RUN_ID", "1")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert tool.check(tmp_path / "python") == found
+    assert ran == list(tool.CHECKS[: len(codes)])

@@ -5,6 +5,7 @@ Driven by SGLang's own classes in tools/sglang_hicache_check.py.
 
 from __future__ import annotations
 
+import math
 import threading
 import types
 from typing import TYPE_CHECKING, Any
@@ -441,19 +442,27 @@ def test_metrics_are_pages_and_speed_since_the_last_call(storage: Any, tmp_path:
 
 
 def test_settings_out_of_range_are_refused(storage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    wrong: dict[str, Any] = {
-        "capacity_bytes": "2TB",
-        "deadline": None,
-        "workers": 0,
-        "eviction": "maybe",
-        "staging_bytes": 0,
-        "shares": {"kv": 1.5},
-        "weights": 5,
-        "free_floor_bytes": True,
+    wrong: dict[str, list[Any]] = {
+        "capacity_bytes": ["2TB", 0, -1, True],
+        "deadline": [None, 0, -1.0, math.inf, math.nan, "4"],
+        "workers": [0, -1],
+        "queue": [0],
+        "eviction": ["maybe"],
+        "staging_bytes": [0],
+        "shares": [{"kv": 1.5}, {"kv": True}, {"kv": 0}, {"drafts": 0.3}, {"": 0.3}],
+        "weights": [5, ""],
+        "root_dir": ["", 5],
+        "on_reset": ["", "never", True],
+        "free_floor_bytes": [True, -1],
     }
-    for name, value in wrong.items():
-        with pytest.raises(InvalidArgumentError, match=name):
-            attach(storage, tmp_path, MhaPool(), **{name: value})
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(InvalidArgumentError, match=name):
+                attach(storage, tmp_path, MhaPool(), **{name: value})
+    with pytest.raises(InvalidArgumentError, match="url is empty"):
+        attach(storage, tmp_path, MhaPool(), root_dir=None, url="")
+    with pytest.raises(InvalidArgumentError, match="give one of draft, indexer, kv, mamba, swa"):
+        attach(storage, tmp_path, MhaPool(), shares={"drafts": 0.3})
     with pytest.raises(InvalidArgumentError, match="capacity_bytes is missing"):
         storage(types.SimpleNamespace(extra_config=None), {})
     for places in ({"root_dir": None}, {"url": "redis://host"}):
@@ -468,6 +477,15 @@ def test_settings_out_of_range_are_refused(storage: Any, tmp_path: Path, caplog:
         attach(storage, tmp_path / "file", MhaPool())
     attach(storage, tmp_path, MhaPool(), capacity_byte=1, prefetch_threshold=1).close()
     assert "settings that mean nothing: capacity_byte\n" in caplog.text
+
+
+def test_a_tilde_is_the_home_of_the_user(storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for root_dir in ("~", "~/kv"):
+        attach(storage, tmp_path, MhaPool(), root_dir=root_dir).close()
+    assert not (tmp_path / "~").exists()
+    assert {path.parent.parent.parent for path in tmp_path.rglob("*.slab")} == {tmp_path, tmp_path / "kv"}
 
 
 def test_arenas_are_of_the_memory_that_was_lent() -> None:

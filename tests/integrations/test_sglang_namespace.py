@@ -14,11 +14,8 @@ import torch
 from kvpool.integrations.sglang import pools
 from kvpool.integrations.sglang.namespace import is_replicated, namespace_of, rank_of
 from kvpool.integrations.sglang.pages import pages_of
-from kvpool.integrations.sglang.pools import Engine
-from kvpool.integrations.sglang.settings import Settings
 from kvpool.integrations.sglang.shelf import digest_of
 from kvpool.store import Disk
-from tests.integrations import hicache_stand_ins
 from tests.integrations.hicache_stand_ins import (
     Config,
     MhaPool,
@@ -187,25 +184,3 @@ def test_what_was_stored_with_other_weights_is_not_found(storage: Any, tmp_path:
         other = attach(storage, tmp_path, pool, weights=weights)
         assert other.exists(key(1)) is there
         other.close()
-
-
-def test_what_the_server_says_is_in_the_namespace(
-    storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings, _ = Settings.of({"root_dir": "x", "capacity_bytes": 1, "weights": "1"})
-    outside = Engine.found(settings, Config())
-    assert outside.facts["engine"] == f"sglang {hicache_stand_ins.VERSION}"
-    assert outside.facts["server quantization"] is None
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").touch()
-
-    class Server:
-        model_path, quantization = str(model), "fp8"
-
-    import sglang.srt.runtime_context as context
-
-    monkeypatch.setattr(context, "get_server_args", Server)
-    inside = Engine.found(Settings(root_dir="x", capacity_bytes=1), Config())
-    assert inside.facts["server quantization"] == "fp8"
-    assert inside.weights.startswith("files ")

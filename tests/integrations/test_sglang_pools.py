@@ -49,11 +49,12 @@ def test_the_room_is_shared_out_among_pools(storage: Any, tmp_path: Path) -> Non
         attach(storage, tmp_path, pool, {PoolName.MAMBA: states}, shares={"mamba": 1})
 
 
-def test_a_pool_that_comes_late_has_the_room_that_is_named(
+def test_a_pool_that_comes_after_the_first_call_has_the_room_that_is_named(
     storage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool, states, window = MhaPool(), StatePool(), MhaPool()
     backend = attach(storage, tmp_path, pool, shares={"mamba": 0.25})
+    assert not backend.exists(key(1))
     backend.register_mem_host_pool_v2(states, PoolName.MAMBA)
     backend.register_mem_host_pool_v2(window, PoolName.SWA)
     odd = MhaPool()

@@ -4,9 +4,11 @@ SGLang keeps KV that left the GPU in pages of host memory (HiCache), and asks a 
 too. ``hicache`` has one over kvpool's store: bounded, checked, there after a restart. It is chosen by
 ``--hicache-storage-backend dynamic``; ``docs/sglang.md`` has the whole command line.
 
-``hicache`` is the only module that imports SGLang. The others know its classes by what they have: ``pages`` how pages
-lie in a host pool, ``shelf`` the store of one pool, ``hits`` which lengths can be restored, ``namespace`` whose bytes
-they are, ``settings`` what a configuration says.
+``hicache`` is the only module that imports SGLang at import time. ``engine`` reads SGLang's configuration, ``resets``
+watches its resets, and ``speeds`` makes its metrics. The other modules know SGLang's classes by their attributes:
+``pages`` moves pages of a host pool, ``shelf`` is the store of one pool, ``pools`` opens the stores of all pools,
+``hits`` finds the lengths that can be restored, ``namespace`` names pages, ``unrelated`` lists settings that are not
+part of the name, and ``settings`` checks the configuration of the back end.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ failure of a disk leaves a call as an exception: it is a miss, and a line in SGL
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import logging
 import threading
 import time
@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from kvpool.integrations.sglang.engine import Engine, weight_version
 from kvpool.integrations.sglang.hits import ends_of_blocks, grouped, leading, trailing
-from kvpool.integrations.sglang.pools import KV, Engine, Pool, close_pools, open_pools
+from kvpool.integrations.sglang.pools import KV, Pool, check_pools, close_pools, has_packed_draft, open_pools
+from kvpool.integrations.sglang.resets import unwatch_pool, watch_pool, watch_weights
 from kvpool.integrations.sglang.settings import Settings
+from kvpool.integrations.sglang.speeds import Speeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,30 +44,18 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     kvpool between, where a page is one or two pieces (``page_first``, ``page_first_direct``, ``page_head``); tensors,
     which SGLang does not offer then, are not taken. Without it, and in other layouts, they are copied.
 
-    The stores are opened when SGLang has registered its host pools. Calls that wait do so for the deadline at most.
+    The stores are opened when SGLang has registered its host pools. With a draft model they are opened when the draft's
+    host pool follows, so that it has its part of the room. A call waits at most for the deadline, over all host pools.
+
+    SGLang clears its host pools when its prefix cache is reset, such as after an update of the weights. Then everything
+    that is stored is forgotten, unless ``on_reset`` is ``keep``.
 
     Args:
-        storage_config: SGLang's. ``extra_config`` has what follows.
+        storage_config: SGLang's. Its ``extra_config`` has the settings: ``Settings``.
         kwargs: SGLang's; not used.
 
-    ``extra_config``:
-        root_dir: The folder of a disk.
-        url: A server or folder that engines and ranks share, instead: ``kvpool.store.backend_from_url`` has the list.
-        capacity_bytes: What one rank may take: all of its host pools together.
-        weights: The revision of the weights. By default the commit in the Hugging Face cache, or names, sizes and times
-            of the files in the model's folder.
-        scales: Which quantisation scales, if they are not the weights'.
-        free_floor_bytes: What stays free on the disk; 4 GiB by default.
-        eviction: What goes first; any policy of kvpool, ``lru`` by default.
-        workers: Threads that wait for the disk, for each host pool; 8 by default.
-        queue: Objects on their way; more are misses. 4096 by default.
-        deadline: Seconds that a page may take, waiting included; 10 by default.
-        staging_bytes: Memory for pages that are copied, for each such host pool; 256 MiB by default.
-        shares: The part of ``capacity_bytes`` of some host pools, by name. The others take the rest, with room for as
-            many pages each. A host pool that is registered later than the others has what is said here, or nothing.
-
     Raises:
-        InvalidArgumentError: A setting is missing or out of range.
+        InvalidArgumentError: A setting is missing or out of range, or the weights are unknown.
     """
 
     def __init__(self, storage_config: Any, kwargs: Mapping[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -72,33 +63,55 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         self._settings, unknown = Settings.of(storage_config.extra_config or {})
         if unknown:
             _LOG.warning("kvpool: settings that mean nothing: %s", ", ".join(unknown))
+        self._settings.check_shares([one.value for one in PoolName])
         self._registered: dict[str, Any] = {}
         self._pools: dict[str, Pool] = {}
         self._opening = threading.Lock()
-        self._is_open = False
+        self._is_checked = self._is_open = self._is_used = False
         self._engine = Engine.found(self._settings, storage_config)
-        self._counted = threading.Lock()
-        self._moved: dict[str, list[tuple[int, float]]] = {"prefetch": [], "backup": []}
+        self._weight_version = weight_version()
+        self._watched: Any = None
+        self._is_stale = False
+        if self._settings.on_reset == "renew" and not watch_weights(self):
+            _LOG.warning("kvpool: updates of weights without a flush are not seen in this SGLang: flush its cache")
+        self._speeds = Speeds()
 
     # Host pools ------------------------------------------------------------------------------------------------------
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """The host pool of KV."""
+        """Registers the host pool of KV, and watches it for resets."""
         super().register_mem_pool_host(mem_pool_host)
         self._registered[KV] = mem_pool_host
+        if self._settings.on_reset == "renew" and self._watched is None and watch_pool(mem_pool_host, self):
+            self._watched = mem_pool_host
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Another host pool, or that of KV again. One that comes late and cannot be kept is a line in the log."""
+        """Registers another host pool, or that of KV again.
+
+        A pool that follows the others before the first call, such as a draft's, gets its part of the room. After the
+        first call it has the room that ``shares`` names; a failure is then a line in the log.
+
+        Raises:
+            InvalidArgumentError: Before the first call, as ``on_host_pools_registered``.
+            StoreError: Before the first call, as ``on_host_pools_registered``.
+        """
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = _name(host_pool_name)
+        is_new = name not in self._registered
         self._registered[name] = host_pool
         with self._opening:
-            if self._is_open and name not in self._pools:
-                # The server runs: what cannot be kept must not end it.
+            if not is_new or not self._is_checked:
+                return
+            if self._is_used:
+                # The server runs: a pool that cannot be kept must not end it.
                 _guarded(f"the store of host pool {name}", lambda: self._open([name], late=True), None)
+                return
+            close_pools(self._pools.values(), self._settings.deadline)
+            self._pools, self._is_open = {}, False
+            self._open(list(self._registered), late=False)
 
     def on_host_pools_registered(self) -> None:
-        """Opens the stores.
+        """Opens the stores, or only checks the host pools while a draft's is still to be registered.
 
         Raises:
             InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what another wrote,
@@ -106,29 +119,45 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             StoreError: A folder cannot be used; another rank or engine has it.
         """
         with self._opening:
-            if not self._is_open:
+            if self._is_open:
+                return
+            has_draft = any(name.startswith("draft") for name in self._registered)
+            has_draft = has_draft or any(map(has_packed_draft, self._registered.values()))
+            if self._engine.has_draft and not has_draft:
+                check_pools(self._registered, self._config, self._settings)
+                self._is_checked = True
+            else:
                 self._open(list(self._registered), late=False)
-                self._is_open = True
 
     def _open(self, names: Sequence[str], *, late: bool) -> None:
         registered = {name: self._registered[name] for name in names}
         opened = open_pools(registered, self._config, self._settings, self._engine, late=late)
         self._pools = {**self._pools, **opened}
+        self._is_open = self._is_checked = True
 
     def _pool(self, name: Any) -> Pool | None:
-        if not self._is_open:
-            self.on_host_pools_registered()  # an SGLang that does not say so
+        """Returns an open host pool. Opens the stores if no registration has done so."""
+        if not self._is_used:
+            with self._opening:
+                try:
+                    if not self._is_used and not self._is_open:
+                        self._open(list(self._registered), late=False)
+                finally:
+                    self._is_used = True  # also after a failure: it would be one for each call
+        if self._settings.on_reset == "renew" and (self._is_stale or weight_version() != self._weight_version):
+            self._renew()
         return self._pools.get(_name(name))
 
     # Pages of the host pool of KV ------------------------------------------------------------------------------------
 
     def batch_exists(self, keys: Sequence[str], extra_info: Any = None) -> int:  # noqa: ARG002 - SGLang's signature
         """How many pages can be loaded, from the first on. Waits for a shared back end, and for nothing else."""
+        until = self._until()
 
         def answer() -> int:
             pool = self._pool(KV)
             # What keeps no bytes can be had, and is worth nothing by itself.
-            return 0 if pool is None or pool.is_empty else leading(pool.has(keys))
+            return 0 if pool is None or pool.is_empty else leading(pool.has(keys, until))
 
         return _guarded("batch_exists", answer, 0)
 
@@ -138,11 +167,11 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
     def batch_get_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:  # noqa: ARG002
         """Loads pages into the host pool; which of them are there."""
-        return self._load(KV, keys, host_indices)
+        return self._load(KV, keys, host_indices, self._until())()
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Stores pages of the host pool; which of them are stored. What is held already is neither read nor written."""
-        return self._save(KV, keys, host_indices, extra_info)
+        return self._save(KV, keys, host_indices, extra_info, self._until())()
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:  # noqa: ARG002
         """Loads a page into a flat tensor, a new one if none is given; None if it is not there."""
@@ -155,6 +184,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         target_sizes: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> list[Any]:
         """Loads pages into flat tensors; None in place of what is not there."""
+        until = self._until()
 
         def answer() -> list[Any]:
             pool = self._pool(KV)
@@ -162,7 +192,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                 return [None] * len(keys)
             make = pool.pages.pool.get_dummy_flat_data_page
             tensors = [make() for _ in keys] if target_locations is None else list(target_locations)
-            loaded = pool.load_tensors(keys, tensors)
+            loaded = pool.load_tensors(keys, tensors, until)
             return [tensor if there else None for tensor, there in zip(tensors, loaded, strict=True)]
 
         return self._timed("prefetch", lambda: _guarded("batch_get", answer, [None] * len(keys)))
@@ -185,10 +215,11 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         target_sizes: Any = None,  # noqa: ARG002
     ) -> bool:
         """Stores pages, flat tensors; whether all are stored."""
+        until = self._until()
 
         def answer() -> list[bool]:
             pool = self._pool(KV)
-            return [False] * len(keys) if pool is None else pool.save_tensors(keys, list(values or ()))
+            return [False] * len(keys) if pool is None else pool.save_tensors(keys, list(values or ()), until)
 
         return all(self._timed("backup", lambda: _guarded("batch_set", answer, [False] * len(keys))))
 
@@ -205,16 +236,17 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         All lengths at which every pool has what a prefix of that length needs are in ``restorable_prefix_pages``, for
         ranks to agree on one.
         """
+        until = self._until()
 
         def answer() -> Any:
             pool = self._pool(KV)
             if pool is None or (pool.is_empty and not pool_transfers):
                 return PoolTransferResult.empty()
-            length = leading(pool.has(keys))
+            length = leading(pool.has(keys, until))
             reached: dict[Any, int] = {PoolName.KV: length} if length else {}
             lengths = list(range(1, length + 1))
             for transfer in pool_transfers or ():
-                reach, legal = self._reach(transfer, keys[:length])
+                reach, legal = self._reach(transfer, keys[:length], until)
                 if reach:
                     reached[transfer.name] = reach
                 if legal is not None:
@@ -223,16 +255,18 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         return _guarded("batch_exists_v2", answer, PoolTransferResult.empty())
 
-    def _reach(self, transfer: Any, keys: Sequence[str]) -> tuple[int, Sequence[int] | frozenset[int] | None]:
+    def _reach(
+        self, transfer: Any, keys: Sequence[str], until: float
+    ) -> tuple[int, Sequence[int] | frozenset[int] | None]:
         """How many pages of a prefix a host pool has, and which lengths it can serve; None if it does not decide."""
         pool = self._pool(transfer.name)
         policy = _name(transfer.hit_policy)
         if policy == "block_groups":
             sizes = (int(transfer.group_pages), int(transfer.block_pages))
             named = ends_of_blocks(keys, *sizes) if transfer.keys is None else transfer.keys
-            present = pool.has(named) if pool is not None else []
+            present = pool.has(named, until) if pool is not None else []
             return min(grouped(present, *sizes), len(keys)), None
-        present = pool.has(keys) if pool is not None else [False] * len(keys)
+        present = pool.has(keys, until) if pool is not None else [False] * len(keys)
         if policy == "all_pages":
             reach = leading(present)
             return reach, range(1, reach + 1)
@@ -243,88 +277,121 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return 0, ()
 
     def batch_get_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:  # noqa: ARG002
-        """Loads pages into several host pools; which of them are there, by pool."""
-        return {one.name: self._load(one.name, one.keys or [], one.host_indices) for one in transfers}
+        """Loads pages into several host pools at a time; which of them are there, by pool."""
+        until = self._until()
+        begun = [(one.name, self._load(one.name, one.keys or [], one.host_indices, until)) for one in transfers]
+        return {name: wait() for name, wait in begun}
 
     def batch_set_v2(self, transfers: Sequence[Any], extra_info: Any = None) -> dict[Any, list[bool]]:
-        """Stores pages of several host pools; which of them are stored, by pool."""
-        return {one.name: self._save(one.name, one.keys or [], one.host_indices, extra_info) for one in transfers}
+        """Stores pages of several host pools at a time; which of them are stored, by pool."""
+        until = self._until()
+        begun = [
+            (one.name, self._save(one.name, one.keys or [], one.host_indices, extra_info, until)) for one in transfers
+        ]
+        return {name: wait() for name, wait in begun}
 
-    def _load(self, name: Any, keys: Sequence[str], host_indices: Any) -> list[bool]:
-        def answer() -> list[bool]:
+    def _load(self, name: Any, keys: Sequence[str], host_indices: Any, until: float) -> Callable[[], list[bool]]:
+        """Begins to load pages; returns a function that waits for them."""
+
+        def begin() -> Callable[[], list[bool]]:
             pool = self._pool(name)
             first = pool.pages.first_indices(host_indices, len(keys)) if pool is not None else None
             if pool is None or first is None or len(set(first)) != len(first):
                 _LOG.error("kvpool: %d pages of host pool %s cannot be loaded to these indices", len(keys), name)
-                return [False] * len(keys)
-            return pool.load(keys, first)
+                return missed
+            return pool.load(keys, first, until)
 
-        return self._timed("prefetch", lambda: _guarded("load", answer, [False] * len(keys)), name)
+        def missed() -> list[bool]:
+            return [False] * len(keys)
 
-    def _save(self, name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any) -> list[bool]:
-        def answer() -> list[bool]:
+        began = time.monotonic()
+        wait = _guarded("load", begin, missed)
+        return lambda: self._timed("prefetch", lambda: _guarded("load", wait, missed()), name, began)
+
+    def _save(
+        self, name: Any, keys: Sequence[str], host_indices: Any, extra_info: Any, until: float
+    ) -> Callable[[], list[bool]]:
+        """Begins to store pages; returns a function that waits for them."""
+
+        def begin() -> Callable[[], list[bool]]:
             pool = self._pool(name)
             first = pool.pages.first_indices(host_indices, len(keys)) if pool is not None else None
             if pool is None or first is None:
                 _LOG.error("kvpool: %d pages of host pool %s cannot be stored from these indices", len(keys), name)
-                return [False] * len(keys)
+                return missed
             before = getattr(extra_info, "prefix_keys", None) or ()
-            return pool.save(keys, first, len(before) * pool.pages.page_size)
+            return pool.save(keys, first, len(before) * pool.pages.page_size, until)
 
-        return self._timed("backup", lambda: _guarded("save", answer, [False] * len(keys)), name)
+        def missed() -> list[bool]:
+            return [False] * len(keys)
+
+        began = time.monotonic()
+        wait = _guarded("save", begin, missed)
+        return lambda: self._timed("backup", lambda: _guarded("save", wait, missed()), name, began)
+
+    def _until(self) -> float:
+        """Returns the deadline of a call that begins now."""
+        return time.monotonic() + self._settings.deadline
 
     # The whole -------------------------------------------------------------------------------------------------------
 
     def clear(self) -> bool:
-        """Forgets everything; SGLang calls it when it is told to, after an update of the weights for one.
+        """Forgets everything; SGLang calls it on request (``POST /hicache/storage-backend/clear``).
 
-        What is stored from now on may be of other weights than those that were served when SGLang was started, so it is
-        not found by a process that starts with those.
+        Pages that are stored from now on may be of other weights than those that were served when SGLang was started,
+        so a process that starts with those weights does not find them.
         """
+        return _guarded("clear", self._renew, False)
 
-        def answer() -> bool:
+    def _renew(self) -> bool:
+        with self._opening:
+            self._weight_version, self._is_stale = weight_version(), False
             renewed = str(uuid.uuid4())
-            for pool in self._pools.values():
-                pool.renew(renewed)
-            return True
+            self._engine = dataclasses.replace(self._engine, facts={**self._engine.facts, "renewed": renewed})
+            for name, pool in self._pools.items():
+                try:
+                    pool.renew(renewed)
+                except Exception:
+                    # Its pages may be of other weights by now.
+                    _LOG.exception("kvpool: host pool %s cannot be renewed: its pages are not kept any more", name)
+                    self._pools = {other: one for other, one in self._pools.items() if other != name}
+                    close_pools([pool], self._settings.deadline)
+        return True
 
-        return _guarded("clear", answer, False)
+    def on_reset(self) -> None:
+        """SGLang has reset its prefix cache, because its weights may be others: forgets everything."""
+        if self._settings.on_reset == "renew":
+            _guarded("the reset of SGLang's prefix cache", self._renew, False)
+
+    def on_update(self) -> None:
+        """SGLang's weights may be others: the next call forgets everything first."""
+        self._is_stale = True
 
     def stats(self) -> dict[str, StoreStats]:
-        """What the store of each host pool did and has, by the pool's name."""
+        """Returns the statistics of each host pool's store, by the pool's name."""
         return {name: pool.shelf.stats() for name, pool in self._pools.items() if pool.shelf is not None}
 
     def get_stats(self) -> Any:
         """Pages and GB/s of the calls since the last one, for SGLang's metrics; None if they are off."""
-        if not self._config.enable_storage_metrics:
-            return None
-        try:
-            metrics = importlib.import_module("sglang.srt.observability.metrics_collector").StorageMetrics()
-        except (ImportError, AttributeError):
-            return None
-        with self._counted:
-            moved, self._moved = self._moved, {"prefetch": [], "backup": []}
-        for kind, calls in moved.items():
-            getattr(metrics, f"{kind}_pgs").extend(pages for pages, _ in calls)
-            getattr(metrics, f"{kind}_bandwidth").extend(speed for _, speed in calls)
-        return metrics
+        return self._speeds.report() if self._config.enable_storage_metrics else None
 
-    def _timed(self, kind: str, call: Callable[[], list[Any]], name: Any = KV) -> list[Any]:
-        began = time.monotonic()
+    def _timed(self, kind: str, call: Callable[[], list[Any]], name: Any = KV, began: float | None = None) -> list[Any]:
+        began = time.monotonic() if began is None else began
         answers = call()
         pages = sum(one is not None and one is not False for one in answers)
         pool = self._pools.get(_name(name))
         if self._config.enable_storage_metrics and pages and pool is not None:
-            gigabytes = pages * pool.pages.parts * pool.pages.part_bytes / 1e9
-            with self._counted:
-                self._moved[kind].append((pages, gigabytes / max(time.monotonic() - began, 1e-9)))
+            self._speeds.add(kind, pages, pool.pages.parts * pool.pages.part_bytes, began)
         return answers
 
     def close(self) -> None:
-        """Ends the stores; what is being written is waited for, at most for the deadline. Then everything misses."""
+        """Ends the stores. Waits for what is being written, at most for the deadline. Then everything misses."""
         with self._opening:
-            close_pools(self._pools.values())
-            self._pools, self._is_open = {}, True
+            close_pools(self._pools.values(), self._settings.deadline)
+            self._pools, self._is_checked, self._is_open, self._is_used = {}, True, True, True
+            if self._watched is not None:
+                unwatch_pool(self._watched)
+                self._watched = None
 
 
 def _guarded(what: str, call: Callable[[], _Answer], miss: _Answer) -> _Answer:

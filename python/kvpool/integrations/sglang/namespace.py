@@ -69,7 +69,15 @@ def rank_of(config: Any) -> str:
 
 
 def namespace_of(
-    config: Any, pool: Any, pages: Pages, *, name: str, weights: str, scales: str, engine: Mapping[str, object]
+    config: Any,
+    pool: Any,
+    pages: Pages,
+    *,
+    name: str,
+    weights: str,
+    scales: str,
+    engine: Mapping[str, object],
+    model: str | None = None,
 ) -> Namespace:
     """The namespace of a host pool of a rank.
 
@@ -78,9 +86,10 @@ def namespace_of(
         pool: SGLang's host pool. How many pages it has does not matter.
         pages: How its pages lie.
         name: Its name.
-        weights: Their revision.
+        weights: The name of the weights.
         scales: Which quantisation scales.
-        engine: Whatever else says how KV is computed: the version, and settings of the server.
+        engine: All else that determines how KV is computed: ``Engine.facts``.
+        model: The model's path or name; by default the name in ``config``, which is a label outside a server.
     """
     facts = {key: getattr(config, key, None) for key in _OF_CONFIG}
     facts |= {key: getattr(pool, key, None) for key in _OF_POOL}
@@ -90,7 +99,7 @@ def namespace_of(
     rank = 0 if is_replicated(config, pool, name) else int(config.tp_rank)
     facts["tp_rank"] = rank
     return Namespace(
-        model=config.model_name or "",
+        model=config.model_name or "" if model is None else model,
         weights=weights,
         kv_dtype=str(pool.dtype),
         scales=scales,

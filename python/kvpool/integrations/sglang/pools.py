@@ -7,72 +7,31 @@ out. All are opened together, or none.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import importlib.metadata
 import json
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import InvalidArgumentError
 from kvpool.integrations.sglang.namespace import is_replicated, namespace_of, rank_of
-from kvpool.integrations.sglang.pages import Empty, pages_of
+from kvpool.integrations.sglang.pages import Copied, Empty, Lent, pages_of
 from kvpool.integrations.sglang.settings import OBJECT_HEADER, divide
 from kvpool.integrations.sglang.shelf import Shelf, is_shared, open_backend
-from kvpool.integrations.weights import weights_of
 from kvpool.store import Namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from kvpool.integrations.sglang.engine import Engine
     from kvpool.integrations.sglang.pages import Pages
     from kvpool.integrations.sglang.settings import Settings
 
-__all__ = ["KV", "Engine", "Pool", "close_pools", "open_pools"]
+__all__ = ["KV", "Pool", "check_pools", "close_pools", "has_packed_draft", "open_pools"]
 
 #: SGLang's name of the host pool whose pages a prefix is made of.
 KV: Final = "kv"
 
 _LOG: Final = logging.getLogger("sglang.kvpool")
-
-#: Settings of SGLang's server that change what KV is computed.
-_OF_SERVER: Final = (
-    "model_path",
-    "revision",
-    "dtype",
-    "kv_cache_dtype",
-    "quantization",
-    "quantization_param_path",
-    "json_model_override_args",
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Engine:
-    """What SGLang is, and what it serves."""
-
-    facts: Mapping[str, object]
-    weights: str
-
-    @classmethod
-    def found(cls, settings: Settings, config: Any) -> Engine:
-        """The engine of this process.
-
-        Args:
-            settings: The settings.
-            config: SGLang's ``HiCacheStorageConfig``.
-
-        Raises:
-            InvalidArgumentError: The weights' revision was not given, and cannot be found out.
-        """
-        facts: dict[str, object] = {"engine": f"sglang {importlib.metadata.version('sglang')}"}
-        try:
-            server = importlib.import_module("sglang.srt.runtime_context").get_server_args()
-        except (ImportError, AttributeError, ValueError):
-            server = None  # not in a server
-        facts |= {f"server {name}": getattr(server, name, None) for name in _OF_SERVER}
-        if settings.weights is not None:
-            return cls(facts, settings.weights)
-        return cls(facts, weights_of(getattr(server, "model_path", None) or config.model_name or ""))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,33 +52,45 @@ class Pool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether its pages have no bytes: all of them can be had."""
+        """Whether its pages have no bytes. Then every page counts as found."""
         return isinstance(self.pages, Empty)
 
-    def has(self, keys: Sequence[str]) -> list[bool]:
-        """Which pages can be loaded."""
-        return [self.is_empty] * len(keys) if self.shelf is None else self.shelf.has(keys)
+    def has(self, keys: Sequence[str], until: float) -> list[bool]:
+        """Returns which pages can be loaded. Waits for a shared back end, at most until that time."""
+        return [self.is_empty] * len(keys) if self.shelf is None else self.shelf.has(keys, until)
 
-    def load(self, keys: Sequence[str], first_indices: Sequence[int]) -> list[bool]:
-        """Loads pages to where they begin; which of them are there."""
-        return [self.is_empty] * len(keys) if self.shelf is None else self.shelf.load(keys, first_indices)
+    def load(self, keys: Sequence[str], first_indices: Sequence[int], until: float) -> Callable[[], list[bool]]:
+        """Begins to load pages to where they begin.
 
-    def save(self, keys: Sequence[str], first_indices: Sequence[int], position: int) -> list[bool]:
-        """Stores pages; which of them are stored, by this rank or another."""
+        Returns a function that waits for them and returns which of them are loaded.
+        """
+        if self.shelf is None:
+            return lambda: [self.is_empty] * len(keys)
+        return self.shelf.load(keys, first_indices, until)
+
+    def save(
+        self, keys: Sequence[str], first_indices: Sequence[int], position: int, until: float
+    ) -> Callable[[], list[bool]]:
+        """Begins to store pages.
+
+        Returns a function that waits for them and returns which of them are stored, by this rank or another.
+        """
         if not self.writes:
-            return [True] * len(keys)
-        return [self.is_empty] * len(keys) if self.shelf is None else self.shelf.save(keys, first_indices, position)
+            return lambda: [True] * len(keys)
+        if self.shelf is None:
+            return lambda: [self.is_empty] * len(keys)
+        return self.shelf.save(keys, first_indices, position, until)
 
-    def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
+    def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
         """Loads pages into flat tensors; which of them are there. A tensor of another size is a miss."""
         if self.shelf is None:
             return [self.is_empty] * len(keys)
         fit = [at for at, one in enumerate(tensors) if _bytes_of(one) == self.pages.part_bytes]
-        found = self.shelf.load_tensors([keys[at] for at in fit], [tensors[at] for at in fit])
+        found = self.shelf.load_tensors([keys[at] for at in fit], [tensors[at] for at in fit], until)
         loaded = {at for at, there in zip(fit, found, strict=True) if there}
         return [at in loaded for at in range(len(keys))]
 
-    def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
+    def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
         """Stores flat tensors; which of them are stored. One of another size stores none."""
         if not self.writes:
             return [True] * len(keys)
@@ -127,7 +98,7 @@ class Pool:
             return [self.is_empty] * len(keys)
         if len(tensors) != len(keys) or any(_bytes_of(one) != self.pages.part_bytes for one in tensors):
             return [False] * len(keys)
-        return self.shelf.save_tensors(keys, tensors)
+        return self.shelf.save_tensors(keys, tensors, until)
 
     def renew(self, renewed: str) -> None:
         """Forgets everything, and serves from now on a namespace that no process starts with.
@@ -141,6 +112,36 @@ class Pool:
             self.shelf.renew(Namespace.from_json(json.dumps(fields)))
 
 
+def has_packed_draft(pool: Any) -> bool:
+    """Returns whether a host pool holds the layers of a draft model beside the model's own."""
+    own = getattr(pool, "target_layer_num", None)
+    return own is not None and int(getattr(pool, "layer_num", own)) > int(own)
+
+
+def check_pools(registered: Mapping[str, Any], config: Any, settings: Settings) -> None:
+    """Checks host pools as ``open_pools`` does, and opens no store.
+
+    Raises:
+        InvalidArgumentError: As ``open_pools``.
+    """
+    for name, pool in registered.items():
+        if not isinstance(_pages(name, pool, settings), Empty):
+            _check_replicas(name, pool, config, settings)
+
+
+def _pages(name: str, pool: Any, settings: Settings) -> Pages:
+    return pages_of(pool, lend=settings.interface_v1 or name != KV, staging_bytes=settings.staging_bytes)
+
+
+def _check_replicas(name: str, pool: Any, config: Any, settings: Settings) -> None:
+    ranks = int(config.tp_size)
+    if is_replicated(config, pool, name) and ranks > getattr(config, "dcp_size", 1) and not is_shared(settings):
+        raise InvalidArgumentError(
+            f"all {ranks} ranks of tensor parallelism read what one of them writes (MLA), and a folder is one rank's: "
+            "use --enable-dp-attention with as many --dp-size"
+        )
+
+
 def open_pools(
     registered: Mapping[str, Any], config: Any, settings: Settings, engine: Engine, *, late: bool
 ) -> dict[str, Pool]:
@@ -150,18 +151,15 @@ def open_pools(
         registered: SGLang's host pools, by name.
         config: SGLang's ``HiCacheStorageConfig``.
         settings: The settings.
-        engine: What is served.
-        late: Whether others have been opened before: then one without a share of its own has no room.
+        engine: The engine that computes the pages.
+        late: Whether stores that have pages already took the room. Then a pool without a share of its own has none.
 
     Raises:
         InvalidArgumentError: Pages of a host pool cannot be read, or ranks would have to read what another wrote, which
             a folder of one rank cannot do.
         StoreError: A folder cannot be used; another rank or engine has it.
     """
-    pages = {
-        name: pages_of(pool, lend=settings.interface_v1 or name != KV, staging_bytes=settings.staging_bytes)
-        for name, pool in registered.items()
-    }
+    pages = {name: _pages(name, pool, settings) for name, pool in registered.items()}
     sizes = {
         name: one.parts * (-(-one.part_bytes // OBJECT_HEADER) + 1) * OBJECT_HEADER
         for name, one in pages.items()
@@ -172,32 +170,36 @@ def open_pools(
     try:
         for name, one in pages.items():
             pool = registered[name]
-            replicated = is_replicated(config, pool, name)
             shelf = namespace = None
-            if name in rooms and not isinstance(one, Empty):
-                if replicated and config.tp_size > getattr(config, "dcp_size", 1) and not is_shared(settings):
-                    raise InvalidArgumentError(
-                        f"all {config.tp_size} ranks of tensor parallelism read what one of them writes (MLA), and a "
-                        "folder is one rank's: use --enable-dp-attention with as many --dp-size"
-                    )
+            if name in rooms and isinstance(one, (Lent, Copied)):
+                _check_replicas(name, pool, config, settings)
                 namespace = namespace_of(
-                    config, pool, one, name=name, weights=engine.weights, scales=settings.scales, engine=engine.facts
+                    config,
+                    pool,
+                    one,
+                    name=name,
+                    weights=engine.weights,
+                    scales=settings.scales,
+                    engine=engine.facts,
+                    model=engine.model,
                 )
                 shelf = Shelf(one, settings, namespace, open_backend(settings, rank_of(config), name, rooms[name]))
             elif name not in rooms and not isinstance(one, Empty):
                 _LOG.warning("kvpool: host pool %s came late and has no share: its pages are not kept", name)
-            opened[name] = Pool(one, shelf, namespace, not replicated or bool(config.is_storage_writer))
+            writes = not is_replicated(config, pool, name) or bool(config.is_storage_writer)
+            opened[name] = Pool(one, shelf, namespace, writes)
     except BaseException:
-        close_pools(opened.values())
+        close_pools(opened.values(), settings.deadline)
         raise
     return opened
 
 
-def close_pools(pools: Iterable[Pool]) -> None:
-    """Ends the stores; what is being written is waited for, at most for the deadline."""
+def close_pools(pools: Iterable[Pool], seconds: float) -> None:
+    """Ends the stores. Waits for running transfers, at most that number of seconds for all stores."""
+    until = time.monotonic() + seconds
     for pool in pools:
         if pool.shelf is not None:
-            pool.shelf.close()
+            pool.shelf.close(until)
 
 
 def _bytes_of(tensor: Any) -> int:

@@ -1,14 +1,15 @@
-"""What the configuration of SGLang's storage back end says of kvpool, and how its room is shared out."""
+"""Checks the settings of SGLang's storage back end, and divides its room among host pools."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from kvpool._core import EvictionPolicy
 
@@ -35,7 +36,27 @@ _OF_SGLANG: Final = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of ``KvpoolHiCacheStorage``; see there.
+    """The settings of ``KvpoolHiCacheStorage``.
+
+    Args:
+        capacity_bytes: Bytes that one rank may take, for all of its host pools together.
+        root_dir: The folder of a disk. ``~`` is the user's home.
+        url: Instead of ``root_dir``, a server or folder that engines and ranks share; see
+            ``kvpool.store.backend_from_url``.
+        weights: A name for the weights of the model and of its draft. By default the commit that SGLang serves, or the
+            content of the files in the model's folder.
+        scales: A name for quantisation scales that are not part of the weights.
+        free_floor_bytes: Bytes that stay free on the disk.
+        eviction: The policy that chooses victims; any policy of kvpool.
+        workers: The number of threads that wait for the disk, for each host pool.
+        queue: The number of objects on their way at most. Further ones are misses.
+        deadline: Seconds that a call of SGLang may take, over all host pools.
+        on_reset: The answer to a reset of SGLang's prefix cache and to an update of its weights: ``renew`` forgets
+            everything, ``keep`` changes nothing, for servers whose weights never change.
+        staging_bytes: Bytes of memory for pages that are copied, for each such host pool.
+        shares: The part of ``capacity_bytes`` of some host pools, by name. The others take the rest, with room for as
+            many pages each. A host pool that is registered after the first call has the part that is set here, or none.
+        interface_v1: Whether SGLang moves pages by their indices.
 
     Raises:
         InvalidArgumentError: A setting is of another type, or out of its range.
@@ -50,7 +71,8 @@ class Settings:
     eviction: EvictionPolicy = "lru"
     workers: int = 8
     queue: int = 4096
-    deadline: float = 10.0
+    deadline: float = 4.0
+    on_reset: str = "renew"
     staging_bytes: int = 256 << 20
     shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
     interface_v1: bool = False
@@ -61,6 +83,16 @@ class Settings:
             if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
                 kinds = " or ".join("null" if kind is type(None) else kind.__name__ for kind in wanted)
                 raise InvalidArgumentError(f"{name} is {value!r}: must be {kinds}")
+        for name in ("root_dir", "url", "weights"):
+            if getattr(self, name) == "":
+                raise InvalidArgumentError(f"{name} is empty: give a value, or leave it out")
+        for name, least in (("capacity_bytes", 1), ("free_floor_bytes", 0), ("workers", 1), ("queue", 1)):
+            if getattr(self, name) < least:
+                raise InvalidArgumentError(f"{name} is {getattr(self, name)}: must be at least {least}")
+        if self.on_reset not in ("renew", "keep"):
+            raise InvalidArgumentError(f"on_reset is {self.on_reset!r}: must be renew or keep")
+        if not 0 < self.deadline < math.inf:
+            raise InvalidArgumentError(f"deadline is {self.deadline}: must be above 0 seconds, and finite")
         if (self.root_dir is None) == (self.url is None):
             raise InvalidArgumentError("root_dir and url: give one of them in --hicache-storage-backend-extra-config")
         if self.url is not None and ("://" not in self.url or self.url.startswith("disk:")):
@@ -68,14 +100,27 @@ class Settings:
         if self.staging_bytes < 1:
             raise InvalidArgumentError(f"staging_bytes is {self.staging_bytes}: must be at least 1")
         shares = self.shares.values()
-        if not all(isinstance(share, (int, float)) and 0 < share <= 1 for share in shares) or sum(shares) > 1:
+        if not all(type(share) in (int, float) and 0 < share <= 1 for share in shares) or sum(shares) > 1:
             raise InvalidArgumentError(
                 f"shares is {dict(self.shares)!r}: each must be above 0, and their sum at most 1"
             )
 
+    def check_shares(self, pools: Collection[str]) -> None:
+        """Checks that ``shares`` names only host pools that SGLang has.
+
+        Raises:
+            InvalidArgumentError: It names another one.
+        """
+        for name in self.shares:
+            if name not in pools:
+                raise InvalidArgumentError(
+                    f"shares names the host pool {name!r}, which SGLang does not have: give one of "
+                    + ", ".join(sorted(pools))
+                )
+
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> tuple[Self, list[str]]:
-        """The settings in a configuration, and the names in it that mean nothing to kvpool or to SGLang.
+        """Returns the settings in a configuration, and the names in it that neither kvpool nor SGLang knows.
 
         Raises:
             InvalidArgumentError: ``capacity_bytes`` is missing, or a setting is out of its range.
@@ -99,15 +144,16 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "workers": (int,),
     "queue": (int,),
     "deadline": (int, float),
+    "on_reset": (str,),
     "staging_bytes": (int,),
     "shares": (dict,),
 }
 
 
 def divide(capacity_bytes: int, page_bytes: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """How many bytes each host pool's store has.
+    """Returns the bytes of each host pool's store.
 
-    What ``shares`` does not name takes the rest, so that each of them has room for as many pages.
+    Pools that ``shares`` does not name take the rest, so that each of them has room for as many pages.
 
     Args:
         capacity_bytes: Of all together.

@@ -1,11 +1,13 @@
 """The store of one host pool: pages in and out, by SGLang's keys.
 
 A page is an object per part, in the same key's groups; it is there if all of them are. SGLang calls from threads of its
-own, and wants to know when it returns, so calls wait here, for the store's deadline at most: whichever thread waits
-takes in what has ended, for all. Thread safe. What a back end does is an outcome and never an exception.
+own, and wants to know when it returns, so calls wait here: whichever thread waits takes in what has ended, for all.
+Thread safe. What a back end does is an outcome and never an exception.
 
-Transfers of lent pages are staged: SGLang reuses a page as soon as it is told, and what hangs has let it go by then.
-Slots of copied pages are kvpool's own; one that a back end still has is not used.
+A call of SGLang that moves pages of several host pools begins all of them and then waits for all of them, until one
+time that is the deadline of the call. Transfers of lent pages are staged: SGLang reuses a page as soon as the call
+returns, so a call waits until the store has ended the job, which the store's own deadline bounds. Slots of copied pages
+are kvpool's own. A call leaves a job on copied pages at its deadline, and a slot that a back end still has is not used.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,8 +31,10 @@ if TYPE_CHECKING:
 
     Backend = Disk | SharedFolder | Redis | Custom
 
-__all__ = ["Shelf", "digest_of", "is_shared", "open_backend"]
+__all__ = ["Shelf", "digest_of", "is_shared", "left", "open_backend"]
 
+#: Seconds that one thread waits for the store on behalf of all threads.
+_A_WHILE: Final = 1.0
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -45,13 +50,13 @@ def digest_of(key: str) -> bytes:
 
 
 def open_backend(settings: Settings, rank: str, pool: str, capacity_bytes: int) -> Backend:
-    """Where a rank keeps the pages of a host pool: in a folder of its own, or in a back end that all share.
+    """Returns the back end for the pages of a host pool: a folder of the rank, or a back end that all ranks share.
 
-    Of a shared one nothing here tells ranks and pools apart; their namespaces do.
+    A shared back end keeps ranks and pools apart by their namespaces.
     """
     if settings.url is not None:
         return backend_from_url(settings.url, capacity_bytes)
-    folder = Path(settings.root_dir or "") / rank / pool
+    folder = Path(settings.root_dir or "").expanduser() / rank / pool
     return Disk(folder, capacity_bytes, free_floor_bytes=settings.free_floor_bytes)
 
 
@@ -60,22 +65,27 @@ def is_shared(settings: Settings) -> bool:
     return settings.url is not None
 
 
+def left(until: float) -> float:
+    """Returns the seconds until a time of ``time.monotonic``; 0 if it has passed."""
+    return max(0.0, until - time.monotonic())
+
+
 class _Jobs:
     """The jobs of a store, which several threads wait for.
 
     Args:
-        store: The store.
-        deadline: Seconds after which a job has ended, whatever the back end does.
+        store: The store. Its deadline ends every job.
     """
 
-    def __init__(self, store: Store, deadline: float) -> None:
-        self._store, self._deadline = store, deadline
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._ended: dict[int, list[Outcome]] = {}
+        self._abandoned: set[int] = set()
         self._someone_waits = False
         self._changed = threading.Condition()
 
-    def outcomes(self, job: int) -> list[Outcome]:
-        """Waits for a job to end.
+    def outcomes(self, job: int, until: float | None = None) -> list[Outcome]:
+        """Waits for a job to end. Returns an empty list if it has not ended at that time; without one, waits on.
 
         Raises:
             ClosedError: The store was closed meanwhile.
@@ -83,13 +93,20 @@ class _Jobs:
         self._take(self._store.poll())
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: job in self._ended or not self._someone_waits)
+                self._changed.wait_for(
+                    lambda: job in self._ended or not self._someone_waits, None if until is None else left(until)
+                )
                 if job in self._ended:
                     return self._ended.pop(job)
+                if until is not None and not left(until):
+                    self._abandoned.add(job)
+                    return []
+                if self._someone_waits:
+                    continue
                 self._someone_waits = True
             ended: list[tuple[int, list[Outcome]]] = []
             try:
-                ended = self._store.wait(self._deadline)
+                ended = self._store.wait(_A_WHILE if until is None else min(_A_WHILE, left(until)))
             finally:
                 with self._changed:
                     self._someone_waits = False
@@ -97,7 +114,11 @@ class _Jobs:
 
     def _take(self, ended: list[tuple[int, list[Outcome]]]) -> None:
         with self._changed:
-            self._ended.update(ended)
+            for job, outcomes in ended:
+                if job in self._abandoned:
+                    self._abandoned.remove(job)
+                else:
+                    self._ended[job] = outcomes
             self._changed.notify_all()
 
 
@@ -117,7 +138,6 @@ class Shelf:
 
     def __init__(self, pages: Lent | Copied, settings: Settings, namespace: Namespace, backend: Backend) -> None:
         self.pages = pages
-        self._deadline = settings.deadline
         self._store = Store(
             backend,
             pages.arena,
@@ -130,10 +150,13 @@ class Shelf:
             deadline=settings.deadline,
             staged=isinstance(pages, Lent),
         )
-        self._jobs = _Jobs(self._store, settings.deadline)
+        self._jobs = _Jobs(self._store)
 
-    def has(self, keys: Sequence[str]) -> list[bool]:
-        """Which pages can be loaded. A shared back end is asked, in one call, for what is not known; waits. O(keys)."""
+    def has(self, keys: Sequence[str], until: float) -> list[bool]:
+        """Returns which pages can be loaded. O(keys).
+
+        Asks a shared back end in one call for pages that are unknown, and waits for it, at most until that time.
+        """
         parts = self.pages.parts
         digests, groups = self._objects(keys)
         known = self._store.contains(digests, groups=groups)
@@ -141,58 +164,73 @@ class Shelf:
         unknown = [at for at, presence in enumerate(known) if presence == "unknown"]
         if unknown:
             job = self._store.probe([digests[at] for at in unknown], groups=[groups[at] for at in unknown])
-            for at, outcome in zip(unknown, self._jobs.outcomes(job), strict=True):
+            # An empty list: the time is over, and nothing more is known.
+            for at, outcome in zip(unknown, self._jobs.outcomes(job, until), strict=False):
                 there[at] = outcome == "ok"
         return [all(there[at : at + parts]) for at in range(0, len(there), parts)]
 
-    def load(self, keys: Sequence[str], first_indices: Sequence[int]) -> list[bool]:
-        """Loads pages to where they begin in the host pool; waits.
+    def load(self, keys: Sequence[str], first_indices: Sequence[int], until: float) -> Callable[[], list[bool]]:
+        """Begins to load pages to where they begin in the host pool.
 
-        The memory of a page that is not loaded has no meaning.
+        Returns a function that waits for them and returns which of them are loaded. The memory of a page that is not
+        loaded has no meaning.
         """
-        if isinstance(self.pages, Copied):
-            return self._load_copied(self.pages, keys, first_indices, self.pages.write)
+        pages = self.pages
+        if isinstance(pages, Copied):
+            return lambda: self._load_copied(pages, keys, first_indices, pages.write, until)
         digests, groups = self._objects(keys)
-        job = self._store.get(digests, self.pages.slots(first_indices), groups=groups, lengths=self.pages.part_bytes)
-        return self._pages(self._jobs.outcomes(job))
+        job = self._store.get(digests, pages.slots(first_indices), groups=groups, lengths=pages.part_bytes)
+        return lambda: self._pages(keys, self._jobs.outcomes(job))
 
-    def save(self, keys: Sequence[str], first_indices: Sequence[int], position: int) -> list[bool]:
-        """Stores pages of the host pool; waits.
+    def save(
+        self, keys: Sequence[str], first_indices: Sequence[int], position: int, until: float
+    ) -> Callable[[], list[bool]]:
+        """Begins to store pages of the host pool.
+
+        Returns a function that waits for them and returns which of them are stored.
 
         Args:
-            keys: Of the pages, which follow each other in a prompt.
-            first_indices: Where each begins.
-            position: Of the first page's first token in its prompt.
+            keys: The keys of the pages, which follow each other in a prompt.
+            first_indices: The index of each page's first token in the host pool.
+            position: The position of the first page's first token in its prompt.
+            until: The deadline of the call, a time of ``time.monotonic``.
         """
-        if isinstance(self.pages, Copied):
-            return self._save_copied(self.pages, keys, first_indices, self.pages.read, position)
-        return self._put(keys, self.pages.slots(first_indices), position)
+        pages = self.pages
+        if isinstance(pages, Copied):
+            return lambda: self._save_copied(pages, keys, first_indices, pages.read, position, until)
+        job = self._put(keys, pages.slots(first_indices), position)
+        return lambda: self._pages(keys, self._jobs.outcomes(job))
 
-    def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
+    def load_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
         """As ``load``, into flat tensors of a page each. Nothing, if pages are lent: then there are no slots for it."""
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
-        return self._load_copied(self.pages, keys, tensors, self.pages.copy_out)
+        return self._load_copied(self.pages, keys, tensors, self.pages.copy_out, until)
 
-    def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
+    def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
         """As ``save``, of flat tensors."""
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
-        return self._save_copied(self.pages, keys, tensors, self.pages.copy_in, 0)
+        return self._save_copied(self.pages, keys, tensors, self.pages.copy_in, 0, until)
 
     def _load_copied(
-        self, pages: Copied, keys: Sequence[str], places: Sequence[Any], copy: Callable[[int, Any], None]
+        self,
+        pages: Copied,
+        keys: Sequence[str],
+        places: Sequence[Any],
+        copy: Callable[[int, Any], None],
+        until: float,
     ) -> list[bool]:
         def move(keys: Sequence[str], slots: list[int], places: Sequence[Any]) -> list[bool]:
             digests, groups = self._objects(keys)
             job = self._store.get(digests, slots, groups=groups, lengths=self.pages.part_bytes)
-            loaded = self._pages(self._jobs.outcomes(job))
+            loaded = self._pages(keys, self._jobs.outcomes(job, until))
             for slot, place, there in zip(slots, places, loaded, strict=True):
                 if there:
                     copy(slot, place)
             return loaded
 
-        return self._in_rounds(pages, keys, places, move)
+        return self._in_rounds(pages, keys, places, move, until)
 
     def _save_copied(
         self,
@@ -201,6 +239,7 @@ class Shelf:
         places: Sequence[Any],
         copy: Callable[[int, Any], None],
         position: int,
+        until: float,
     ) -> list[bool]:
         done = 0
 
@@ -208,11 +247,11 @@ class Shelf:
             nonlocal done
             for slot, place in zip(slots, places, strict=True):
                 copy(slot, place)
-            saved = self._put(keys, slots, position + done * self.pages.page_size)
+            job = self._put(keys, slots, position + done * self.pages.page_size)
             done += len(keys)
-            return saved
+            return self._pages(keys, self._jobs.outcomes(job, until))
 
-        return self._in_rounds(pages, keys, places, move)
+        return self._in_rounds(pages, keys, places, move, until)
 
     def _in_rounds(
         self,
@@ -220,12 +259,13 @@ class Shelf:
         keys: Sequence[str],
         places: Sequence[Any],
         move: Callable[[Sequence[str], list[int], Sequence[Any]], list[bool]],
+        until: float,
     ) -> list[bool]:
-        """Moves as many pages at a time as there are slots."""
+        """Moves as many pages at a time as there are slots. Begins no round after that time."""
         done: list[bool] = []
-        while len(done) < len(keys):
+        while len(done) < len(keys) and left(until):
             first = len(done)
-            slots = pages.take(len(keys) - first, self._deadline)
+            slots = pages.take(len(keys) - first, left(until))
             if not slots:
                 break
             last = first + len(slots)
@@ -235,20 +275,22 @@ class Shelf:
                 pages.give(slots)
         return done + [False] * (len(keys) - len(done))
 
-    def _put(self, keys: Sequence[str], slots: Sequence[int], position: int) -> list[bool]:
+    def _put(self, keys: Sequence[str], slots: Sequence[int], position: int) -> int:
         digests, groups = self._objects(keys)
         parts, page_size = self.pages.parts, self.pages.page_size
         tokens = [(position + at // parts * page_size, page_size) for at in range(len(digests))]
-        job = self._store.put(digests, slots, groups=groups, lengths=self.pages.part_bytes, tokens=tokens)
-        return self._pages(self._jobs.outcomes(job))
+        return self._store.put(digests, slots, groups=groups, lengths=self.pages.part_bytes, tokens=tokens)
 
     def _objects(self, keys: Sequence[str]) -> tuple[list[bytes], list[int]]:
         parts = self.pages.parts
         digests = [digest for key in keys for digest in [digest_of(key)] * parts]
         return digests, list(range(parts)) * len(keys)
 
-    def _pages(self, outcomes: Sequence[Outcome]) -> list[bool]:
+    def _pages(self, keys: Sequence[str], outcomes: Sequence[Outcome]) -> list[bool]:
+        """Returns which pages have all of their parts. An empty list of outcomes is a job that was left."""
         parts = self.pages.parts
+        if not outcomes:
+            return [False] * len(keys)
         return [all(one == "ok" for one in outcomes[at : at + parts]) for at in range(0, len(outcomes), parts)]
 
     def renew(self, namespace: Namespace) -> None:
@@ -256,9 +298,9 @@ class Shelf:
         self._store.renew(namespace)
 
     def stats(self) -> StoreStats:
-        """What the store did and has."""
+        """Returns the statistics of the store."""
         return self._store.stats()
 
-    def close(self) -> None:
-        """Ends the store; what is being written is waited for, at most for the deadline."""
-        self._store.close(self._deadline)
+    def close(self, until: float) -> None:
+        """Ends the store. Waits for what is being written, at most until that time."""
+        self._store.close(left(until))

@@ -1,0 +1,241 @@
+"""Describes the SGLang of this process and what it serves: what the stored pages of all host pools depend on.
+
+The whole configuration of the server and of the model counts, and the environment variables of SGLang, except the
+settings in ``unrelated``. Only this module and ``hicache`` read SGLang's modules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import importlib.metadata
+import logging
+import os
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool.errors import InvalidArgumentError
+from kvpool.integrations.canonical import Canonical, fields_of
+from kvpool.integrations.sglang import unrelated
+from kvpool.integrations.weights import weights_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvpool.integrations.sglang.settings import Settings
+
+__all__ = ["Engine", "weight_version"]
+
+_LOG: Final = logging.getLogger("sglang.kvpool")
+_CONTEXT: Final = "sglang.srt.runtime_context"
+#: Settings that hold a model: its content or commit is part of the name apart from its path.
+_MODELS: Final = ("model_path", "speculative_draft_model_path")
+#: Load formats that read the files of the model, or that do not depend on weights.
+_FROM_FILES: Final = frozenset(
+    {
+        *(
+            "auto",
+            "bitsandbytes",
+            "dummy",
+            "expert_pack",
+            "fastsafetensors",
+            "flash_rl",
+            "gguf",
+            "instanttensor",
+        ),
+        *(
+            "layered",
+            "mistral",
+            "npcache",
+            "presharded",
+            "pt",
+            "runai_streamer",
+            "safetensors",
+            "sharded_state",
+        ),
+    }
+)
+#: Speculative algorithms of SGLang 0.5.23 that have no draft model.
+_WITHOUT_DRAFT: Final = frozenset({"", "NONE", "NGRAM"})
+#: Longer texts are written as their digest, because a file beside the store shows the others to people.
+_LONGEST: Final = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Engine:
+    """What SGLang is, and what it serves.
+
+    Attributes:
+        facts: All that the bytes of KV depend on, besides a host pool and a rank.
+        weights: The name of the weights.
+        model: The model's path or name; None outside a server.
+        has_draft: Whether a draft model runs beside the model. Its host pool is registered after the others.
+    """
+
+    facts: Mapping[str, str]
+    weights: str
+    model: str | None = None
+    has_draft: bool = False
+
+    @classmethod
+    def found(cls, settings: Settings, config: Any) -> Engine:
+        """Returns the engine of this process. Reads the model's files if ``weights`` is not set.
+
+        A setting, or an adapter, whose content is unknown is a cold start: this process finds only pages that it
+        wrote itself. The log names the setting.
+
+        Args:
+            settings: The settings of the back end.
+            config: SGLang's ``HiCacheStorageConfig``.
+
+        Raises:
+            InvalidArgumentError: ``weights`` is not set, and the weights are unknown.
+        """
+        facts = {"engine": f"sglang {importlib.metadata.version('sglang')}"}
+        server = _server_settings()
+        if server is None:  # SGLang's classes without a server, such as in a test
+            name = weights_of(config.model_name or "") if settings.weights is None else settings.weights
+            return cls(facts | {"server": "none"}, name)
+        written = Canonical()
+        for name, value in server.items():
+            if name not in unrelated.SETTINGS:
+                # The content of a model has a name of its own, which the user may give.
+                facts[f"server {name}"] = str(value) if name in _MODELS else _short(written.text(name, value))
+        facts |= _model_config(written) | _environment()
+        facts |= _adapters(server, written)
+        if written.unknown:
+            _LOG.warning(
+                "kvpool: the content of %s is unknown: pages that another process stored are not loaded",
+                ", ".join(sorted(written.unknown)),
+            )
+            facts["unknown"] = str(uuid.uuid4())
+        algorithm = str(server.get("speculative_algorithm") or "").upper()
+        model = str(server.get("model_path") or config.model_name or "")
+        return cls(facts, _weights(settings, server, model), model, algorithm not in _WITHOUT_DRAFT)
+
+
+def weight_version() -> object:
+    """Returns the weight version that SGLang serves now, which an update of the weights may change; or None."""
+    try:
+        return importlib.import_module(_CONTEXT).get_serving().weight_version
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+def _server_settings() -> dict[str, Any] | None:
+    """Returns the settings of the server with the values that SGLang chose for them; None outside a server.
+
+    Raises:
+        InvalidArgumentError: This SGLang has settings that kvpool cannot find.
+    """
+    try:
+        server = importlib.import_module(_CONTEXT).get_server_args()
+    except ValueError:
+        return None
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgumentError(
+            f"the settings of SGLang {importlib.metadata.version('sglang')} are unknown ({error}): stored pages "
+            "cannot be named. kvpool supports SGLang 0.5.23"
+        ) from error
+    try:
+        resolved = server.resolved_dict()
+    except Exception:  # a value that cannot be copied, or another class
+        resolved = fields_of(server)
+    if resolved is None:
+        resolved = {name: getattr(server, name, None) for name in dir(server) if not name.startswith("__")}
+        resolved = {name: value for name, value in resolved.items() if not callable(value)}
+    return dict(resolved)
+
+
+def _model_config(written: Canonical) -> dict[str, str]:
+    """Returns the digest of the model's configuration after all overrides.
+
+    It follows from the model's files and the settings. So a configuration that cannot be read is no error here.
+    """
+    try:
+        config = importlib.import_module(_CONTEXT).process_model_config()
+        found = {name: value for name, value in vars(config).items() if name not in unrelated.MODEL_CONFIG}
+    except Exception as error:
+        return {"model config": f"not read: {type(error).__name__}"}
+    for name in ("hf_config", "hf_text_config"):
+        described = getattr(found.get(name), "to_dict", None)
+        if callable(described):
+            found[name] = {key: one for key, one in described().items() if key != "_name_or_path"}
+    return {"model config": _digest(written.text("model config", found))}
+
+
+def _environment() -> dict[str, str]:
+    return {
+        f"environment {name}": _short(value)
+        for name, value in os.environ.items()
+        if name.startswith("SGLANG_") and name not in unrelated.ENVIRONMENT
+    }
+
+
+def _adapters(server: Mapping[str, Any], written: Canonical) -> dict[str, str]:
+    """Returns the content of each adapter, by the id that SGLang puts into the keys of its pages.
+
+    SGLang derives the id of an adapter of ``--lora-paths`` from its name and path, so the id stays when the files
+    change. An adapter that is loaded into a running server has a random id.
+    """
+    found = {}
+    adapters = server.get("lora_paths") or ()
+    if isinstance(adapters, dict):
+        adapters = [f"{name}={path}" for name, path in adapters.items()]
+    for adapter in adapters:
+        fields = adapter if isinstance(adapter, dict) else fields_of(adapter)
+        if fields is None:
+            name, _, path = str(adapter).rpartition("=")
+            fields = {"lora_id": name or path, "lora_path": path}
+        found[f"adapter {fields.get('lora_id') or fields.get('lora_name')}"] = _adapter(
+            str(fields.get("lora_path")), written
+        )
+    draft = server.get("uno_lora_path")
+    return found | ({"draft adapter": _adapter(str(draft), written)} if draft else {})
+
+
+def _adapter(path: str, written: Canonical) -> str:
+    try:
+        return weights_of(path)
+    except InvalidArgumentError:
+        written.unknown.append(f"the adapter {path!r}")
+        return "unknown"
+
+
+def _weights(settings: Settings, server: Mapping[str, Any], model: str) -> str:
+    """Returns the name of the weights of the model and of its draft.
+
+    Raises:
+        InvalidArgumentError: They are not given, and do not come from files that are known.
+    """
+    if settings.weights is not None:
+        return settings.weights
+    for name in ("load_format", "speculative_draft_load_format"):
+        value = server.get(name)
+        if value is not None and str(getattr(value, "value", value)) not in _FROM_FILES:
+            raise _unnamed(name, value)
+    for name in ("checkpoint_engine_wait_weights_before_ready", "weight_cache_mode"):
+        if server.get(name) not in (None, False, "off"):
+            raise _unnamed(name, server[name])
+    folder = server.get("download_dir")
+    found = weights_of(model, server.get("revision"), cache_dir=folder)
+    draft = server.get("speculative_draft_model_path")
+    if draft and (draft, server.get("speculative_draft_model_revision")) != (model, server.get("revision")):
+        found += " draft " + weights_of(str(draft), server.get("speculative_draft_model_revision"), cache_dir=folder)
+    return found
+
+
+def _unnamed(setting: str, value: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"weights is not given, and {setting} is {value!r}: the weights do not come from the model's files. Name them, "
+        'and change the name whenever they change: "weights": "2026-11-24"'
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else _digest(text)
+
+
+def _digest(text: str) -> str:
+    return f"sha256 {hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()}"

@@ -1,0 +1,44 @@
+"""Counts pages and GB/s of each call, in the form of SGLang's metrics of storage back ends."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from typing import Any
+
+__all__ = ["Speeds"]
+
+
+class Speeds:
+    """Pages and GB/s of the calls since the last report. Thread safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: list[tuple[str, int, float]] = []
+
+    def add(self, kind: str, pages: int, page_bytes: int, began: float) -> None:
+        """Adds a call that ends now.
+
+        Args:
+            kind: ``prefetch`` or ``backup``.
+            pages: How many pages it moved.
+            page_bytes: Bytes of each.
+            began: When it began, a time of ``time.monotonic``.
+        """
+        speed = pages * page_bytes / 1e9 / max(time.monotonic() - began, 1e-9)
+        with self._lock:
+            self._calls.append((kind, pages, speed))
+
+    def report(self) -> Any:
+        """Returns SGLang's ``StorageMetrics`` of the calls since the last report; None if this SGLang has none."""
+        try:
+            metrics = importlib.import_module("sglang.srt.observability.metrics_collector").StorageMetrics()
+        except (ImportError, AttributeError):
+            return None
+        with self._lock:
+            calls, self._calls = self._calls, []
+        for kind, pages, speed in calls:
+            getattr(metrics, f"{kind}_pgs").append(pages)
+            getattr(metrics, f"{kind}_bandwidth").append(speed)
+        return metrics
