@@ -1,38 +1,258 @@
-"""Which weights an engine serves: what says that KV was computed with others. Knows no engine."""
+"""Names the weights that an engine serves, by their content or by their commit. Depends on no engine.
+
+A store keeps KV under the name of the weights that computed it. A folder is named by the bytes of its files,
+because images, ``cp -p`` and rsync keep sizes and times. A model of the Hugging Face hub is named by the commit
+that is served.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import hashlib
 import importlib
+import json
+import os
+import re
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from kvpool.errors import InvalidArgumentError
 
-__all__ = ["weights_of"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["REMEMBERED", "commit_of", "content_of", "stamp_of", "weights_of"]
+
+#: Environment variable: the file that remembers digests of large files. The default is kvpool/content.json in
+#: the user's cache folder.
+REMEMBERED: Final = "KVPOOL_CONTENT_CACHE"
+
+#: Names that ``content_of`` skips, and why no engine computes KV from them.
+_IGNORED: Final = {
+    ".git": "history of the folder, which git rewrites when it fetches",
+    ".gitattributes": "settings of git",
+    ".gitignore": "settings of git",
+    ".cache": "huggingface_hub writes times of its downloads here",
+    "*.md": "text for people",
+    "LICENSE*": "text for people",
+    "NOTICE*": "text for people",
+}
+
+#: Files below this many bytes are read at every start.
+_SMALL: Final = 1 << 20
+#: Nanoseconds that must lie between the last change of a file and its reading, before its digest is remembered.
+#: Two changes within one tick of the file system's clock have the same times.
+_SETTLED: Final = 2_000_000_000
+#: Digests that are remembered at most; the oldest are dropped.
+_MOST: Final = 10_000
+_THREADS: Final = min(8, os.cpu_count() or 1)
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def weights_of(model: str) -> str:
-    """The revision of a model's weights.
+def weights_of(model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None) -> str:
+    """Returns a name for the weights of a model, or of an adapter: other bytes have another name.
 
-    Of a folder: names, sizes and times of its files. Of a name: the commit in the Hugging Face cache.
+    Args:
+        model: A folder, a file, or a name on the Hugging Face hub.
+        revision: The commit, branch or tag that the engine serves; ``main`` by default. A folder has none.
+        cache_dir: The folder into which the engine downloads. By default the cache of huggingface_hub.
+
+    Returns:
+        ``content`` and a digest, or ``commit`` and a commit.
 
     Raises:
-        InvalidArgumentError: It is neither.
+        InvalidArgumentError: The weights are neither a folder, nor a file, nor a model in the cache; or a file
+            cannot be read.
     """
-    folder = Path(model)
-    if folder.is_dir():
-        facts = sorted(
-            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()
-        )
-        return f"files {hashlib.sha256(repr(facts).encode()).hexdigest()}"
-    try:
-        # The engines bring it.
-        found = importlib.import_module("huggingface_hub").try_to_load_from_cache(model, "config.json")
-    except (ImportError, ValueError):
-        found = None
-    if isinstance(found, str):
-        return f"commit {Path(found).parent.name}"
+    if model:
+        path = Path(model).expanduser()
+        if path.exists():
+            return content_of(path)
+        commit = commit_of(model, revision, cache_dir=cache_dir)
+        if commit is not None:
+            return f"commit {commit}"
+    of = "" if revision is None else f" at revision {revision!r}"
     raise InvalidArgumentError(
-        f"weights is not given, and cannot be found out for {model!r}: say which revision is served, and change it "
-        'whenever they change: "weights": "2026-11-24"'
+        f"weights is not given, and is unknown for {model!r}{of}: it is neither a folder nor in the Hugging Face "
+        "cache. Give a commit as the revision, or name the weights yourself, and change the name whenever the "
+        'weights change: "weights": "2026-11-24"'
     )
+
+
+def commit_of(
+    model: str, revision: str | None = None, *, cache_dir: str | os.PathLike[str] | None = None
+) -> str | None:
+    """Returns the commit that a revision of a hub model stands for; None if it is unknown.
+
+    A commit of 40 hexadecimal digits is returned as it is, also if it is not in the cache. A branch or a tag is
+    looked up in the cache, which has the commit that this machine downloaded. Makes no network call.
+    """
+    revision = revision or "main"
+    if _COMMIT.fullmatch(revision):
+        return revision
+    if cache_dir is None:
+        try:
+            cache_dir = importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE
+        except ImportError:
+            return None
+    # The layout that huggingface_hub documents. Its try_to_load_from_cache needs the name of a file in addition,
+    # and an engine with a download_dir downloads no file that all models have.
+    ref = Path(cache_dir).expanduser() / f"models--{model.replace('/', '--')}" / "refs" / revision
+    try:
+        commit = ref.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return commit if _COMMIT.fullmatch(commit) else None
+
+
+def content_of(path: str | os.PathLike[str]) -> str:
+    """Returns a digest over the content of a file, or of all files of a folder: relative names, sizes and bytes.
+
+    Times do not count. Links are followed. SHA-256 in up to 8 threads; the digests of files of 1 MiB and more are
+    remembered by device, inode, size, mtime and ctime, so that the next start reads no large file again that has
+    not changed.
+
+    Raises:
+        InvalidArgumentError: The path does not exist, or a file cannot be read.
+    """
+    root = Path(path).expanduser()
+    known = _Remembered()
+    try:
+        files = list(_files(root))
+        with ThreadPoolExecutor(_THREADS) as threads:
+            digests = list(threads.map(lambda file: known.digest(file[1]) if file[2] == "file" else "", files))
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the weights in {str(root)!r}: {error}") from error
+    known.save()
+    whole = hashlib.sha256()
+    for (name, _, kind), digest in zip(files, digests, strict=True):
+        encoded = os.fsencode(name)
+        whole.update(b"%d:%s:%s:%s;" % (len(encoded), encoded, kind.encode(), digest.encode()))
+    return f"content {whole.hexdigest()}"
+
+
+def stamp_of(path: str | os.PathLike[str]) -> str:
+    """Returns a digest over names, sizes, inodes and times of the files that ``content_of`` reads.
+
+    Reads no file. An unchanged stamp means that the content has not changed since, on the same machine and while no
+    file was changed twice within one tick of the file system's clock. Never store it: a copy has another stamp.
+
+    Raises:
+        InvalidArgumentError: The path does not exist, or a folder cannot be read.
+    """
+    root = Path(path).expanduser()
+    try:
+        facts = [(name, _key(file.stat()) if kind == "file" else kind) for name, file, kind in _files(root)]
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the weights in {str(root)!r}: {error}") from error
+    return hashlib.sha256(repr(facts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yields the relative name, the path and the kind of all that a file or a folder contains, in order of names."""
+    mode = root.stat().st_mode
+    if not stat.S_ISDIR(mode):
+        yield "", root, _kind(mode)
+        return
+    found: list[tuple[str, Path, str]] = []
+    _walk(root, "", (), found)
+    yield from sorted(found)
+
+
+def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...], found: list[tuple[str, Path, str]]) -> None:
+    at = folder.stat()
+    if (at.st_dev, at.st_ino) in above:
+        found.append((prefix, folder, "loop"))
+        return
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _IGNORED):
+            continue
+        path, relative = folder / name, f"{prefix}{name}"
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            found.append((relative, path, "broken link"))
+            continue
+        if stat.S_ISDIR(mode):
+            _walk(path, f"{relative}/", (*above, (at.st_dev, at.st_ino)), found)
+        else:
+            found.append((relative, path, _kind(mode)))
+
+
+def _kind(mode: int) -> str:
+    """Returns ``file``, or the type of a device, pipe or socket. Those are not read: a read could wait for ever."""
+    return "file" if stat.S_ISREG(mode) else f"type {stat.S_IFMT(mode):o}"
+
+
+def _key(facts: os.stat_result) -> str:
+    return f"{facts.st_dev}:{facts.st_ino}:{facts.st_size}:{facts.st_mtime_ns}:{facts.st_ctime_ns}"
+
+
+class _Remembered:
+    """Digests of large files, kept in a file between starts. A damaged file counts as an empty one."""
+
+    def __init__(self) -> None:
+        named = os.environ.get(REMEMBERED)
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        self._path = Path(named or f"{cache}/kvpool/content.json").expanduser()
+        self._known = self._read()
+        self._new: dict[str, str] = {}
+
+    def _read(self) -> dict[str, str]:
+        try:
+            with self._path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+                    return {}  # another user could have named other weights
+                found = json.loads(file.read())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(found, dict):
+            return {}
+        return {key: digest for key, digest in found.items() if isinstance(digest, str) and _HEX.fullmatch(digest)}
+
+    def digest(self, path: Path) -> str:
+        """Returns the SHA-256 of a regular file."""
+        before = path.stat()
+        known = self._known.get(_key(before))
+        if known is not None and _is_exact(before):
+            return known
+        began = time.time_ns()
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            after = os.fstat(file.fileno())
+        settled = began - max(before.st_ctime_ns, before.st_mtime_ns) > _SETTLED
+        if before.st_size >= _SMALL and settled and _is_exact(before) and _key(before) == _key(after):
+            self._new[_key(before)] = found
+        return found
+
+    def save(self) -> None:
+        """Adds the new digests to those that other processes have written. A failure only slows the next start."""
+        if not self._new:
+            return
+        kept = self._read() | self._new
+        text = json.dumps(dict(list(kept.items())[-_MOST:]), indent=0)
+        other = self._path.with_name(f"{self._path.name}.{os.getpid()}.{time.time_ns()}")
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                with os.fdopen(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                    file.write(text)
+                other.replace(self._path)
+            finally:
+                other.unlink(missing_ok=True)
+
+
+def _is_exact(facts: os.stat_result) -> bool:
+    """Whether the file system keeps times finer than a second, so that a change changes the ctime.
+
+    Images (squashfs, ISO 9660) have whole seconds, often fixed ones: two images have the same times and inodes.
+    """
+    return facts.st_ctime_ns % 1_000_000_000 != 0
