@@ -360,6 +360,18 @@ def test_what_workers_run_renews_unless_it_is_harmless(vllm: Vllm, tmp_path: Pat
     engine.tier.shutdown()
 
 
+def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
+    """Two engines can follow each other in one process; nor does one count whose store could not be opened."""
+    ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
+    with pytest.raises(StoreInUseError) as failed:
+        Engine(vllm, tmp_path / "running")
+    ended.tier.shutdown()
+    assert scheduler(running).reset_prefix_cache()
+    assert (ended.tier.generation, running.tier.generation) == (0, 1)
+    assert failed.value.__traceback__ is not None, "holds the tier that could not start"
+    running.tier.shutdown()
+
+
 @pytest.mark.parametrize("on_reset", ["renew", "keep"])
 def test_a_vllm_that_does_not_show_its_resets_is_refused(
     vllm: Vllm, tmp_path: Path, on_reset: str, monkeypatch: pytest.MonkeyPatch
@@ -448,6 +460,11 @@ def test_events_have_the_keys_of_vllm(vllm: Vllm, tmp_path: Path) -> None:
         engine.job([key(number)], [number], load=False, context=engine.request(adapter))
     events = list(engine.tier.take_events())
     assert [(one.keys, one.removed) for one in events] == [([key(1)], False), ([key(2)], False), ([key(1)], True)]
+    engine.found(*(key(number) for number in range(3, 99)), context=engine.request(adapter))
+    assert len(engine.tier._keys) == 1, "lookups take no memory"
+    engine.tier.renew()
+    (gone,) = engine.tier.take_events()
+    assert (gone.keys, gone.removed) == ([key(2)], True)
     engine.tier.shutdown()
 
 
@@ -530,10 +547,13 @@ def test_empty_settings_are_refused(vllm: Vllm, tmp_path: Path, setting: str, va
         Engine(vllm, tmp_path, **{setting: value})
 
 
-def test_the_folder_of_the_user_is_expanded(vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("setting", ["root_dir", "url"])
+def test_the_folder_of_the_user_is_expanded(
+    vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    engine = Engine(vllm, tmp_path, root_dir="~/kv")
+    engine = Engine(vllm, tmp_path, **{setting: "~/kv"})
     engine.job([key(1)], [0], load=False)
     engine.tier.shutdown()
     assert list((tmp_path / "kv").glob("*.slab"))

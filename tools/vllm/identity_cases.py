@@ -3,6 +3,7 @@
 The files of all cases lie in one folder, and are put back after each case:
 
 - ``full``, ``window``, ``longrope``: models in folders. ``adapter``: a LoRA adapter of ``full``.
+- ``media``: a model that reads audio, whose weights vLLM makes up; its prompts are text here.
 - ``hub``: a cache of huggingface_hub with the model ``org/tiny``, which has two commits.
 
 ``{files}`` in an option stands for that folder.
@@ -72,6 +73,7 @@ BASES: Final = {
     "lora": Start(LORA, adapter=ADAPTER),
     "fp8": Start({"model": "{files}/full", "kv_cache_dtype": "fp8"}),
     "half": Start({"model": "{files}/full", "dtype": "bfloat16"}),
+    "media": Start({"model": "{files}/media", "load_format": "dummy", "limit_mm_per_prompt": {"audio": 0}}),
     "hub": Start({"model": "org/tiny"}),
     "branch": Start({"model": "org/tiny", "revision": "branch"}),
     "pinned": Start({"model": "org/tiny", "revision": COMMITS[0]}),
@@ -94,6 +96,17 @@ def write_files(folder: Path) -> None:
             "long_factor": [4.0] * half,
             "original_max_position_embeddings": SHORT,
         },
+    )
+    shutil.copytree(folder / "full", folder / "media")
+    text = json.loads((folder / "full" / "config.json").read_text())
+    audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
+    edit(
+        folder / "media" / "config.json",
+        architectures=["Qwen2AudioForConditionalGeneration"],
+        model_type="qwen2_audio",
+        audio_token_index=5,
+        audio_config=audio,
+        text_config={**text, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
     )
     write_adapter(folder, 1)
     shutil.copytree(folder / "full", folder / "other_config")
@@ -212,6 +225,7 @@ CASES: Final = (
     Case("adapter replaced at its path", "lora", False, files=adapter_replaced),
     Case("--lora-target-modules", "lora", False, options(lora_target_modules=["q_proj"])),
     Case("--dtype with fp8 KV", "fp8", False, options(dtype="bfloat16")),
+    Case("--mm-processor-kwargs", "media", False, options(mm_processor_kwargs={"sampling_rate": 8_000})),
     Case("--kv-cache-dtype", "full", False, options(kv_cache_dtype="fp8")),
     Case("an environment variable of vLLM", "full", False, Start(environment={"VLLM_NEW_KERNEL": "1"})),
     *(
@@ -262,6 +276,7 @@ CASES: Final = (
     Case("the same adapter", "lora", True),
     Case("the same adapter, new mtime", "lora", True, files=touched),
     Case("--max-cpu-loras", "lora", True, options(max_cpu_loras=3)),
+    Case("--mm-processor-cache-gb", "media", True, options(mm_processor_cache_gb=1)),
     Case("the same hub model", "hub", True),
     Case("the same dummy weights", "dummy", True),
     Case("the same window", "window", True),

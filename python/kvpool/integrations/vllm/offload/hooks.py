@@ -1,7 +1,7 @@
 """Watches vLLM for resets of its prefix cache, updates of weights, and adapters of requests.
 
 vLLM's interface of tiers lacks them: a tier learns only of resets that name its connector, and of no adapter.
-``watch`` puts wrappers around four functions of vLLM, once per process. A wrapper calls the function with the same
+``install`` puts wrappers around four functions of vLLM, once per process. A wrapper calls the function with the same
 arguments, but a reset includes the connector.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kvpool.integrations.vllm.offload.adapters import Adapters
 
-__all__ = ["Adapter", "HARMLESS", "Watched", "watch"]
+__all__ = ["Adapter", "HARMLESS", "Watched", "install", "unwatch", "watch"]
 
 #: Methods of vLLM's workers that change no weights, and are called by name. Any other renews the tier.
 HARMLESS: Final = frozenset(
@@ -57,12 +57,22 @@ class Adapter:
 _TIERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
-def watch(tier: Watched, config: Any) -> None:
-    """Renews a tier at resets and updates of weights, and gives it the adapters of requests.
+def watch(tier: Watched) -> None:
+    """Renews a tier at resets and updates of weights from now on, until ``unwatch``."""
+    _TIERS.add(tier)
+
+
+def unwatch(tier: Watched) -> None:
+    """Ends ``watch``. Does nothing if the tier is not watched."""
+    _TIERS.discard(tier)
+
+
+def install(config: Any, *, renews: bool) -> None:
+    """Wraps the functions of vLLM. Calling it again changes nothing.
 
     Args:
-        tier: The tier. It is watched until it is collected.
         config: vLLM's ``VllmConfig``; None if it is unknown.
+        renews: Whether a tier must be renewed at resets.
 
     Raises:
         InvalidArgumentError: The tier must be renewed at resets, and this vLLM has another scheduler or engine than
@@ -76,12 +86,11 @@ def watch(tier: Watched, config: Any) -> None:
         module = importlib.import_module("vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler")
         _wrap(module, "_create_req_context", _make_context)
     except (ImportError, AttributeError) as error:
-        if tier.renews:
+        if renews:
             raise InvalidArgumentError(
                 f"on_reset is renew, and this vLLM does not show when its prefix cache is reset ({error}): use a "
                 'supported version, or say that weights never change while the engine runs: "on_reset": "keep"'
             ) from error
-    _TIERS.add(tier)
 
 
 def _scheduler(config: Any) -> Any:

@@ -155,7 +155,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
                 raise InvalidArgumentError(f"{name} is {value!r}: must not be empty; leave it out for the default")
         if not deadline > 0:
             raise InvalidArgumentError(f"deadline is {deadline}: must be above 0 seconds")
-        where = str(Path(str(root_dir)).expanduser()) if url is None else url
+        where = url or str(root_dir)
+        if where.startswith("~"):
+            where = str(Path(where).expanduser())
         # A disk by either name.
         floor = {"free_floor_bytes": free_floor_bytes} if "://" not in where or where.startswith("disk:") else {}
         self.locality = None if locality is None else Locality(locality)
@@ -177,7 +179,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         config = config_of(offloading_spec)
         self._has_adapters = config is not None and config.lora_config is not None
         self._namespace = namespace_of(offloading_spec, config, self._chunk_bytes, weights=weights, scales=scales)
-        hooks.watch(self, config)
+        hooks.install(config, renews=self.renews)
         self._store = Store(
             backend_from_url(where, capacity_bytes, **floor),
             Arena.over(primary_kv_view, self._chunk_bytes),
@@ -191,6 +193,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             tell_gone=wanted,
         )
         self._told = self._store.stats()
+        hooks.watch(self)
 
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs nothing."""
@@ -298,10 +301,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             return None
         if not request.adapter:
             return list(keys)
-        names = names_with(request.adapter, keys)
-        if self._events is not None:
-            self._keys.update(zip(names, keys, strict=True))
-        return names
+        return names_with(request.adapter, keys)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """The jobs that have ended since the last call."""
@@ -337,6 +337,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
                 self._store.remove([name[:-4] for name in gone], groups=[_group(name) for name in gone])
             elif self._events is not None and moved:
                 self._events.append(self._event(moved, removed=False))
+                pairs = zip(job.names, job.keys, outcomes, strict=True)
+                self._keys |= {name: key for name, key, why in pairs if why == "ok" and name != key}
 
     def _event(self, keys: list[bytes], *, removed: bool) -> OffloadingEvent:
         return OffloadingEvent(keys=keys, medium=self.medium, removed=removed, locality=self.locality)
@@ -384,10 +386,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         fields = json.loads(self._namespace.to_json())
         fields["extra"]["renewed"] = str(uuid.uuid4())
         self._store.renew(Namespace.from_json(json.dumps(fields)))
-        self._keys.clear()
 
     def shutdown(self) -> None:
         """Ends the store; what is being written is waited for, at most for the deadline."""
+        hooks.unwatch(self)
         self._store.close(self._deadline)
 
     @classmethod
