@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = Table(
         "change", "base", "KV", "written", "loaded", "tokens as stock", "s", title="Two starts over one store"
     )
-    problems = [problem] if problem else []
+    problems = [f"{problem}\n" + "\n".join(log.splitlines()[-30:])] if problem else []
     for record in records:
         problems += problems_of(record)
         second, stock = record["second"], record["stock"]

@@ -18,7 +18,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
-from tools.vllm.check_engine import HEADS, HIDDEN, LAYERS, MAX_LENGTH, write_model
+from tools.vllm.check_engine import HEADS, HIDDEN, LAYERS, MAX_LENGTH, VOCABULARY, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,14 @@ BASES: Final = {
     "lora": Start(LORA, adapter=ADAPTER),
     "fp8": Start({"model": "{files}/full", "kv_cache_dtype": "fp8"}),
     "half": Start({"model": "{files}/full", "dtype": "bfloat16"}),
-    "media": Start({"model": "{files}/media", "load_format": "dummy", "limit_mm_per_prompt": {"audio": 0}}),
+    "media": Start(
+        {
+            "model": "{files}/media",
+            "load_format": "dummy",
+            "skip_tokenizer_init": False,
+            "limit_mm_per_prompt": {"audio": 0},
+        }
+    ),
     "hub": Start({"model": "org/tiny"}),
     "branch": Start({"model": "org/tiny", "revision": "branch"}),
     "pinned": Start({"model": "org/tiny", "revision": COMMITS[0]}),
@@ -97,6 +104,15 @@ def write_files(folder: Path) -> None:
             "original_max_position_embeddings": SHORT,
         },
     )
+    write_media(folder)
+    write_adapter(folder, 1)
+    shutil.copytree(folder / "full", folder / "other_config")
+    edit(folder / "other_config" / "config.json", rope_theta=500.0)
+    write_hub(folder)
+
+
+def write_media(folder: Path) -> None:
+    """Writes a model that reads audio, with the tokenizer and the processor without which vLLM does not start it."""
     shutil.copytree(folder / "full", folder / "media")
     text = json.loads((folder / "full" / "config.json").read_text())
     audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
@@ -108,9 +124,34 @@ def write_files(folder: Path) -> None:
         audio_config=audio,
         text_config={**text, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
     )
-    write_adapter(folder, 1)
-    shutil.copytree(folder / "full", folder / "other_config")
-    edit(folder / "other_config" / "config.json", rope_theta=500.0)
+    special = {"<|AUDIO|>": 5, "<|audio_bos|>": 6, "<|audio_eos|>": 7}
+    words = {f"w{number}": number for number in range(VOCABULARY) if number not in special.values()} | special
+    common = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    files = {
+        "tokenizer.json": {
+            "version": "1.0",
+            "added_tokens": [{"id": number, "content": word, **common} for word, number in special.items()],
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "model": {"type": "WordLevel", "vocab": words, "unk_token": "w3"},
+        },
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "unk_token": "w3",
+            "eos_token": "w2",
+            "pad_token": "w2",
+        },
+        "preprocessor_config.json": {
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "processor_class": "Qwen2AudioProcessor",
+            "feature_size": 128,
+        },
+    }
+    for name, fields in files.items():
+        (folder / "media" / name).write_text(json.dumps(fields))
+
+
+def write_hub(folder: Path) -> None:
+    """Writes the cache of the hub: two commits with other weights, and two branches at the first one."""
     repository = folder / "hub" / "models--org--tiny"
     (repository / "blobs").mkdir(parents=True)
     (repository / "refs").mkdir()

@@ -147,6 +147,7 @@ class Bench:
         shutil.rmtree(self.store, ignore_errors=True)
         if case.base not in self.bases:
             self.bases[case.base] = self.start(base, case, stored=True)
+            self.store.mkdir(exist_ok=True)  # a start that broke may have made none
             shutil.copytree(self.store, kept)
         else:
             shutil.copytree(kept, self.store)
