@@ -80,6 +80,7 @@ class SpeculativeConfig:
     method: str = "eagle"
     num_speculative_tokens: int = 3
     draft_model_config: ModelConfig | None = None
+    draft_load_config: LoadConfig | None = None
 
 
 @dataclasses.dataclass

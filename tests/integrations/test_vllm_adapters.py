@@ -99,6 +99,8 @@ def test_an_adapter_of_the_hub_is_named_by_its_commit(tmp_path: Path, monkeypatc
     assert adapters.content_of(request) == f"commit {'a' * 40} False"
     (refs / "main").write_text("b" * 40)
     assert adapters.content_of(request) is None
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "1")
+    assert Adapters().content_of(request) is None, "of another hub"
 
 
 def test_names_keep_their_lengths_and_groups() -> None:

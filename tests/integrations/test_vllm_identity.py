@@ -231,6 +231,36 @@ def test_weights_that_are_loaded_from_elsewhere_must_be_named(tmp_path: Path) ->
     assert identity_of(config, "mine").weights == "mine"
 
 
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize("load_format", ["tensorizer", "modelexpress", "ipc_cache", "a plug-in's"])
+def test_weights_of_a_loader_that_may_read_elsewhere_must_be_named(
+    tmp_path: Path, load_format: str, draft: bool
+) -> None:
+    config = of_model(model=folder_of(tmp_path / "model", "1"))
+    if draft:
+        config.speculative_config = SpeculativeConfig(draft_load_config=LoadConfig(load_format))
+    else:
+        config.load_config.load_format = load_format
+    with pytest.raises(InvalidArgumentError, match=f"load_format {load_format!r} may read weights from elsewhere"):
+        identity_of(config, None)
+    assert identity_of(config, "mine").weights == "mine"
+
+
+def test_weights_from_modelscope_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of huggingface_hub can hold another model of this name."""
+    refs = tmp_path / "models--org--name" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("0" * 40)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path)))
+    config = of_model(model="org/name")
+    assert identity_of(config, None).weights == f"commit {'0' * 40}"
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")
+    with pytest.raises(InvalidArgumentError, match="downloads from ModelScope"):
+        identity_of(config, None)
+    config.model_config.model = folder_of(tmp_path / "model", "1")
+    assert identity_of(config, None).weights.startswith("content ")
+
+
 def test_a_draft_whose_weights_are_unknown_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub.constants", types.SimpleNamespace(HF_HUB_CACHE=str(tmp_path)))
     config = of_model(model=folder_of(tmp_path / "model", "1"))

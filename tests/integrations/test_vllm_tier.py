@@ -561,7 +561,13 @@ def test_the_folder_of_the_user_is_expanded(
 
 
 def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
-    for settings in ({"on_reset": "maybe"}, {"admission": "maybe"}, {"workers": 0}, {"capacity_bytes": -1}):
+    for settings in (
+        {"locality": "nowhere"},
+        {"on_reset": "maybe"},
+        {"admission": "maybe"},
+        {"workers": 0},
+        {"capacity_bytes": -1},
+    ):
         with pytest.raises(InvalidArgumentError, match=next(iter(settings))):
             Engine(vllm, tmp_path, **settings)
 

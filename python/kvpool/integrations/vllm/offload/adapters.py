@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvpool.errors import InvalidArgumentError
-from kvpool.integrations.weights import stamp_of, weights_of
+from kvpool.integrations.vllm.offload.identity import served_weights
+from kvpool.integrations.weights import stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +59,7 @@ class Adapters:
             stamp = _stamp(place[1])
             loaded = self._loaded.get(known)
             if loaded is None or loaded.stamp != stamp or loaded.place != place:
-                content = f"{weights_of(place[1])} {bool(getattr(request, 'is_3d_lora_weight', False))}"
+                content = f"{served_weights(place[1])} {bool(getattr(request, 'is_3d_lora_weight', False))}"
                 if _stamp(place[1]) != stamp:
                     raise InvalidArgumentError(f"the adapter {place[1]!r} is being written")
                 if loaded is not None and (loaded.content != content or loaded.place != place):
@@ -75,4 +76,4 @@ class Adapters:
 
 def _stamp(path: str) -> str:
     """Returns what changes when the files change, or the commit of an adapter on the Hugging Face hub."""
-    return stamp_of(path) if Path(path).expanduser().exists() else weights_of(path)
+    return stamp_of(path) if Path(path).expanduser().exists() else served_weights(path)

@@ -27,11 +27,18 @@ from kvpool.integrations.weights import commit_of, content_of, weights_of
 if TYPE_CHECKING:
     import types
 
-__all__ = ["Identity", "config_of", "identity_of", "why_excluded"]
+__all__ = ["Identity", "config_of", "identity_of", "served_weights", "why_excluded"]
 
 #: A folder with more entries than this is not read, only because some setting names it.
 _MOST_FILES: Final = 2_000
 _DEPTH: Final = 40
+#: Loaders that read the weights of the model that the configuration names. Others can read them from a server.
+_LOADERS: Final = frozenset(
+    [
+        *("auto", "hf", "dummy", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "safetensors"),
+        *("sharded_state", "runai_streamer", "runai_streamer_sharded"),
+    ]
+)
 #: Distributions whose code decides what a configuration means.
 _VERSIONS: Final = ("vllm", "transformers")
 
@@ -135,6 +142,13 @@ def _weights(config: Any, walk: _Walk) -> dict[str, str]:
             'weights is not given, and vLLM\'s configuration is unknown: name the weights, "weights": "2026-11-24"'
         )
     speculative = getattr(config, "speculative_config", None)
+    loads = [getattr(config, "load_config", None), getattr(speculative, "draft_load_config", None)]
+    for name in (str(load.load_format) for load in loads if load is not None):
+        if name not in _LOADERS:
+            raise InvalidArgumentError(
+                f"weights is not given, and load_format {name!r} may read weights from elsewhere than the model: name "
+                'the weights, and change the name whenever they change: "weights": "2026-11-24"'
+            )
     models = [config.model_config, getattr(speculative, "draft_model_config", None)]
     found: dict[str, str] = {}
     for model in models:
@@ -147,13 +161,28 @@ def _weights(config: Any, walk: _Walk) -> dict[str, str]:
             continue  # a draft of the model itself, such as n-grams
         folder = getattr(getattr(config, "load_config", None), "download_dir", None)
         try:
-            found[of] = weights_of(source, revision, cache_dir=folder)
+            found[of] = served_weights(source, revision, folder)
         except InvalidArgumentError:
             if folder is None:
                 raise
-            found[of] = weights_of(source, revision)
+            found[of] = served_weights(source, revision)
         _add_code(model, source, walk)
     return found
+
+
+def served_weights(source: str, revision: str | None = None, folder: str | None = None) -> str:
+    """Returns the name of the weights of a model or an adapter that vLLM serves.
+
+    Raises:
+        InvalidArgumentError: It is unknown; vLLM downloads from ModelScope, whose commits are not known here.
+    """
+    uses_modelscope = os.environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("true", "1")
+    if uses_modelscope and not Path(source).expanduser().exists():
+        raise InvalidArgumentError(
+            f"weights is not given, and is unknown for {source!r}, which vLLM downloads from ModelScope: name the "
+            'weights, and change the name whenever they change: "weights": "2026-11-24"'
+        )
+    return weights_of(source, revision, cache_dir=folder)
 
 
 def _add_code(model: Any, source: str, walk: _Walk) -> None:

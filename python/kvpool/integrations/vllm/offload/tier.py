@@ -160,7 +160,11 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             where = str(Path(where).expanduser())
         # A disk by either name.
         floor = {"free_floor_bytes": free_floor_bytes} if "://" not in where or where.startswith("disk:") else {}
-        self.locality = None if locality is None else Locality(locality)
+        try:
+            self.locality = None if locality is None else Locality(locality)
+        except ValueError:
+            known = ", ".join(one.value for one in Locality)
+            raise InvalidArgumentError(f"locality is {locality!r}: must be one of {known}") from None
         self._deadline = deadline
         self.renews = on_reset == "renew"
         self.generation = 0
