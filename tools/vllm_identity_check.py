@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Checks in a real vLLM that KV is loaded after a restart exactly where nothing that it depends on has changed.
+"""Checks in a real vLLM that a restarted engine loads KV exactly if nothing that KV depends on has changed.
 
     python tools/vllm_identity_check.py
     python tools/vllm_identity_check.py --case adapter --case revision
 
-Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a change of
-weights, settings or adapters between them: tools/vllm/identity_cases.py lists them. Exit code 0: the second start
-loaded chunks where nothing that KV depends on had changed, and none where something had, and all tokens are those of
-an engine without a store. 1: a difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
+Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a change
+of weights, settings or adapters between them: tools/vllm/identity_cases.py lists them. Exit code 0: the
+second start loaded chunks where nothing that KV depends on had changed, and none where something had, and all
+tokens are those of an engine without a store. 1: a difference, or a run that broke. 2: bad usage. 130:
+Ctrl-C.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     python tools/vllm_settings.py 0.32.0=vllm-0.32.0/vllm 0.33.0=vllm-0.33.0/vllm
     python tools/vllm_settings.py --check           # the vLLM that is installed
 
-Reads the source of each version, and imports none of it. Without ``--check`` it writes the table. With it, it says what
-the table lacks for these versions. Exit code 0: written, or nothing is missing. 1: something is missing. 2: bad usage.
+Reads the source of each version, and imports none of it. Without ``--check`` it writes the table. With it, it
+says what the table lacks for these versions. Exit code 0: written, or nothing is missing. 1: something is
+missing. 2: bad usage.
 """
 
 from __future__ import annotations

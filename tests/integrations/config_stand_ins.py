@@ -1,4 +1,4 @@
-"""Stand-ins for vLLM's configuration: dataclasses with the names of its classes and of some of their fields."""
+"""Stand-ins for vLLM's configuration: dataclasses with the names of its classes and of some fields."""
 
 from __future__ import annotations
 

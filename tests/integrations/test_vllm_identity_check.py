@@ -1,4 +1,4 @@
-"""tools/vllm_identity_check.py reports every difference; the engines themselves need vLLM, and are not run here."""
+"""tools/vllm_identity_check.py reports every difference. Its engines need vLLM, and are not run here."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_starts_of_a_case_share_a_store_and_files_are_put_back(tmp_path: Path, m
     (case,) = [case for case in CASES if case.name == "a README in the folder"]
     for _ in range(2):
         bench.run(case)
-    # The first start writes the store, which is copied for the second run; the run without a store happens once.
+    # The first start writes the store, which is copied for the second run; the run without a store happens
+    # once.
     assert started == [(True, False, False), (False, True, True), (True, True, True), (True, True, True)]
     assert not (bench.files / "full" / "README.md").exists()
 

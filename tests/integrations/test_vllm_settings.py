@@ -1,4 +1,4 @@
-"""The table of vLLM's settings in docs/stored-names.md is what kvpool does, and tools/vllm_settings.py keeps it so."""
+"""The table of vLLM's settings in docs/stored-names.md is what kvpool does; tools/vllm_settings.py checks it."""
 
 from __future__ import annotations
 

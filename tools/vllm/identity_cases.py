@@ -112,7 +112,7 @@ def write_files(folder: Path) -> None:
 
 
 def write_media(folder: Path) -> None:
-    """Writes a model that reads audio, with the tokenizer and the processor without which vLLM does not start it."""
+    """Writes a model that reads audio. vLLM does not start it without a tokenizer and a processor."""
     shutil.copytree(folder / "full", folder / "media")
     text = json.loads((folder / "full" / "config.json").read_text())
     audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}

@@ -2,7 +2,8 @@
 
     python -m tools.vllm.identity_engine --scratch folder --result record.json
 
-Imports vLLM once and forks a process for each start, because the import takes longer than all that an engine does here.
+Imports vLLM once and forks a process for each start, because the import takes longer than all that an engine
+does here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The settings of vLLM that do not change the bytes of KV, each with its reason.
 
-Every other setting is part of the name of stored KV, also one that only a later vLLM has: a change of it is a cold
-start. ``identity`` reads these tables; docs/stored-names.md lists all settings of vLLM 0.32 and 0.33.
+Every other setting is part of the name of stored KV, also one that only a later vLLM has: a change of it is a
+cold start. ``identity`` reads these tables; docs/stored-names.md lists all settings of vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
     "ECTransferConfig": {"engine_id ec_buffer_device ec_buffer_size ec_ip ec_port": _DEPLOYED},
 }
 
-#: Fields of ``ModelConfig`` that do not count for models that read text alone. Code of other models reads them.
+#: Fields of ``ModelConfig`` that do not count for models that read text alone. Code of other models reads
+#: them.
 TEXT_ONLY: Final[dict[str, str]] = {
     "tokenizer tokenizer_mode tokenizer_revision skip_tokenizer_init": _PROMPT,
 }

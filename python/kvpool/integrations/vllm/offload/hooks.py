@@ -1,8 +1,8 @@
 """Watches vLLM for resets of its prefix cache, updates of weights, and adapters of requests.
 
 vLLM's interface of tiers lacks them: a tier learns only of resets that name its connector, and of no adapter.
-``install`` puts wrappers around four functions of vLLM, once per process. A wrapper calls the function with the same
-arguments, but a reset includes the connector.
+``install`` puts wrappers around four functions of vLLM, once per process. A wrapper calls the function with
+the same arguments, but a reset includes the connector.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def install(config: Any, *, renews: bool) -> None:
         renews: Whether a tier must be renewed at resets.
 
     Raises:
-        InvalidArgumentError: The tier must be renewed at resets, and this vLLM has another scheduler or engine than
-            the versions that are supported.
+        InvalidArgumentError: The tier must be renewed at resets, and this vLLM has another scheduler or
+            engine than the versions that are supported.
     """
     try:
         engine = importlib.import_module("vllm.v1.engine.core").EngineCore

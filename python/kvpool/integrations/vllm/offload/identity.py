@@ -1,7 +1,8 @@
 """Reads everything that KV depends on from vLLM's whole configuration. Imports no vLLM.
 
-Takes every field of the configuration but those in ``excluded``, and gives each part a canonical form. A value that
-has none, such as a function, makes the name unique to this start: a cold start instead of a wrong hit.
+Takes every field of the configuration but those in ``excluded``, and gives each part a canonical form. A
+value that has none, such as a function, makes the name unique to this start: a cold start instead of a wrong
+hit.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ __all__ = ["Identity", "config_of", "identity_of", "served_weights", "why_exclud
 #: A folder with more entries than this is not read, only because some setting names it.
 _MOST_FILES: Final = 2_000
 _DEPTH: Final = 40
-#: Loaders that read the weights of the model that the configuration names. Others can read them from a server.
+#: Loaders that read the weights of the model that the configuration names. Others can read them from a
+#: server.
 _LOADERS: Final = frozenset(
     [
         *("auto", "hf", "dummy", "fastsafetensors", "instanttensor", "mistral", "npcache", "pt", "safetensors"),
@@ -59,9 +61,10 @@ class Identity:
 
 
 def config_of(spec: Any) -> Any:
-    """Returns the ``VllmConfig`` of the engine that is making an offloading spec's manager; None if it is not found.
+    """Returns the ``VllmConfig`` of the engine that makes an offloading spec's manager; None if it is not found.
 
-    vLLM gives a spec a part of its configuration. The whole is an argument of a constructor that has not returned.
+    vLLM gives a spec a part of its configuration. The whole is an argument of a constructor that has not
+    returned.
     """
     engine = getattr(getattr(spec, "config", None), "engine_id", None)
     frame: types.FrameType | None = sys._getframe(1)

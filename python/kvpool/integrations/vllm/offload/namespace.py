@@ -1,7 +1,8 @@
 """The name of stored KV of a vLLM engine: what ``tier`` writes into every object.
 
-vLLM names a chunk by a digest of its tokens. The bytes also depend on the weights, on vLLM's configuration and version,
-and on how layers and heads are shared out. A change of any of them is a cold start. Imports no vLLM.
+vLLM names a chunk by a digest of its tokens. The bytes also depend on the weights, on vLLM's configuration
+and version, and on how layers and heads are shared out. A change of any of them is a cold start. Imports no
+vLLM.
 """
 
 from __future__ import annotations
