@@ -254,7 +254,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             lambda digests, slots, groups: self._store.get(digests, slots, groups=groups),
         )
 
-    def _submit(self, metadata: Any, keys: list[bytes], names: list[bytes] | None, move: Any) -> None:
+    def _submit(self, metadata: Any, keys: list[bytes], names: Sequence[bytes] | None, move: Any) -> None:
         if names is None:
             nothing = JobResult(job_id=metadata.job_id, success=not metadata.is_promotion, transfer_bytes=0)
             self._results.append(nothing)
@@ -296,7 +296,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             not request.adapter or request.adapter == self._adapter(context)
         )
 
-    def _names(self, keys: Sequence[bytes], request: _Request) -> list[bytes] | None:
+    def _names(self, keys: Sequence[bytes], request: _Request) -> Sequence[bytes] | None:
         """Returns the names of chunks in the store, which end in four bytes for the group, as vLLM's keys do.
 
         None if the content of the request's adapter is unknown.
@@ -304,7 +304,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         if request.adapter is None:
             return None
         if not request.adapter:
-            return list(keys)
+            return keys
         return names_with(request.adapter, keys)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
