@@ -45,7 +45,7 @@ OUT: Final = ROOT / "target" / "docs"
 #: Sections of the navigation. A page that is none of these is taken under "More".
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Start": ("quickstart", "concepts", "porting"),
-    "Engines": ("vllm", "vllm-offloading", "sglang", "sglang-settings", "lineage"),
+    "Engines": ("vllm", "vllm-offloading", "sglang", "stored-names", "sglang-settings", "lineage"),
     "Size and tune": ("command-line", "sizing", "traces", "eviction-study", "advisor", "retention", "groups"),
     "Run": ("operations", "metrics", "events", "explain", "journal", "store", "restart", "transfer", "threads"),
     "Design": ("design", "hashing", "properties", "numbers"),

@@ -156,6 +156,49 @@ class Factory:
         self.known[name] = (module, cls)
 
 
+class Scheduler:
+    """vLLM's scheduler: resets its own cache, and its connector's where it is asked to."""
+
+    def __init__(self, manager: Any = None) -> None:
+        self.manager = manager
+        self.resets = 0
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        self.resets += 1
+        if reset_connector and self.manager is not None:
+            self.manager.drain_jobs()
+        return True
+
+
+class EngineCore:
+    def __init__(self) -> None:
+        self.called: list[Any] = []
+
+    def collective_rpc(
+        self, method: Any, timeout: float | None = None, args: Any = (), kwargs: Any = None
+    ) -> list[Any]:
+        self.called.append(method)
+        return [method]
+
+    def add_lora(self, lora_request: Any) -> bool:
+        self.called.append(lora_request)
+        return True
+
+
+@dataclasses.dataclass
+class LoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    load_inplace: bool = False
+
+
+@dataclasses.dataclass
+class Request:
+    lora_request: LoRARequest | None = None
+    positions: dict[bytes, int] = dataclasses.field(default_factory=dict)
+
+
 METRICS = ("CPU_CACHE_USAGE_PERC", "CPU_CACHE_WRITE_USAGE_PERC", "CPU_CACHE_READ_USAGE_PERC", "CPU_ALLOCATION_SIZE")
 
 
@@ -174,6 +217,12 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
             "Locality": Locality,
             "OffloadingCounterMetadata": Metadata,
             "OffloadingGaugeMetadata": Metadata,
+        },
+        # Classes of their own, because kvpool wraps their methods.
+        "vllm.v1.engine.core": {"EngineCore": type("EngineCore", (EngineCore,), dict(vars(EngineCore)))},
+        "vllm.v1.core.sched.scheduler": {"Scheduler": type("Scheduler", (Scheduler,), dict(vars(Scheduler)))},
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler": {
+            "_create_req_context": lambda req: Context(req.positions)
         },
         "vllm.v1.kv_offload.tiering.factory": {
             "SecondaryTierFactory": types.SimpleNamespace(register_tier=tiers.register)

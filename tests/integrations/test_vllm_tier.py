@@ -17,9 +17,18 @@ import pytest
 
 from kvpool.errors import ClosedError, InvalidArgumentError, StoreInUseError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
-from kvpool.integrations.weights import weights_of
+from kvpool.integrations.weights import REMEMBERED
 from kvpool.store import StoreFolder
-from tests.integrations.offload_stand_ins import Context, LookupResult, TransferJob, Vllm, loaded
+from tests.integrations.config_stand_ins import CacheConfig, LoRAConfig, ModelConfig, VllmConfig
+from tests.integrations.offload_stand_ins import (
+    Context,
+    LookupResult,
+    LoRARequest,
+    Request,
+    TransferJob,
+    Vllm,
+    loaded,
+)
 from tools.vllm import offload_plugin
 
 if TYPE_CHECKING:
@@ -39,7 +48,8 @@ def vllm() -> Iterator[Vllm]:
 
 
 @pytest.fixture(autouse=True)
-def version(monkeypatch: pytest.MonkeyPatch) -> None:
+def version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(REMEMBERED, str(tmp_path / "content.json"))
     known = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.33" if name == "vllm" else known(name))
 
@@ -55,6 +65,7 @@ def spec_of(**changed: Any) -> Any:
         "replicated_layout": False,
         "canonical_layout": False,
         "kv_cache_layout": None,
+        "engine_id": "engine",
     }
     return types.SimpleNamespace(
         config=types.SimpleNamespace(**fields | changed),
@@ -75,11 +86,22 @@ class Engine:
         settings.setdefault("deadline", AGES)
         settings.setdefault("root_dir", None if "url" in settings else str(folder))
         spec = settings.pop("spec", None) or spec_of()
+        # The tier finds it by this name, as in the constructor of vLLM's connector.
+        vllm_config = settings.pop("config", None) or VllmConfig()
         self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, **settings)
-        self.context = Context({key(number): 16 * number for number in range(CHUNKS)})
+        self.context = self.request()
+        assert vllm_config is not None
 
-    def job(self, keys: Sequence[bytes], chunks: Sequence[int], *, load: bool) -> Any:
-        job = TransferJob(7, keys, chunks, load, self.context)
+    def request(self, adapter: LoRARequest | None = None) -> Any:
+        """The context of a new request."""
+        positions = {key(number): 16 * number for number in range(CHUNKS)}
+        module = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"]
+        context = vars(module)["_create_req_context"](Request(adapter, positions))
+        self.tier.on_new_request(context)
+        return context
+
+    def job(self, keys: Sequence[bytes], chunks: Sequence[int], *, load: bool, context: Any = None) -> Any:
+        job = TransferJob(7, keys, chunks, load, context or self.context)
         (self.tier.submit_load if load else self.tier.submit_store)(job)
         end = time.monotonic() + AGES
         while time.monotonic() < end:
@@ -91,8 +113,8 @@ class Engine:
             time.sleep(0.001)
         raise AssertionError("the job never ended")
 
-    def found(self, *keys: bytes) -> list[bool]:
-        return [self.tier.lookup(one, self.context) is LookupResult.HIT for one in keys]
+    def found(self, *keys: bytes, context: Any = None) -> list[bool]:
+        return [self.tier.lookup(one, context or self.context) is LookupResult.HIT for one in keys]
 
 
 def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) -> None:
@@ -255,13 +277,195 @@ def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset:
     engine.tier.drain_jobs()
     assert [(one.job_id, one.success) for one in engine.tier.get_finished_jobs()] == [(8, True)]
     assert engine.found(key(1), key(2)) == [kept, kept]
-    engine.job([key(3)], [2], load=False)
+    engine.job([key(3)], [2], load=False, context=engine.request())
     assert engine.found(key(3)) == [True]
     engine.tier.shutdown()
     # It starts with the weights that it started with before: what was computed with the new ones is none of its.
     again = Engine(vllm, tmp_path, on_reset=on_reset)
     assert again.found(key(1), key(2), key(3)) == [kept, kept, kept]
     again.tier.shutdown()
+
+
+def test_a_request_that_began_before_a_reset_stores_nothing(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path)
+    engine.tier.drain_jobs()
+    result = engine.job([key(1)], [0], load=False)
+    assert (result.success, result.transfer_bytes) == (True, 0)
+    assert engine.found(key(1), context=engine.request()) == [False]
+    engine.tier.shutdown()
+
+
+def scheduler(engine: Engine, kind: Any = None) -> Any:
+    """A scheduler of the vLLM that the tier hooked into."""
+    return (kind or vars(sys.modules["vllm.v1.core.sched.scheduler"])["Scheduler"])(engine.tier)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"reset_running_requests": True}, {"reset_connector": True}])
+def test_any_reset_of_the_prefix_cache_renews(vllm: Vllm, tmp_path: Path, arguments: dict[str, bool]) -> None:
+    engine = Engine(vllm, tmp_path)
+    engine.job([key(1)], [0], load=False)
+    assert scheduler(engine).reset_prefix_cache(**arguments) is True
+    assert engine.found(key(1)) == [False]
+    assert engine.tier.generation == 1, "CPU memory is reset with it, and once is enough"
+    engine.tier.shutdown()
+
+
+def test_a_reset_means_nothing_where_weights_never_change(vllm: Vllm, tmp_path: Path) -> None:
+    engine = Engine(vllm, tmp_path, on_reset="keep")
+    engine.job([key(1)], [0], load=False)
+    one = scheduler(engine)
+    assert one.reset_prefix_cache(False, False)
+    vars(sys.modules["vllm.v1.engine.core"])["EngineCore"]().collective_rpc("reload_weights")
+    assert engine.found(key(1)) == [True]
+    engine.tier.shutdown()
+
+
+def test_a_scheduler_of_its_own_renews(vllm: Vllm, tmp_path: Path) -> None:
+    """Neither one that does not know of connectors, nor one whose reset fails, leaves old chunks."""
+    engine = Engine(vllm, tmp_path)
+
+    class Mine:
+        def __init__(self, tier: Any) -> None:
+            self.resets = 0
+
+        def reset_prefix_cache(self) -> bool:
+            self.resets += 1
+            if self.resets > 1:
+                raise RuntimeError("blocks are in use")
+            return True
+
+    config = VllmConfig()
+    config.scheduler_config.scheduler_cls = Mine
+    engine.tier.shutdown()
+    engine = Engine(vllm, tmp_path, config=config)
+    one = scheduler(engine, Mine)
+    one.reset_prefix_cache()
+    with pytest.raises(RuntimeError, match="blocks are in use"):
+        one.reset_prefix_cache()
+    assert engine.tier.generation == 2
+    engine.tier.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("method", "renewed"),
+    [("reload_weights", True), ("update_weights", True), (print, True), ("new", True), ("get_model_inspection", False)],
+)
+def test_what_workers_run_renews_unless_it_is_harmless(vllm: Vllm, tmp_path: Path, method: Any, renewed: bool) -> None:
+    engine = Engine(vllm, tmp_path)
+    engine.job([key(1)], [0], load=False)
+    core = vars(sys.modules["vllm.v1.engine.core"])["EngineCore"]()
+    assert core.collective_rpc(method, 1.0, args=(1,)) == [method]
+    assert core.called == [method]
+    assert engine.found(key(1)) == [not renewed]
+    engine.tier.shutdown()
+
+
+def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
+    """Two engines can follow each other in one process; nor does one count whose store could not be opened."""
+    ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
+    with pytest.raises(StoreInUseError) as failed:
+        Engine(vllm, tmp_path / "running")
+    ended.tier.shutdown()
+    assert scheduler(running).reset_prefix_cache()
+    assert (ended.tier.generation, running.tier.generation) == (0, 1)
+    assert failed.value.__traceback__ is not None, "holds the tier that could not start"
+    running.tier.shutdown()
+
+
+@pytest.mark.parametrize("on_reset", ["renew", "keep"])
+def test_a_vllm_that_does_not_show_its_resets_is_refused(
+    vllm: Vllm, tmp_path: Path, on_reset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(sys.modules["vllm.v1.engine.core"], "EngineCore")
+    if on_reset == "renew":
+        with pytest.raises(InvalidArgumentError, match='"on_reset": "keep"'):
+            Engine(vllm, tmp_path, on_reset=on_reset)
+    else:
+        Engine(vllm, tmp_path, on_reset=on_reset).tier.shutdown()
+
+
+def adapter_in(folder: Path, content: str = "1") -> LoRARequest:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_model.safetensors").write_text(content)
+    return LoRARequest("tune", 1, str(folder))
+
+
+def with_adapters(vllm: Vllm, folder: Path, **settings: Any) -> Engine:
+    return Engine(vllm, folder, config=VllmConfig(lora_config=LoRAConfig()), **settings)
+
+
+def test_chunks_of_an_adapter_are_named_by_its_content(vllm: Vllm, tmp_path: Path) -> None:
+    """vLLM's keys have its name and path: they are the same for another adapter at the same path."""
+    adapter = adapter_in(tmp_path / "adapter")
+    for content, found in (("1", False), ("1", True), ("2", False), ("2", True), ("1", True)):
+        if content != (tmp_path / "adapter" / "adapter_model.safetensors").read_text():
+            adapter_in(tmp_path / "adapter", content)
+        engine = with_adapters(vllm, tmp_path / "kv")
+        context = engine.request(adapter)
+        assert engine.found(key(1), context=context) == [found]
+        assert engine.found(key(1), context=engine.request()) == [False], "the base model's"
+        engine.memory[0] = int(content)
+        engine.job([key(1)], [0], load=False, context=context)
+        assert engine.job([key(1)], [1], load=True, context=context).success
+        assert engine.memory[1, 0] == int(content)
+        engine.tier.touch([key(1)], context)
+        engine.tier.shutdown()
+
+
+def test_an_adapter_that_changes_while_the_engine_runs_is_not_stored(vllm: Vllm, tmp_path: Path) -> None:
+    """Whether the workers have the old or the new one is unknown."""
+    adapter = adapter_in(tmp_path / "adapter")
+    engine = with_adapters(vllm, tmp_path / "kv")
+    began = engine.request(adapter)
+    engine.job([key(1)], [0], load=False, context=began)
+    adapter_in(tmp_path / "adapter", "2")
+    assert engine.job([key(2)], [0], load=False, context=began).transfer_bytes == 0
+    for request in (
+        adapter,
+        LoRARequest("tune", 1, adapter.lora_path, True),
+        LoRARequest("tune", 2, adapter.lora_path),
+    ):
+        later = engine.request(request)
+        assert engine.job([key(3)], [0], load=False, context=later).transfer_bytes == 0
+        assert engine.found(key(1), key(2), key(3), context=later) == [False, False, False]
+        assert not engine.job([key(1)], [0], load=True, context=later).success
+        engine.tier.touch([key(1)], later)
+    assert engine.job([key(4)], [0], load=False, context=engine.request()).transfer_bytes == CHUNK
+    engine.tier.shutdown()
+
+
+def test_an_adapter_without_files_is_not_stored(vllm: Vllm, tmp_path: Path) -> None:
+    engine = with_adapters(vllm, tmp_path / "kv")
+    for context in (engine.request(LoRARequest("tune", 1, "/nowhere/adapter")), Context({key(1): 0})):
+        assert engine.job([key(1)], [0], load=False, context=context).transfer_bytes == 0
+        assert engine.found(key(1), context=context) == [False]
+    engine.tier.shutdown()
+
+
+def test_an_adapter_is_read_when_the_engine_loads_it(vllm: Vllm, tmp_path: Path) -> None:
+    adapter = adapter_in(tmp_path / "adapter")
+    engine = with_adapters(vllm, tmp_path / "kv")
+    core = vars(sys.modules["vllm.v1.engine.core"])["EngineCore"]()
+    assert core.add_lora(adapter) is True
+    assert core.called == [adapter]
+    adapter_in(tmp_path / "adapter", "2")  # the workers have the one of before
+    assert engine.job([key(1)], [0], load=False, context=engine.request(adapter)).transfer_bytes == 0
+    engine.tier.shutdown()
+
+
+def test_events_have_the_keys_of_vllm(vllm: Vllm, tmp_path: Path) -> None:
+    adapter = adapter_in(tmp_path / "adapter")
+    engine = with_adapters(vllm, tmp_path / "kv", capacity_bytes=CHUNK + 4096, enable_kv_events=True)
+    for number in (1, 2):
+        engine.job([key(number)], [number], load=False, context=engine.request(adapter))
+    events = list(engine.tier.take_events())
+    assert [(one.keys, one.removed) for one in events] == [([key(1)], False), ([key(2)], False), ([key(1)], True)]
+    engine.found(*(key(number) for number in range(3, 99)), context=engine.request(adapter))
+    assert len(engine.tier._keys) == 1, "lookups take no memory"
+    engine.tier.renew()
+    (gone,) = engine.tier.take_events()
+    assert (gone.keys, gone.removed) == ([key(2)], True)
+    engine.tier.shutdown()
 
 
 def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: Path) -> None:
@@ -277,11 +481,13 @@ def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: P
         spec_of(cache=group(tokens_per_hash=16, blocks_per_chunk=2)),
         spec_of(replicated_layout=True),
     ]
-    digests = [namespace_of(spec, CHUNK, weights="1", scales="").digest for spec in specs]
+    config = VllmConfig()
+    digests = [namespace_of(spec, config, CHUNK, weights="1", scales="").digest for spec in specs]
     digests += [
-        namespace_of(spec_of(), CHUNK, weights="2", scales="").digest,
-        namespace_of(spec_of(), CHUNK, weights="1", scales="v2").digest,
-        namespace_of(spec_of(), 2 * CHUNK, weights="1", scales="").digest,
+        namespace_of(spec_of(), config, CHUNK, weights="2", scales="").digest,
+        namespace_of(spec_of(), config, CHUNK, weights="1", scales="v2").digest,
+        namespace_of(spec_of(), config, 2 * CHUNK, weights="1", scales="").digest,
+        namespace_of(spec_of(), VllmConfig(cache_config=CacheConfig(32)), CHUNK, weights="1", scales="").digest,
     ]
     assert len(set(digests)) == len(digests)
     for spec in specs[:4]:
@@ -291,21 +497,77 @@ def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: P
         engine.tier.shutdown()
 
 
-def test_the_revision_of_weights_is_found_out_or_asked_for(vllm: Vllm, tmp_path: Path) -> None:
+def test_a_setting_without_a_form_is_reported_and_starts_cold(
+    vllm: Vllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        engine = Engine(vllm, tmp_path, config=VllmConfig(additional_config={"call": print}))
+        assert "VllmConfig.additional_config.call" in caplog.text
+        assert engine.found(key(1)) == [False]
+        engine.job([key(1)], [0], load=False)
+        engine.tier.shutdown()
+
+
+def test_weights_in_a_folder_are_told_apart_by_content(vllm: Vllm, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "model.safetensors").write_bytes(b"weights")
-    before = weights_of(str(folder))
-    assert weights_of(str(folder)) == before
-    os.utime(folder / "model.safetensors", ns=(1, 1))
-    assert weights_of(str(folder)) != before
+    file = folder / "model.safetensors"
+    file.write_bytes(b"weights")
+    config = VllmConfig(model_config=ModelConfig(model=str(folder)))
+    before = file.stat()
+    for content, found in ((b"weights", False), (b"weights", True), (b"WEIGHTS", False)):
+        file.write_bytes(content)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        engine = Engine(vllm, tmp_path / "kv", weights=None, config=config)
+        assert engine.found(key(1)) == [found]
+        engine.job([key(1)], [0], load=False)
+        engine.tier.shutdown()
+
+
+def test_weights_that_cannot_be_found_out_are_asked_for(vllm: Vllm, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="weights is not given"):
         Engine(vllm, tmp_path, weights=None)
-    Engine(vllm, tmp_path, weights=None, spec=spec_of(model=types.SimpleNamespace(name=str(folder), dtype="bf16")))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("weights", ""),
+        ("weights", " "),
+        ("root_dir", ""),
+        ("url", ""),
+        ("deadline", 0),
+        ("deadline", 0.0),
+        ("deadline", -1.0),
+        ("deadline", float("nan")),
+    ],
+)
+def test_empty_settings_are_refused(vllm: Vllm, tmp_path: Path, setting: str, value: object) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"{setting} is"):
+        Engine(vllm, tmp_path, **{setting: value})
+
+
+@pytest.mark.parametrize("setting", ["root_dir", "url"])
+def test_the_folder_of_the_user_is_expanded(
+    vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    engine = Engine(vllm, tmp_path, **{setting: "~/kv"})
+    engine.job([key(1)], [0], load=False)
+    engine.tier.shutdown()
+    assert list((tmp_path / "kv").glob("*.slab"))
+    assert not (tmp_path / "~").exists()
 
 
 def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
-    for settings in ({"on_reset": "maybe"}, {"admission": "maybe"}, {"workers": 0}, {"capacity_bytes": -1}):
+    for settings in (
+        {"locality": "nowhere"},
+        {"on_reset": "maybe"},
+        {"admission": "maybe"},
+        {"workers": 0},
+        {"capacity_bytes": -1},
+    ):
         with pytest.raises(InvalidArgumentError, match=next(iter(settings))):
             Engine(vllm, tmp_path, **settings)
 

@@ -107,7 +107,7 @@ def use_tier() -> None:
             super().__init__(
                 offloading_spec, primary_kv_view, tier_type, *more, backpressure_detector=backpressure,
                 root_dir=str(root / str(Tier.count)), capacity_bytes=1 << 24, free_floor_bytes=0, admission="always",
-                weights="", on_reset="keep",
+                weights="tests", on_reset="keep",
             )  # fmt: skip
             tiers.append(self)
 

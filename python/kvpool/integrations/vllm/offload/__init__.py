@@ -1,4 +1,4 @@
-"""kvpool in vLLM's KV offloading, by vLLM's own configuration: no patch, nothing replaced.
+"""kvpool in vLLM's KV offloading, by vLLM's own configuration: no file of vLLM is patched.
 
 Three ways in, all out of tree and all chosen in ``--kv-transfer-config`` (docs/vllm-offloading.md has the JSON):
 
@@ -6,8 +6,9 @@ Three ways in, all out of tree and all chosen in ``--kv-transfer-config`` (docs/
 - ``spec`` and ``manager``: kvpool's offloading manager in place of vLLM's. Slots, references and order are kvpool's.
 - ``tier``: kvpool's store beneath vLLM's CPU memory, a tier of its tiering: chunks on a disk, checked and bounded.
 
-``order``, ``chunks`` and ``namespace`` are what these stand on; they know nothing of vLLM. Importing this package
-imports no vLLM; its modules ``policies``, ``manager``, ``spec`` and ``tier`` do.
+``order``, ``chunks``, ``namespace``, ``identity``, ``excluded`` and ``adapters`` serve these and import no vLLM.
+``hooks`` wraps functions of vLLM for ``tier``. Importing this package imports no vLLM; its modules ``policies``,
+``manager``, ``spec`` and ``tier`` do.
 """
 
 from __future__ import annotations

@@ -1,57 +1,68 @@
-"""Whose KV the chunks of a vLLM engine are: what ``tier`` writes into every object.
+"""The name of stored KV of a vLLM engine: what ``tier`` writes into every object.
 
-vLLM names a chunk by a digest of its tokens. Its bytes also depend on the weights, the layout, how layers and heads are
-shared out, and on vLLM itself; each of them that differs is a cold start. Knows no class of vLLM.
+vLLM names a chunk by a digest of its tokens. The bytes also depend on the weights, on vLLM's configuration
+and version, and on how layers and heads are shared out. A change of any of them is a cold start. Imports no
+vLLM.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import logging
 import os
-from typing import Any
+from typing import Any, Final
 
-from kvpool.integrations.weights import weights_of
+from kvpool.integrations.vllm import LOGGER_NAME
+from kvpool.integrations.vllm.offload.identity import identity_of
 from kvpool.store import Namespace
 
 __all__ = ["namespace_of"]
 
+_LOG: Final = logging.getLogger(LOGGER_NAME)
 
-def namespace_of(spec: Any, chunk_bytes: int, *, weights: str | None, scales: str) -> Namespace:
-    """The namespace of an engine.
+
+def namespace_of(spec: Any, config: Any, chunk_bytes: int, *, weights: str | None, scales: str) -> Namespace:
+    """Returns the namespace of an engine.
 
     Args:
         spec: vLLM's ``OffloadingSpec``.
+        config: vLLM's ``VllmConfig``; None if it is not known, which makes a cold start.
         chunk_bytes: Bytes of a chunk.
-        weights: Their revision, if it is known.
-        scales: Which quantisation scales.
+        weights: The name of the weights; None to find it out.
+        scales: The name of quantisation scales that are not part of the weights.
 
     Raises:
-        InvalidArgumentError: The weights' revision was not given, and cannot be found out.
+        InvalidArgumentError: The name of the weights was not given, and cannot be found out.
     """
-    config = spec.config
-    parallel = config.parallel
-    layout = config.kv_cache_layout or ""
+    engine = spec.config
+    identity = identity_of(config, weights)
+    if identity.unknown:
+        _LOG.warning(
+            "kvpool: the store starts empty, because these settings have no form that another start could compare: %s",
+            ", ".join(identity.unknown),
+        )
+    parallel = engine.parallel
+    layout = engine.kv_cache_layout or ""
     sizes = {name: getattr(parallel, name) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")}
-    flags = {name: getattr(config, name) for name in ("replicated_layout", "canonical_layout")}
+    flags = {name: getattr(engine, name) for name in ("replicated_layout", "canonical_layout")}
     facts = {
         **sizes,
         **flags,
-        "engine": f"vllm {importlib.metadata.version('vllm')}",
+        "engine": "vllm",
         "chunk_bytes": chunk_bytes,
-        "blocks_per_chunk": config.cache.blocks_per_chunk,
-        "worker_kv_bytes_per_block": config.worker_kv_bytes_per_block,
-        **{f"layers of group {group.group_id}": ",".join(group.layer_names) for group in config.groups},
+        "blocks_per_chunk": engine.cache.blocks_per_chunk,
+        "worker_kv_bytes_per_block": engine.worker_kv_bytes_per_block,
+        **{f"layers of group {group.group_id}": ",".join(group.layer_names) for group in engine.groups},
     }
     return Namespace(
-        model=config.model.name,
-        weights=weights_of(config.model.name) if weights is None else weights,
-        kv_dtype=str(config.model.dtype),
+        model=engine.model.name,
+        weights=identity.weights,
+        kv_dtype=str(engine.model.dtype),
         scales=scales,
-        layouts=[(group.group_id, layout, [group.tokens_per_block], []) for group in config.groups],
-        block_size=config.cache.tokens_per_hash,
-        layers=(0, sum(len(group.layer_names) for group in config.groups)),
+        layouts=[(group.group_id, layout, [group.tokens_per_block], []) for group in engine.groups],
+        block_size=engine.cache.tokens_per_hash,
+        layers=(0, sum(len(group.layer_names) for group in engine.groups)),
         heads=(0, 0),  # those of all ranks: which has which follows from the sizes above
         hash_algorithm="vllm",  # digests of another algorithm are other keys
         hash_seed=os.environ.get("PYTHONHASHSEED", "").encode(),
-        extra={name: str(value) for name, value in facts.items()},
+        extra={name: str(value) for name, value in facts.items()} | identity.facts,
     )

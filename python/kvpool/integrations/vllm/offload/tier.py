@@ -13,6 +13,7 @@ import dataclasses
 import json
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -28,6 +29,9 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from kvpool.errors import InvalidArgumentError, SlotBusyError
+from kvpool.integrations.vllm.offload import hooks
+from kvpool.integrations.vllm.offload.adapters import Adapters, names_with
+from kvpool.integrations.vllm.offload.identity import config_of
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.store import Arena, Namespace, Store, backend_from_url
 
@@ -72,8 +76,17 @@ _FINE: Final = frozenset(("ok", "not_admitted"))
 class _Job:
     job_id: int
     keys: Sequence[bytes]
+    names: Sequence[bytes]
     is_promotion: bool
     began: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Request:
+    """Kept in the context of a request."""
+
+    generation: int  # of the tier, when the request began
+    adapter: str | None  # the content of its adapter: empty for the base model, None if it is unknown
 
 
 class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is Any here
@@ -88,17 +101,18 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared one is asked once
             a step, for all chunks that nothing is known of; their requests wait for the answer.
         capacity_bytes: What it may take.
-        weights: The revision of the weights. By default the commit in the Hugging Face cache, or names, sizes and
-            times of the files in a folder.
-        scales: Which quantisation scales, if they are not the weights'.
+        weights: The name of the weights, draft models included. By default a digest over the files of a folder, or
+            the commit of a Hugging Face model that is served.
+        scales: The name of quantisation scales, if they are not part of the weights.
         free_floor_bytes: What stays free on a disk.
         admission: What is written: ``second_touch``, ``always``, ``never``.
         eviction: What goes first.
         workers: Threads that wait for the disk.
         queue: Chunks on their way; more are misses.
-        deadline: Seconds that a chunk may take, waiting included.
-        on_reset: What vLLM's resets (sleep, new weights) mean: ``renew`` forgets all, for KV of other weights is wrong;
-            ``keep`` keeps it, for who never changes weights.
+        deadline: Seconds that a chunk may take, waiting included. Above zero.
+        on_reset: What happens when vLLM resets its prefix cache, or its workers run a method that may change weights:
+            ``renew`` forgets everything, in CPU memory, too; ``keep`` changes nothing, for engines whose weights never
+            change.
         enable_kv_events: Whether to emit events of what is stored and what goes.
         locality: As vLLM's tiers.
 
@@ -136,12 +150,24 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             raise InvalidArgumentError(f"on_reset is {on_reset!r}: must be renew or keep")
         if (root_dir is None) == (url is None):
             raise InvalidArgumentError("root_dir and url: give one of them")
+        for name, value in (("root_dir", root_dir), ("url", url), ("weights", weights)):
+            if value is not None and not value.strip():
+                raise InvalidArgumentError(f"{name} is {value!r}: must not be empty; leave it out for the default")
+        if not deadline > 0:
+            raise InvalidArgumentError(f"deadline is {deadline}: must be above 0 seconds")
         where = url or str(root_dir)
+        if where.startswith("~"):
+            where = str(Path(where).expanduser())
         # A disk by either name.
         floor = {"free_floor_bytes": free_floor_bytes} if "://" not in where or where.startswith("disk:") else {}
-        self.locality = None if locality is None else Locality(locality)
+        try:
+            self.locality = None if locality is None else Locality(locality)
+        except ValueError:
+            known = ", ".join(one.value for one in Locality)
+            raise InvalidArgumentError(f"locality is {locality!r}: must be one of {known}") from None
         self._deadline = deadline
-        self._renews = on_reset == "renew"
+        self.renews = on_reset == "renew"
+        self.generation = 0
         self._chunk_bytes = int(primary_kv_view.strides[0])  # type: ignore[index]  # vLLM's has two dimensions
         wanted = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if wanted else None
@@ -151,7 +177,13 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._asked: dict[int, list[bytes]] = {}
         self._doubted: dict[bytes, float] = {}
         self._digest_bytes = 32
-        self._namespace = namespace_of(offloading_spec, self._chunk_bytes, weights=weights, scales=scales)
+        self.adapters = Adapters()
+        # vLLM's keys of chunks whose names differ from them, for events.
+        self._keys: dict[bytes, bytes] = {}
+        config = config_of(offloading_spec)
+        self._has_adapters = config is not None and config.lora_config is not None
+        self._namespace = namespace_of(offloading_spec, config, self._chunk_bytes, weights=weights, scales=scales)
+        hooks.install(config, renews=self.renews)
         self._store = Store(
             backend_from_url(where, capacity_bytes, **floor),
             Arena.over(primary_kv_view, self._chunk_bytes),
@@ -165,61 +197,115 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             tell_gone=wanted,
         )
         self._told = self._store.stats()
+        hooks.watch(self)
 
-    def lookup(self, key: bytes, req_context: Any) -> LookupResult:  # noqa: ARG002 - vLLM's signature
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         """Whether a chunk can be loaded. What is being written is in CPU memory, too: a miss here costs nothing."""
-        presence = self._store.contains([key[:-4]], groups=_group(key))[0]
+        names = self._names([key], self._request(req_context))
+        if names is None:
+            return LookupResult.MISS
+        (name,) = names
+        presence = self._store.contains([name[:-4]], groups=_group(name))[0]
         if presence == "unknown":
-            if self._doubted.get(key, 0.0) > time.monotonic():
+            if self._doubted.get(name, 0.0) > time.monotonic():
                 return LookupResult.MISS
-            self._unknown[key] = None
+            self._unknown[name] = None
             return LookupResult.RETRY
         return LookupResult.HIT if presence == "here" else LookupResult.MISS
 
     def on_schedule_end(self, context: Any) -> None:  # noqa: ARG002 - vLLM's signature
         """Asks a shared back end for what the lookups of this step did not know of."""
         asked = set().union(*self._asked.values())
-        keys = [key for key in self._unknown if key not in asked]
+        names = [name for name in self._unknown if name not in asked]
         self._unknown.clear()
-        if keys:
-            groups = [_group(key) for key in keys]
-            self._asked[self._store.probe([key[:-4] for key in keys], groups=groups)] = keys
+        if names:
+            groups = [_group(name) for name in names]
+            self._asked[self._store.probe([name[:-4] for name in names], groups=groups)] = names
 
     def has_pending_work(self) -> bool:
         """Whether requests wait for an answer."""
         return bool(self._unknown or self._asked)
 
     def submit_store(self, job_metadata: Any) -> None:
-        """Offers chunks. Those that are there, and those that are not admitted, cost nothing."""
+        """Offers chunks. Those that are there, and those that are not admitted, cost nothing.
+
+        Chunks of a request that began before the tier was renewed are not stored, nor those of an adapter whose
+        content is unknown.
+        """
         context = job_metadata.req_context
         keys = list(job_metadata.keys)
         tokens = [(context.get_offload_key_position(key) or 0, 1) for key in keys]
+        request = self._request(context)
+        names = self._names(keys, request) if self._is_current(request, context) else None
         self._submit(
             job_metadata,
             keys,
+            names,
             lambda digests, slots, groups: self._store.put(digests, slots, groups=groups, tokens=tokens),
         )
 
     def submit_load(self, job_metadata: Any) -> None:
         """Asks for chunks."""
+        keys = list(job_metadata.keys)
         self._submit(
             job_metadata,
-            list(job_metadata.keys),
+            keys,
+            self._names(keys, self._request(job_metadata.req_context)),
             lambda digests, slots, groups: self._store.get(digests, slots, groups=groups),
         )
 
-    def _submit(self, metadata: Any, keys: list[bytes], move: Any) -> None:
+    def _submit(self, metadata: Any, keys: list[bytes], names: Sequence[bytes] | None, move: Any) -> None:
+        if names is None:
+            nothing = JobResult(job_id=metadata.job_id, success=not metadata.is_promotion, transfer_bytes=0)
+            self._results.append(nothing)
+            return
         slots = [int(chunk) for chunk in metadata.chunk_ids]
-        digests = [key[:-4] for key in keys]
+        digests = [name[:-4] for name in names]
         if digests:
             self._digest_bytes = len(digests[0])
         try:
-            number = move(digests, slots, [_group(key) for key in keys])
+            number = move(digests, slots, [_group(name) for name in names])
         except SlotBusyError:
             # A worker is copying the last bytes of a job that timed out.
             self._results.append(JobResult(job_id=metadata.job_id, success=False))
             return
-        self._jobs[number] = _Job(metadata.job_id, keys, metadata.is_promotion, time.monotonic())
+        self._jobs[number] = _Job(metadata.job_id, keys, names, metadata.is_promotion, time.monotonic())
+
+    def _request(self, context: Any) -> _Request:
+        """Returns what is known of a request, from its first use on."""
+        if context is None:
+            return _Request(self.generation, None if self._has_adapters else "")
+        request: _Request | None = context.get_state(_Request)
+        if request is None:
+            request = _Request(self.generation, self._adapter(context))
+            context.set_state(request)
+        return request
+
+    def _adapter(self, context: Any) -> str | None:
+        """Returns the content of a request's adapter: empty for the base model, None if it is unknown."""
+        if not self._has_adapters:
+            return ""
+        adapter: hooks.Adapter | None = context.get_state(hooks.Adapter)
+        if adapter is None:
+            return None
+        return "" if adapter.request is None else self.adapters.content_of(adapter.request)
+
+    def _is_current(self, request: _Request, context: Any) -> bool:
+        """Whether what a request has computed is of the weights, and of the adapter, that it is named by."""
+        return request.generation == self.generation and (
+            not request.adapter or request.adapter == self._adapter(context)
+        )
+
+    def _names(self, keys: Sequence[bytes], request: _Request) -> Sequence[bytes] | None:
+        """Returns the names of chunks in the store, which end in four bytes for the group, as vLLM's keys do.
+
+        None if the content of the request's adapter is unknown.
+        """
+        if request.adapter is None:
+            return None
+        if not request.adapter:
+            return keys
+        return names_with(request.adapter, keys)
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """The jobs that have ended since the last call."""
@@ -233,8 +319,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             asked = self._asked.pop(number, None)
             if asked is not None:
                 # What could not be said is a miss for a while: else its request would ask for ever.
-                doubted = [key for key, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")]
-                self._doubted = {key: until for key, until in self._doubted.items() if until > now}
+                doubted = [name for name, why in zip(asked, outcomes, strict=True) if why not in ("ok", "absent")]
+                self._doubted = {name: until for name, until in self._doubted.items() if until > now}
                 self._doubted |= dict.fromkeys(doubted, now + _DOUBTED)
                 continue
             job = self._jobs.pop(number)
@@ -251,10 +337,12 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             )
             if job.is_promotion:
                 # Else the next lookup would find it again, and the request would come back for ever.
-                gone = [key for key, why in zip(job.keys, outcomes, strict=True) if why in ("failed", "timed_out")]
-                self._store.remove([key[:-4] for key in gone], groups=[_group(key) for key in gone])
+                gone = [name for name, why in zip(job.names, outcomes, strict=True) if why in ("failed", "timed_out")]
+                self._store.remove([name[:-4] for name in gone], groups=[_group(name) for name in gone])
             elif self._events is not None and moved:
                 self._events.append(self._event(moved, removed=False))
+                pairs = zip(job.names, job.keys, outcomes, strict=True)
+                self._keys |= {name: key for name, key, why in pairs if why == "ok" and name != key}
 
     def _event(self, keys: list[bytes], *, removed: bool) -> OffloadingEvent:
         return OffloadingEvent(keys=keys, medium=self.medium, removed=removed, locality=self.locality)
@@ -266,34 +354,46 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         events, self._events = self._events, []
         gone = self._store.take_gone()
         if gone:
-            keys = [digest[: self._digest_bytes] + group.to_bytes(4, "big") for digest, group in gone]
-            events.append(self._event(keys, removed=True))
+            names = [digest[: self._digest_bytes] + group.to_bytes(4, "big") for digest, group in gone]
+            events.append(self._event([self._keys.pop(name, name) for name in names], removed=True))
         return events
 
-    def touch(self, keys: Collection[bytes], req_context: Any) -> None:  # noqa: ARG002 - vLLM's signature
+    def touch(self, keys: Collection[bytes], req_context: Any) -> None:
         """These chunks were used."""
-        listed = list(keys)
-        self._store.touch([key[:-4] for key in listed], groups=[_group(key) for key in listed])
+        names = self._names(list(keys), self._request(req_context))
+        if names:
+            self._store.touch([name[:-4] for name in names], groups=[_group(name) for name in names])
 
-    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:  # noqa: ARG002 - vLLM's signature
-        """No request is treated in another way."""
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        """Finds out the adapter of a request; no request is treated in another way."""
+        self._request(req_context)
         return RequestOffloadingContext()
 
     def drain_jobs(self) -> None:
-        """Waits until no job is running, at most for the deadline; called by vLLM when it resets its caches.
+        """Waits until no job is running, and renews; called by vLLM when it resets its connector."""
+        self._drain()
+        if self.renews:
+            self.renew()
 
-        vLLM keeps what a persistent tier has, also when the weights change, under the same keys. So this forgets it,
-        unless it is told not to, and what is stored from now on is none of a process that starts with the old ones.
-        """
+    def _drain(self) -> None:
         while self._jobs:
             self._take(self._store.wait(self._deadline))
-        if self._renews:
-            fields = json.loads(self._namespace.to_json())
-            fields["extra"]["renewed"] = str(uuid.uuid4())
-            self._store.renew(Namespace.from_json(json.dumps(fields)))
+
+    def renew(self) -> None:
+        """Forgets every chunk, because the weights may change. Waits for running jobs, at most for the deadline.
+
+        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that no other process
+        has, so that an engine that starts with the weights of before does not find them.
+        """
+        self._drain()
+        self.generation += 1
+        fields = json.loads(self._namespace.to_json())
+        fields["extra"]["renewed"] = str(uuid.uuid4())
+        self._store.renew(Namespace.from_json(json.dumps(fields)))
 
     def shutdown(self) -> None:
         """Ends the store; what is being written is waited for, at most for the deadline."""
+        hooks.unwatch(self)
         self._store.close(self._deadline)
 
     @classmethod

@@ -1,0 +1,79 @@
+"""The content of the LoRA adapters of an engine, as far as it is known. Imports no vLLM.
+
+vLLM's name of a chunk has the name and the path of an adapter, and not its content. The content is read when
+the engine loads the adapter. An adapter whose content is unknown, or has changed while the engine runs, has
+no name: the tier neither stores nor finds KV for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvpool.errors import InvalidArgumentError
+from kvpool.integrations.vllm.offload.identity import served_weights
+from kvpool.integrations.weights import stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Adapters", "names_with"]
+
+
+def names_with(content: str, keys: Iterable[bytes]) -> list[bytes]:
+    """Returns names of the same lengths as vLLM's keys, for chunks of an adapter with this content.
+
+    The last four bytes are those of the key: its KV-cache group.
+    """
+    adapter = hashlib.sha256(content.encode()).digest()
+    return [hashlib.shake_256(adapter + key[:-4]).digest(len(key) - 4) + key[-4:] for key in keys]
+
+
+@dataclasses.dataclass(slots=True)
+class _Adapter:
+    place: tuple[str, str]  # its name and path, which vLLM's names of chunks have
+    stamp: str
+    content: str
+
+
+class Adapters:
+    """Reads the adapters of one engine. Only the scheduler's thread calls it."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[int, _Adapter] = {}
+        self._contents: dict[tuple[str, str], str] = {}
+        #: Ids and places that have had more than one content since the engine started.
+        self._changed: set[object] = set()
+
+    def content_of(self, request: Any) -> str | None:
+        """Returns the content of the adapter of a ``LoRARequest``; None if it is unknown.
+
+        Reads the adapter's files when it meets an id for the first time, or when they have changed. Else it
+        costs one ``stat`` per file. A worker that drops an adapter reads its files again later, so a change
+        of the files leaves the content unknown until the engine is started again.
+        """
+        known, place = int(request.lora_int_id), (str(request.lora_name), str(request.lora_path))
+        try:
+            stamp = _stamp(place[1])
+            loaded = self._loaded.get(known)
+            if loaded is None or loaded.stamp != stamp or loaded.place != place:
+                content = f"{served_weights(place[1])} {bool(getattr(request, 'is_3d_lora_weight', False))}"
+                if _stamp(place[1]) != stamp:
+                    raise InvalidArgumentError(f"the adapter {place[1]!r} is being written")
+                if loaded is not None and (loaded.content != content or loaded.place != place):
+                    self._changed.add(known)
+                if self._contents.setdefault(place, content) != content:
+                    self._changed.add(place)
+                loaded = self._loaded[known] = _Adapter(place, stamp, content)
+        except InvalidArgumentError:
+            if known in self._loaded:
+                self._changed.add(known)
+            return None
+        return None if known in self._changed or place in self._changed else loaded.content
+
+
+def _stamp(path: str) -> str:
+    """Returns what changes when the files change, or the commit of an adapter on the Hugging Face hub."""
+    return stamp_of(path) if Path(path).expanduser().exists() else served_weights(path)

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Checks in a real vLLM that a restarted engine loads KV exactly if nothing that KV depends on has changed.
+
+    python tools/vllm_identity_check.py
+    python tools/vllm_identity_check.py --case adapter --case revision
+
+Needs the environment of tools/vllm_env.py. Each case is two starts over one store, on the CPU, with a change
+of weights, settings or adapters between them: tools/vllm/identity_cases.py lists them. Exit code 0: the
+second start loaded chunks where nothing that KV depends on had changed, and none where something had, and all
+tokens are those of an engine without a store. 1: a difference, or a run that broke. 2: bad usage. 130:
+Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools.vllm.check_compare import STOCK, Engine  # noqa: E402
+from tools.vllm.identity_cases import CASES  # noqa: E402
+from tools.vllm_check import child_environment, run_child  # noqa: E402
+from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def problems_of(record: dict[str, Any]) -> list[str]:
+    """Returns what is wrong with a case."""
+    name = record["case"]
+    starts = {start: record[start] for start in ("first", "during", "stock", "second") if start in record}
+    broken = [f"{name}: {start}: {found['error']}" for start, found in starts.items() if "error" in found]
+    if broken:
+        return broken
+    problems = []
+    second = record["second"]
+    if not record["first"]["writes"]:
+        problems.append(f"{name}: the first start wrote nothing")
+    if record["hits"] and not second["loads"]:
+        problems.append(f"{name}: KV has not changed, and nothing was loaded")
+    if not record["hits"] and second["loads"]:
+        problems.append(f"{name}: KV has changed, and {second['loads']} chunks were loaded")
+    if second["tokens"] != record["stock"]["tokens"]:
+        problems.append(f"{name}: other tokens than without a store")
+    if second["damaged"] or second["failed"]:
+        problems.append(f"{name}: {second['damaged']} chunks damaged, {second['failed']} failed")
+    return problems
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--case", action="append", default=[], help="cases with this in their name; can be repeated")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for all cases (default: 3600)")
+    options = parser.parse_args(argv)
+    if options.timeout <= 0:
+        parser.error("--timeout is above zero")
+    chosen = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
+    if not chosen:
+        parser.error(f"--case: no case has {' or '.join(options.case)} in its name")
+    console = Console(stderr=True)
+    begun = time.monotonic()
+    try:
+        settings = read_settings(options.venv.absolute())
+        with tempfile.TemporaryDirectory(prefix="kvpool-identity-check-") as folder:
+            result = Path(folder) / "records.json"
+            command = [settings["python"], "-m", "tools.vllm.identity_engine", "--scratch", folder]
+            command += ["--result", str(result), *(f"--case={part}" for part in options.case)]
+            environment = child_environment(Engine(STOCK, STOCK), settings) | {"PYTHONPATH": str(ROOT / "python")}
+            problem, log = run_child(command, environment, options.timeout)
+            try:
+                records: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                said = "\n".join(log.splitlines()[-30:])
+                raise ConformanceError(f"{problem or error}\n{said}") from error
+    except KeyboardInterrupt:
+        return 130
+    except ConformanceError as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+    table = Table(
+        "change", "base", "KV", "written", "loaded", "tokens as stock", "s", title="Two starts over one store"
+    )
+    problems = [f"{problem}\n" + "\n".join(log.splitlines()[-30:])] if problem else []
+    for record in records:
+        problems += problems_of(record)
+        second, stock = record["second"], record["stock"]
+        same = "error" not in stock and second.get("tokens") == stock["tokens"]
+        kv = "same" if record["hits"] else "other"
+        counts = [str(record["first"].get("writes", "")), str(second.get("loads", "")), "yes" if same else "no"]
+        table.add_row(record["case"], record["base"], kv, *counts, f"{record['seconds']:.1f}")
+    if len(records) < len(chosen):
+        problems.append(f"only {len(records)} of {len(chosen)} cases have run")
+    console.print(table)
+    for one in problems:
+        console.print(one, style="red", markup=False)
+    console.print(f"{len(records)} cases, {len(problems)} problems, {time.monotonic() - begun:.0f} s")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
