@@ -35,7 +35,7 @@ fn written() {
     assert_eq!(manager.admit(5, prompt(&manager, &[0, 0, 0, 0], b"")).ok().as_ref().map(table), Some((vec![4, 5], 0)));
     assert!(manager.commit(3, 2).is_err());
     assert_eq!(manager.admit(5, prompt(&manager, &[0, 0, 1, 0, 0], b"")).ok().as_ref().map(table), None);
-    assert_eq!(manager.resume_with(0, Part { allocate_tokens: Some(4), external_tokens: 2 }).ok().as_ref().map(table), None);
+    assert_eq!(manager.resume_with(0, Part { allocate_tokens: Some(4), external_tokens: 2, compute_all: false }).ok().as_ref().map(table), None);
     assert_eq!(manager.admit(5, prompt(&manager, &[0, 0], b"")).ok().as_ref().map(table), None);
     assert_eq!(manager.admit(1, prompt(&manager, &[0, 0], b"")).ok().as_ref().map(table), Some((vec![6], 0)));
     assert_eq!(manager.admit(5, prompt(&manager, &[0, 0, 0, 0], b"")).ok().as_ref().map(table), None);
@@ -81,7 +81,7 @@ fn written() {
     assert!(manager.extend(2, 7).is_err());
     assert!(manager.append_ragged(&Rows { requests: &refs(&[0, 2, 3]), tokens: &[0, 0, 0, 0], offsets: &[0, 1, 2, 4], computed: Computed::Counts(&[4, 0, 0]), covered: Covered::Each(&[1, 6, 6]), most_changes: None }).is_err());
     assert!(manager.end_session(2, Ticket::new(4)).is_err());
-    assert_eq!(manager.admit_with(5, prompt(&manager, &[0, 0], b""), &AdmitOptions { part: Part { allocate_tokens: Some(5), external_tokens: 4 }, ..Default::default() }).ok().as_ref().map(table), None);
+    assert_eq!(manager.admit_with(5, prompt(&manager, &[0, 0], b""), &AdmitOptions { part: Part { allocate_tokens: Some(5), external_tokens: 4, compute_all: false }, ..Default::default() }).ok().as_ref().map(table), None);
     assert!(manager.append_ragged(&Rows { requests: &refs(&[]), tokens: &[], offsets: &[0], computed: Computed::Counts(&[]), covered: Covered::Lookahead(1), most_changes: None }).is_ok());
     assert!(manager.release(2, None).is_err());
     assert_eq!(manager.admit(0, prompt(&manager, &[], b"")).ok().as_ref().map(table), None);
@@ -96,7 +96,7 @@ fn written() {
     assert!(manager.truncate(2, 3, Until::Now).is_err());
     assert_eq!(manager.take_plan().unwrap().len(), 0);
     assert!(manager.fork_batch(&refs(&[3]), &refs(&[1])).is_ok());
-    assert_eq!(manager.resume_with(0, Part { allocate_tokens: Some(1), external_tokens: 5 }).ok().as_ref().map(table), None);
+    assert_eq!(manager.resume_with(0, Part { allocate_tokens: Some(1), external_tokens: 5, compute_all: false }).ok().as_ref().map(table), None);
     assert!(manager.fork(1, 1).is_err());
     assert_eq!(manager.admit(5, prompt(&manager, &[0, 0, 1, 0, 0, 0], b"")).ok().as_ref().map(table), None);
     assert!(manager.append_ragged(&Rows { requests: &refs(&[3, 4, 4]), tokens: &[0, 0], offsets: &[0, 2, 2, 2], computed: Computed::AllButLast, covered: Covered::Lookahead(4), most_changes: Some(0) }).is_err());

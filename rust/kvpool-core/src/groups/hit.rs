@@ -46,12 +46,15 @@ struct Sparse<'a> {
     run: Vec<BlockId>,
     /// Of what a hit may need, the blocks from here on are asked for and cached: none at first.
     from: usize,
+    /// And so many leading blocks: those of sinks.
+    sinks: usize,
 }
 
 impl Sparse<'_> {
     /// The first block that a hit of this length lacks.
     fn missing(&mut self, length: Tokens, cached: &mut impl Cached) -> Option<Blocks> {
         let (Blocks(first), Blocks(end)) = self.spec.needed(length);
+        let first = first.max(self.sinks);
         self.from = self.from.min(end);
         if self.table.len() < end {
             self.table.resize(end, NULL_BLOCK);
@@ -73,7 +76,8 @@ impl Sparse<'_> {
         let sinks = self.spec.sink_blocks().min(self.spec.full_blocks(limit));
         cached.find_run(self.group, Blocks::ZERO, sinks, &mut self.table);
         self.table.truncate(sinks.0);
-        if self.table.len() < sinks.0 { self.spec.tokens(Blocks(self.table.len())) } else { limit }
+        self.sinks = self.table.len();
+        if self.sinks < sinks.0 { self.spec.ending_before(Blocks(self.sinks)) } else { limit }
     }
 
     /// The table of a hit of this length.
@@ -128,8 +132,14 @@ impl Groups {
                 full_tokens.min(whole.plus(self.find_leading(group, limit, &mut tables[group], cached)));
         }
         let mut length = self.align(full_tokens).min(self.longest_possible(limit));
-        let sparse =
-            |(group, spec)| Sparse { group, spec, table: Vec::new(), run: Vec::new(), from: usize::MAX };
+        let sparse = |(group, spec)| Sparse {
+            group,
+            spec,
+            table: Vec::new(),
+            run: Vec::new(),
+            from: usize::MAX,
+            sinks: 0,
+        };
         let mut sparse: Vec<_> = caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();
         for group in sparse.iter_mut().filter(|group| group.spec.sink_tokens > 0) {
             length = length.min(self.align(group.within_sinks(length, cached)));

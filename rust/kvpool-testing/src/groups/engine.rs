@@ -21,20 +21,33 @@ pub(super) struct Engine {
     pub(super) weights: u64,
     /// Numbers of tokens at growths with slots for drafts that no commit has reached.
     pub(super) drafting: Vec<usize>,
+    /// The request has lost tokens after such a growth.
+    pub(super) is_cut: bool,
     /// By group: the first token that was computed or loaded for this request, if the group caches nothing; else 0.
     pub(super) from: Vec<usize>,
 }
 
 impl Engine {
-    /// How many computed tokens the engine commits. A number between two steps would mean accepted drafts of the first one.
+    /// How many computed tokens the engine commits. A number between two steps would mean accepted drafts of the first one, and all tokens
+    /// after a truncation would mean that the request has kept those.
     pub(super) fn committable(&self, computed: usize) -> usize {
         let oldest = self.drafting.first().copied().unwrap_or(computed);
-        if (oldest..self.tokens.len()).contains(&computed) { oldest } else { computed }
+        let all = self.tokens.len() + usize::from(self.is_cut);
+        if (oldest..all).contains(&computed) { oldest } else { computed }
     }
 
     pub(super) fn commit(&mut self, computed: usize) {
         self.committed = computed;
         self.drafting.retain(|&tokens| tokens > computed);
+        self.is_cut &= !self.drafting.is_empty();
+    }
+
+    /// Loses all tokens but the first ones, and its drafts.
+    pub(super) fn truncate(&mut self, tokens: usize) {
+        self.tokens.truncate(tokens);
+        self.drafts.clear();
+        self.drafting.retain(|&at| at < tokens);
+        self.is_cut = !self.drafting.is_empty();
     }
 
     /// The tables cover `slots`.
@@ -157,8 +170,7 @@ impl World {
         };
         let from = self.specs.iter().zip(&tables).map(first).collect();
         let (progress, committed, weights) = (cached, cached, self.weights);
-        let (drafts, drafting) = (Vec::new(), Vec::new());
-        let engine = Engine { tokens, drafts, progress, committed, covered, weights, drafting, from };
+        let engine = Engine { tokens, progress, committed, covered, weights, from, ..Engine::default() };
         self.engines.insert(id, engine);
     }
 

@@ -238,7 +238,7 @@ impl World {
                 // Both requests share the slots after the tokens: drafts need new slots.
                 let engine = self.engines.get_mut(&parent).unwrap();
                 engine.forget_drafts();
-                let engine = Engine { drafting: Vec::new(), ..engine.clone() };
+                let engine = Engine { drafting: Vec::new(), is_cut: false, ..engine.clone() };
                 self.engines.insert(child, engine);
             }
             Operation::Truncate { id, by } => {
@@ -247,9 +247,7 @@ impl World {
                 // States that went further are not those of what is left: no engine goes back behind what it computed.
                 let has_states = self.specs.iter().any(|spec| spec.kind == GroupKind::State);
                 let engine = self.engines.get_mut(&id).unwrap();
-                engine.tokens.truncate(keep);
-                engine.drafts.clear();
-                engine.drafting.clear();
+                engine.truncate(keep);
                 assert!(!has_states || keep >= engine.committed, "states do not go back");
                 if has_states && engine.progress > keep {
                     let until = Until::Now;

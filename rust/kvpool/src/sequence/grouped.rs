@@ -42,6 +42,8 @@ pub(crate) struct Grouped {
     /// What the oldest step computes of those that are not committed, and the latest one.
     oldest: StepEnd,
     latest: StepEnd,
+    /// Some step may have written the state behind so many tokens, of all that have been covered.
+    reached: usize,
     /// So many tokens are committed, and their states are to be kept.
     due: Option<usize>,
 }
@@ -58,6 +60,7 @@ impl Grouped {
             boundaries: Boundaries::default(),
             oldest: StepEnd::default(),
             latest: StepEnd::default(),
+            reached: 0,
             due: None,
         })
     }
@@ -76,7 +79,7 @@ impl Grouped {
         let loads = staged.ready_tokens > staged.cached_tokens;
         let tokens = if loads { staged.ready_tokens } else { staged.covered_tokens };
         let first = StepEnd { tokens, drafts: 0 };
-        (self.oldest, self.latest, self.due) = (first, first, None);
+        (self.oldest, self.latest, self.reached, self.due) = (first, first, tokens, None);
     }
 
     /// Holds the blocks that an admission staged for a table.
@@ -119,6 +122,7 @@ impl Grouped {
         // What was covered stays so.
         let before = if end == self.latest.tokens { self.latest.drafts } else { 0 };
         self.latest = StepEnd { tokens: end, drafts: slots.saturating_sub(end).max(before) };
+        self.reached = self.reached.max(end);
         if settled {
             self.oldest = self.latest;
         }
@@ -137,6 +141,19 @@ impl Grouped {
         let step = if computed >= self.latest.tokens { self.latest } else { self.oldest };
         let drafts = computed.saturating_sub(step.tokens);
         if drafts <= step.drafts && drafts < table.blocks.len() { drafts } else { 0 }
+    }
+
+    /// Notes that the request keeps so many tokens. Returns whether some step still has drafts.
+    pub(super) fn note_truncated(&mut self, tokens: usize) -> bool {
+        let Self { oldest, latest, .. } = self;
+        if tokens <= oldest.tokens {
+            (*oldest, *latest) = (StepEnd { tokens, drafts: 0 }, StepEnd { tokens, drafts: 0 });
+        } else if tokens <= oldest.tokens + oldest.drafts {
+            *latest = *oldest;
+        } else if tokens <= latest.tokens {
+            *latest = StepEnd { tokens, drafts: 0 };
+        }
+        oldest.drafts + latest.drafts > 0
     }
 
     /// The positions of a table that a commit of so many tokens gives up.
@@ -340,7 +357,7 @@ impl Sequence {
                         }
                     }
                     // No step that is not committed has gone further than this state.
-                    let is_last = *computed == grouped.latest.tokens + drafts;
+                    let is_last = *computed == grouped.latest.tokens + drafts && *computed >= grouped.reached;
                     due = registers && is_last && grouped.checkpoint(table, *computed).is_some();
                 }
                 Layout::Encoder => {}

@@ -157,9 +157,11 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             match Layout::of(spec.kind) {
                 Layout::Positions => {
                     // Of what a connector loads, too, only what the tokens behind it read.
-                    let (first, end) = spec.given_up(ready, ready);
-                    table.resize(table.len().max(end.0), NULL_BLOCK);
-                    table[first.0..end.0].fill(NULL_BLOCK);
+                    let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
+                    if first < end {
+                        table.resize(table.len().max(end), NULL_BLOCK);
+                        table[first..end].fill(NULL_BLOCK);
+                    }
                 }
                 // A connector brings the state behind what it loads.
                 Layout::State if ready_tokens > cached_tokens => table.clear(),
@@ -171,9 +173,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         let room = (self.room)(&matched);
         // Entries of a table that are there, and neither written to nor allocated.
         let whole = |group: usize| {
-            let (Blocks(of_hit), Blocks(given_up)) =
-                (specs[group].full_blocks(Tokens(cached_tokens)), specs[group].given_up(ready, ready).1);
-            of_hit.max(given_up).min(tables[group].len())
+            let Blocks(of_hit) = specs[group].full_blocks(Tokens(cached_tokens));
+            let (Blocks(first), Blocks(end)) = specs[group].given_up(ready, ready);
+            of_hit.max(if first < end { end } else { 0 }).min(tables[group].len())
         };
         let holes = |group: usize| {
             let (Blocks(first), Blocks(end)) = specs[group].given_up(ready, ready);

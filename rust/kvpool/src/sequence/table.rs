@@ -294,18 +294,19 @@ impl Table {
         Ok(count)
     }
 
-    /// Keeps the blocks of the first `tokens` tokens.
+    /// Keeps the blocks of the first `tokens` tokens; of states those of drafts, if there are any still.
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
         tier: usize,
-        tokens: usize,
+        (tokens, has_drafts): (usize, bool),
         until: Until,
     ) -> Result<(), TierError> {
-        if self.layout != Layout::Positions {
-            return Ok(());
-        }
-        let keep = tokens.div_ceil(self.block_tokens);
+        let keep = match self.layout {
+            Layout::Positions => tokens.div_ceil(self.block_tokens),
+            Layout::State if !has_drafts => 1,
+            Layout::State | Layout::Encoder => return Ok(()),
+        };
         let dropped = self.blocks.split_off(keep.min(self.blocks.len()));
         tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;
         self.published = self.published.min(tokens / self.block_tokens);

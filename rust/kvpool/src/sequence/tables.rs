@@ -340,7 +340,9 @@ impl Sequence {
         until: Until,
     ) -> Result<(), TierError> {
         let tier = self.tier;
-        self.tables_mut().try_for_each(|table| table.truncate(tiers, tier, num_tokens, until))?;
+        let has_drafts = self.grouped.as_mut().is_some_and(|grouped| grouped.note_truncated(num_tokens));
+        self.tables_mut()
+            .try_for_each(|table| table.truncate(tiers, tier, (num_tokens, has_drafts), until))?;
         self.cursor.truncate(num_tokens).map_err(PoolError::from)?;
         self.computed_tokens = self.computed_tokens.min(num_tokens);
         self.guard();

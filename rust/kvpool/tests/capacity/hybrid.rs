@@ -104,6 +104,25 @@ fn a_draft_without_a_state_slot_is_not_computed() {
     step(&mut manager, 0, &[7, 8], Some(8), 1).unwrap();
 }
 
+/// An engine may append drafts as tokens and take the rejected ones back before it commits.
+#[test]
+fn a_truncation_keeps_the_states_of_the_drafts_that_stay() {
+    let mut manager = manager(&[FULL, STATE], 20);
+    admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[6], Some(6), 3).unwrap();
+    let table = manager.group_table(0, 1).unwrap().to_vec();
+    step(&mut manager, 0, &[7, 8, 9], None, 0).unwrap();
+    manager.truncate(0, 9, Until::Now).unwrap();
+    manager.commit(0, 9).unwrap();
+    assert_eq!(manager.group_table(0, 1).unwrap()[0], table[2]);
+    manager.commit(0, 9).unwrap();
+    assert_eq!(
+        manager.group_table(0, 1).unwrap()[0],
+        table[2],
+        "a commit of the same tokens changes nothing"
+    );
+}
+
 #[test]
 fn forks_and_truncations_leave_the_states_of_drafts_behind() {
     let mut manager = manager(&[FULL, STATE], 20);
