@@ -272,7 +272,7 @@ class AdmissionFit:
 
     @property
     def fit(self) -> Fit | Literal["in_chunks"]:
-        """Whether it would be admitted: ok, later, in_chunks or never.
+        """Whether it would be admitted: ok, later, ``in_chunks`` or never.
 
         ``"later"``: not now, and ``can_ever_fit``. ``"in_chunks"``: never with this ``allocate_tokens``, and with
         smaller chunks it could. ``"never"``: not in a pool of this size.
@@ -288,7 +288,7 @@ class AdmissionFit:
         """Tokens behind the cached and external ones that could get blocks now."""
     @property
     def can_ever_fit(self) -> bool:
-        """Whether an empty pool of this size could compute the prompt in chunks of allocate_tokens.
+        """Whether an empty pool of this size could compute the prompt in chunks of ``allocate_tokens``.
 
         As a whole if ``allocate_tokens`` is None. It depends on the groups, the number of blocks, the length of the
         prompt and the arguments alone, not on what is cached or in use. An admission that is ``"ok"`` now can still be

@@ -339,7 +339,7 @@ impl PyAdmission {
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {
-    /// Whether it would be admitted: ok, later, in_chunks or never.
+    /// Whether it would be admitted: ok, later, ``in_chunks`` or never.
     fit: &'static str,
     /// Leading tokens that are cached.
     cached_tokens: usize,
@@ -347,7 +347,7 @@ pub(crate) struct PyAdmissionFit {
     new_blocks: usize,
     /// Tokens behind the cached and external ones that could get blocks now.
     fitting_tokens: usize,
-    /// Whether an empty pool of this size could compute the prompt in chunks of allocate_tokens.
+    /// Whether an empty pool of this size could compute the prompt in chunks of ``allocate_tokens``.
     can_ever_fit: bool,
 }
 
