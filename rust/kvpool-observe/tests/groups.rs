@@ -135,7 +135,7 @@ impl Watched {
     fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
         let spec = self.groups.specs()[group];
         let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));
-        let sinks = 0..if tokens > 0 { spec.sink_blocks().0.min(end) } else { 0 };
+        let sinks = 0..spec.sink_blocks().min(spec.full_blocks(Tokens(tokens))).0;
         sinks.chain(first..end).all(|block| among.contains(&self.content(hashes, group, block)))
     }
 
