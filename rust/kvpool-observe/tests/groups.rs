@@ -11,7 +11,7 @@ use kvpool_observe::explain::MissSpan;
 use kvpool_observe::{
     AdvisorConfig, BlockEvent, ExplainConfig, Explanation, GroupReach, ManagerWatch, ManagerWatchConfig,
 };
-use kvpool_testing::groups::{Operation, World, operation, specs};
+use kvpool_testing::groups::{IDS, Operation, World, operation, specs};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -56,9 +56,20 @@ struct Watched {
 impl Watched {
     fn apply(&mut self, operation: &Operation) {
         let before = self.cached.clone();
+        let ends = |id: i64| self.world.manager.request(id).map(|request| (id, request.external_end));
+        let ends: BTreeMap<i64, usize> = IDS.filter_map(|id| ends(id).ok()).collect();
         let (done, result) = self.world.apply(operation);
-        if let (Operation::Admit { id, .. } | Operation::Resume { id, .. }, Ok(())) = (&done, &result) {
-            self.explained(*id, &before);
+        if let (&Operation::Load { id, lost }, Ok(())) = (&done, &result) {
+            self.loaded(id, ends[&id].saturating_sub(lost));
+        }
+        if let (Operation::Admit { id, part, .. } | Operation::Resume { id, part }, Ok(())) = (&done, &result)
+        {
+            if part.compute_all {
+                // The request asked for nothing.
+                self.hit.insert(*id, 0);
+            } else {
+                self.explained(*id, &before);
+            }
         }
         self.take_events(&done);
         if let (Operation::Fork { parent, child }, Ok(())) = (&done, &result) {
@@ -81,6 +92,14 @@ impl Watched {
         // Nothing is halved before the first window ends.
         let rate = 100.0 * self.found as f64 / self.asked.max(1) as f64;
         assert!((advice.hit_rate * 100.0 - rate).abs() < 1e-6, "{} of {}", self.found, self.asked);
+    }
+
+    /// The first external tokens of a request have arrived, even if that was not enough to go on from.
+    fn loaded(&mut self, id: i64, tokens: usize) {
+        let manager = &self.world.manager;
+        let Some(request) = manager.slot_of(id).and_then(|slot| manager.request_at(slot)) else { return };
+        let units = tokens / self.groups.unit();
+        self.written.extend(request.cursor.chain().hashes().iter().take(units));
     }
 
     fn take_events(&mut self, done: &Operation) {
@@ -114,8 +133,10 @@ impl Watched {
 
     /// Whether a group had all that a hit needs among these contents.
     fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
-        let (Blocks(first), Blocks(end)) = self.groups.specs()[group].needed(Tokens(tokens));
-        (first..end).all(|block| among.contains(&self.content(hashes, group, block)))
+        let spec = self.groups.specs()[group];
+        let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));
+        let sinks = 0..spec.sink_blocks().min(spec.full_blocks(Tokens(tokens))).0;
+        sinks.chain(first..end).all(|block| among.contains(&self.content(hashes, group, block)))
     }
 
     /// Whether the tokens of a hash unit were ever computed.
@@ -151,8 +172,13 @@ impl Watched {
     fn check_spans(&self, explanation: &Explanation, cached: &BTreeSet<Content>, hashes: &[BlockHash]) {
         let unserved = explanation.spans.iter().filter(|span| span.reason.name() == "unserved");
         let unserved: usize = unserved.map(|span| span.tokens.len()).sum();
-        let full: Vec<_> =
-            self.groups.specs().iter().enumerate().filter(|(_, spec)| spec.kind.is_full()).collect();
+        let full: Vec<_> = self
+            .groups
+            .specs()
+            .iter()
+            .enumerate()
+            .filter(|(_, spec)| spec.kind.is_full() && spec.is_cached())
+            .collect();
         if full.is_empty() || full.iter().any(|(_, spec)| spec.margin > 0) {
             return;
         }
@@ -179,7 +205,7 @@ impl Watched {
             ends.iter().map(|end| (end.tokens.end, end.reason.when().is_some(), end.reason.name())).collect()
         };
         let ends = ends(&reach.ends);
-        if !spec.kind.is_cached() {
+        if !spec.is_cached() {
             assert_eq!((reach.reach_tokens, &ends[..]), (limit - limit % step, &[][..]));
             return;
         }

@@ -78,18 +78,21 @@ impl Explainer {
             return vec![self.end_of_full(asked, group, reach, most)];
         }
         let step = groups.alignment().0;
+        let was_cached =
+            |block| matches!(self.status_in(asked, group, block), Some(Status::Cached | Status::Gone(..)));
+        // A hit of any length needs the blocks of sinks, as far as they lie before its end.
+        let Blocks(sinks) = spec.sink_blocks();
+        let never_sink = (0..sinks).find(|&block| !was_cached(block)).unwrap_or(usize::MAX);
         let mut at = spec.needed(Tokens(reach + step)).0.0;
         // Behind the last block so far that was never cached; the longest hits that the group could have served, and could have kept.
         let (mut behind, mut once, mut written) = (0, None, None);
         for length in (reach + step..=most.0).step_by(step) {
             let (Blocks(first), Blocks(end)) = spec.needed(Tokens(length));
             while at < end {
-                let cached =
-                    matches!(self.status_in(asked, group, at), Some(Status::Cached | Status::Gone(..)));
-                behind = if cached { behind } else { at + 1 };
+                behind = if was_cached(at) { behind } else { at + 1 };
                 at += 1;
             }
-            if behind <= first {
+            if behind <= first && never_sink >= spec.full_blocks(Tokens(length)).0 {
                 once = Some(length);
             }
             if self.is_written(asked, length / groups.unit() - 1) {
@@ -98,7 +101,9 @@ impl Explainer {
         }
         let missing = |length: usize, is_missing: &dyn Fn(Option<Status>) -> bool| {
             let (Blocks(first), Blocks(end)) = spec.needed(Tokens(length));
-            let block = (first..end).find(|&block| is_missing(self.status_in(asked, group, block)));
+            let sinks = 0..sinks.min(spec.full_blocks(Tokens(length)).0);
+            let block =
+                sinks.chain(first..end).find(|&block| is_missing(self.status_in(asked, group, block)));
             block.unwrap_or(end.saturating_sub(1))
         };
         let mut ends = Vec::new();

@@ -260,7 +260,8 @@ fn a_model_with_states_goes_on_from_external_tokens() {
 
 #[test]
 fn a_request_whose_state_did_not_arrive_is_preempted_and_computed_here() {
-    for loaded in [Loaded::First(0), Loaded::First(12), Loaded::AllBut(&[18..19])] {
+    let last = 18..19;
+    for loaded in [Loaded::First(0), Loaded::First(12), Loaded::AllBut(std::slice::from_ref(&last))] {
         let mut manager = receive(loaded);
         assert_eq!(manager.request(0).unwrap().state, RequestState::Preempted, "{loaded:?}");
         assert_eq!(held(&manager), 0, "{loaded:?}");
