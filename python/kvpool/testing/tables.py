@@ -320,6 +320,11 @@ class ReferenceTables:
                 if self.pool.blocks[b].held == 0 and self.pool.blocks[b].content == content:
                     self.pool.hold(b)
                     left.append(b)
+        after_step, ticket = until
+        if ticket is not None or (after_step is not None and after_step > self.pool.completed):
+            # A fence holds back blocks that a step may touch, and these are none of them.
+            self.pool.release(left[::-1])
+            left = []
         self.give_back(request.tier, request.blocks[request.trimmed :] + left, until)
 
     def truncate(

@@ -49,6 +49,8 @@ struct Running {
     tokens: usize,
     /// Of those, tokens whose KV is written.
     computed: usize,
+    /// Whether all of them have blocks, as far as it is known: of a hybrid model a prompt gets blocks chunk by chunk.
+    is_covered: bool,
     /// Output tokens sampled.
     output: u32,
     /// When what it loads is there; `None` once it is.
@@ -225,7 +227,9 @@ impl Engine {
                     self.last_half.add(all, all, hit, block_size);
                 }
                 let computed = admission.cached_tokens + admission.external_tokens;
-                self.running.push(Running { index, tokens, computed, output: 0, loads_until_ms });
+                let is_covered = self.manager.groups().is_none();
+                let request = Running { index, tokens, computed, is_covered, output: 0, loads_until_ms };
+                self.running.push(request);
                 self.report.peak_running = self.report.peak_running.max(self.running.len());
             }
             Err(refused) => match refused.error {
@@ -248,7 +252,10 @@ impl Engine {
             .manager
             .apply(op::Resume { request: RequestRef::Int(request.index as i64), part: self.part })
         {
-            Ok(admission) => self.running.push(Running { computed: admission.cached_tokens, ..request }),
+            Ok(admission) => {
+                let (computed, is_covered) = (admission.cached_tokens, self.manager.groups().is_none());
+                self.running.push(Running { computed, is_covered, ..request });
+            }
             Err(ManagerError::OutOfBlocks(refusal)) if refusal.can_ever_fit => {
                 self.blocked = true;
                 self.waiting.push_front(Waiting::Preempted(request));
@@ -290,16 +297,21 @@ impl Engine {
         // Prefill in chunks, oldest first. A request whose prompt is done samples its first token in the same step.
         let mut sampling = Vec::with_capacity(self.running.len());
         let mut place = 0;
-        while let Some(&Running { index, tokens, computed, loads_until_ms, .. }) = self.running.get(place) {
+        while let Some(&request) = self.running.get(place) {
+            let Running { index, tokens, computed, is_covered, loads_until_ms, .. } = request;
             if loads_until_ms.is_some() {
                 place += 1;
                 continue;
             }
             let left = tokens - computed;
-            if left > 1 {
-                let Some(chunk) = self.cover(place, left.min(budget))? else { continue };
-                budget -= chunk;
-                prefilled += chunk;
+            if left > 1 || !is_covered {
+                // The last token of a prompt is computed by the step that samples behind it, whatever the budget.
+                let most = if left > 1 { left.min(budget) } else { 1 };
+                let Some(chunk) = self.cover(place, most)? else { continue };
+                if left > 1 {
+                    budget -= chunk;
+                    prefilled += chunk;
+                }
                 self.running[place].computed += chunk;
                 if chunk < left {
                     let request = RequestRef::Int(index as i64);
@@ -382,7 +394,7 @@ impl Engine {
         for &place in &*sampling {
             let request = &mut self.running[place];
             let TraceRequestEnd { arrival_ms, output_length } = TraceRequestEnd::of(trace, request.index);
-            request.computed = request.tokens;
+            (request.computed, request.is_covered) = (request.tokens, true);
             if request.output == 0 {
                 self.time_to_first_token_ms += self.now_ms - arrival_ms;
                 self.beneath.computed(request.index);

@@ -390,7 +390,7 @@ impl Staged {
             };
             let (first, behind) = (blocks.len(), new_blocks.saturating_sub(copied));
             tiers.pool_mut(tier)?.allocate_into(behind, blocks)?;
-            if holes.len() > 0 {
+            if holes.start < holes.end {
                 let sinks: Vec<_> = blocks.drain(first..first + holes.len()).collect();
                 blocks[holes.clone()].copy_from_slice(&sinks);
             }

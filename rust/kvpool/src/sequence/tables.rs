@@ -393,11 +393,16 @@ impl Sequence {
     /// are ordered as one table: the deepest goes first, of blocks at the same depth that of the first group last.
     pub(crate) fn give_up(&mut self, tiers: &mut Tiers, until: Until) -> Result<(), TierError> {
         self.keep_tails(tiers)?;
-        let left = self.take_left(tiers)?;
+        let mut left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
+        if pool.holds_back(until) {
+            // A fence holds back what a step may touch, and that is none of these.
+            pool.release_table(&left)?;
+            left.clear();
+        }
         match self.main.held_parts() {
             [[], held] if self.grouped.is_none() && left.is_empty() => {
-                pool.release_table_until(held, until)?
+                pool.release_table_until(held, until)?;
             }
             _ => {
                 let mut all: Vec<_> = self.held().collect();

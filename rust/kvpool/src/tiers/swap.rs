@@ -56,7 +56,7 @@ impl Fit {
         }
     }
 
-    /// Its name: ok, later, in_chunks, never.
+    /// Its name: ok, later, `in_chunks`, never.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
