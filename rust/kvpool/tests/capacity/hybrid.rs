@@ -140,6 +140,20 @@ fn forks_and_truncations_leave_the_states_of_drafts_behind() {
     manager.check_invariants().unwrap();
 }
 
+/// The fork has no slots for the drafts of its parent, so none of its tokens was one.
+#[test]
+fn a_fork_has_no_drafts_of_its_parent() {
+    let mut manager = manager(&[FULL, STATE], 20);
+    admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[6], Some(6), 2).unwrap();
+    manager.fork(0, 1).unwrap();
+    drop(manager.take_plan().unwrap());
+    step(&mut manager, 1, &[7, 8], None, 1).unwrap();
+    let table = manager.group_table(1, 1).unwrap().to_vec();
+    manager.commit(1, 8).unwrap();
+    assert_eq!(manager.group_table(1, 1).unwrap(), table);
+}
+
 #[test]
 fn an_admission_that_computes_all_hits_nothing_and_caches_what_it_computes() {
     let all = Part { compute_all: true, ..Part::WHOLE };
