@@ -1,4 +1,5 @@
-//! Hybrid models on real bytes: random histories of the engine of [`kvpool_testing::groups`], which reads every cell that a token needs.
+//! Hybrid models on real bytes: random histories of the engine of [`kvpool_testing::groups`], which reads
+//! every cell that a token needs.
 
 use std::fmt::Debug;
 

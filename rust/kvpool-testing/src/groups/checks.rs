@@ -7,7 +7,8 @@ use super::{
 use kvpool::{AdmissionFit, BlockId, Loaded, RequestState};
 
 impl World {
-    /// Repeats a refused admission or resumption in an empty pool with the available number of blocks: the pool must refuse it, too.
+    /// Repeats a refused admission or resumption in an empty pool with the available number of blocks: the
+    /// pool must refuse it, too.
     pub(super) fn check_refused_admission(
         &self,
         tokens: &[u32],
@@ -50,8 +51,8 @@ impl World {
         world
     }
 
-    /// Repeats the latest refused append or extension twice: after the cache has dropped everything, and with a separate call for its
-    /// commits.
+    /// Repeats the latest refused append or extension twice: after the cache has dropped everything, and with
+    /// a separate call for its commits.
     ///
     /// # Panics
     /// If one of them succeeds.

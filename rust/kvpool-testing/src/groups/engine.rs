@@ -23,13 +23,14 @@ pub(super) struct Engine {
     pub(super) drafting: Vec<usize>,
     /// The request has lost tokens after such a growth.
     pub(super) is_cut: bool,
-    /// By group: the first token that was computed or loaded for this request, if the group caches nothing; else 0.
+    /// By group: the first token that was computed or loaded for this request, if the group caches nothing;
+    /// else 0.
     pub(super) from: Vec<usize>,
 }
 
 impl Engine {
-    /// How many computed tokens the engine commits. A number between two steps would mean accepted drafts of the first one, and all tokens
-    /// after a truncation would mean that the request has kept those.
+    /// How many computed tokens the engine commits. A number between two steps would mean accepted drafts of
+    /// the first one, and all tokens after a truncation would mean that the request has kept those.
     pub(super) fn committable(&self, computed: usize) -> usize {
         let oldest = self.drafting.first().copied().unwrap_or(computed);
         let all = self.tokens.len() + usize::from(self.is_cut);
@@ -92,7 +93,8 @@ impl World {
         cells[at] = kv;
     }
 
-    /// Reads all cells that the token at a position needs, and writes the token's own. The state after a draft has its own entry.
+    /// Reads all cells that the token at a position needs, and writes the token's own. The state after a
+    /// draft has its own entry.
     fn compute_token(&mut self, id: i64, tokens: &[u32], tables: &[Vec<BlockId>], at: usize) {
         let Engine { weights, ref from, tokens: ref known, .. } = self.engines[&id];
         let (from, drafts) = (from.clone(), (at + 1).saturating_sub(known.len()));
@@ -174,7 +176,8 @@ impl World {
         self.engines.insert(id, engine);
     }
 
-    /// Whether a request can be computed from `loaded` on, if a connector has loaded `loaded` of `end` external tokens.
+    /// Whether a request can be computed from `loaded` on, if a connector has loaded `loaded` of `end`
+    /// external tokens.
     fn could_go_on(&self, id: i64, tables: &[Vec<BlockId>], loaded: usize, end: usize) -> bool {
         let covered = self.engines[&id].covered;
         let go_on = |(spec, table): (&GroupSpec, &Vec<BlockId>)| match spec.kind {
@@ -189,8 +192,8 @@ impl World {
         self.specs.iter().zip(tables).all(go_on)
     }
 
-    /// A connector writes external tokens and skips null entries. It writes the state after the last external token, or garbage if
-    /// tokens were lost.
+    /// A connector writes external tokens and skips null entries. It writes the state after the last external
+    /// token, or garbage if tokens were lost.
     pub(super) fn load(&mut self, id: i64, lost: usize) -> Result<(), ManagerError> {
         let request = self.manager.request(id)?;
         let (from, end) = (request.computed_tokens, request.external_end);
@@ -233,7 +236,8 @@ impl World {
         Ok(())
     }
 
-    /// A step of each request appends its accepted drafts and its sampled tokens, with slots for the next drafts.
+    /// A step of each request appends its accepted drafts and its sampled tokens, with slots for the next
+    /// drafts.
     pub(super) fn append(
         &mut self,
         ids: &[i64],

@@ -1,13 +1,16 @@
-//! A model of hybrid models on real bytes: a fake engine with windows, chunks, recurrent states and an encoder over a manager with
-//! KV-cache groups.
+//! A model of hybrid models on real bytes: a fake engine with windows, chunks, recurrent states and an
+//! encoder over a manager with KV-cache groups.
 //!
-//! Written from what layers read, not from the manager's arithmetic. A cell of a block holds a digest of the whole prefix up to its
-//! token, a state holds one cell. Before the engine computes a token it reads, group by group, every cell that the token needs; each must
-//! be that of the request's own prefix, under the weights of now. Blocks are never wiped, so what is given up too early, a window cut
-//! too short, a checkpoint of a state that went on, or a lost copy shows as another prefix's cell. Engines run ahead: a step is
-//! computed, and the next one, before the first is committed. They compute drafts, and accept some of them later.
+//! Written from what layers read, not from the manager's arithmetic. A cell of a block holds a digest of the
+//! whole prefix up to its token, a state holds one cell. Before the engine computes a token it reads, group
+//! by group, every cell that the token needs; each must be that of the request's own prefix, under the
+//! weights of now. Blocks are never wiped, so what is given up too early, a window cut too short, a
+//! checkpoint of a state that went on, or a lost copy shows as another prefix's cell. Engines run ahead: a
+//! step is computed, and the next one, before the first is committed. They compute drafts, and accept some of
+//! them later.
 //!
-//! The cache must make no call fail: `checks` repeats a refused call with the same number of blocks and no cache.
+//! The cache must make no call fail: `checks` repeats a refused call with the same number of blocks and no
+//! cache.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "it stops at the first error")]
 
 mod checks;
@@ -160,8 +163,8 @@ impl World {
         meant
     }
 
-    /// Does it, of requests that there are, and looks at every cell that a token reads. Returns what was done, and whether it was refused:
-    /// then nothing has changed.
+    /// Does it, of requests that there are, and looks at every cell that a token reads. Returns what was
+    /// done, and whether it was refused: then nothing has changed.
     ///
     /// # Panics
     /// At the first thing that is wrong.
@@ -244,7 +247,8 @@ impl World {
             Operation::Truncate { id, by } => {
                 let keep = self.manager.request(id)?.tokens.saturating_sub(by);
                 self.manager.truncate(id, keep, Until::Now)?;
-                // States that went further are not those of what is left: no engine goes back behind what it computed.
+                // States that went further are not those of what is left: no engine goes back behind what it
+                // computed.
                 let has_states = self.specs.iter().any(|spec| spec.kind == GroupKind::State);
                 let engine = self.engines.get_mut(&id).unwrap();
                 engine.truncate(keep);

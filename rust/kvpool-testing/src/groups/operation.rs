@@ -1,5 +1,6 @@
-//! What is done to a manager with KV-cache groups, and how random draws become groups and operations: the same for property tests and for
-//! the fuzzer. A draw of at most `n` is a number from 0 to `n`; small ones mean something simple.
+//! What is done to a manager with KV-cache groups, and how random draws become groups and operations: the
+//! same for property tests and for the fuzzer. A draw of at most `n` is a number from 0 to `n`; small ones
+//! mean something simple.
 
 use kvpool::Part;
 use kvpool::groups::{GroupKind, GroupSpec, Keep};
@@ -7,7 +8,8 @@ use kvpool::groups::{GroupKind, GroupSpec, Keep};
 /// At most so many requests at a time; operations name those that there are, by turns.
 pub const IDS: std::ops::Range<i64> = 0..5;
 
-/// What is done to a manager. Requests are named by numbers; an operation means one that there is, if there is any.
+/// What is done to a manager. Requests are named by numbers; an operation means one that there is, if there
+/// is any.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
     /// A prompt that turns off from all others at a token, with one of a few ways to go on.
@@ -47,7 +49,8 @@ pub enum Operation {
         lookahead: usize,
         /// Whether it says what was computed.
         commits: bool,
-        /// Drafts that each request accepts, at most: their tokens come first. Without a commit no draft is accepted.
+        /// Drafts that each request accepts, at most: their tokens come first. Without a commit no draft is
+        /// accepted.
         accepted: usize,
     },
     /// Computes all tokens of a request and then drafts, as far as its tables cover slots for them.
@@ -71,7 +74,8 @@ pub enum Operation {
         /// How many.
         tokens: usize,
     },
-    /// Computes all of what the tables of a request cover, or up to where a state is to be kept, and commits it.
+    /// Computes all of what the tables of a request cover, or up to where a state is to be kept, and commits
+    /// it.
     Step {
         /// The request.
         id: i64,
@@ -172,7 +176,8 @@ fn spec(draw: &mut dyn FnMut(u8) -> usize) -> GroupSpec {
         _ => Keep::Nothing,
     };
     let margin = pick(draw, &[4, 1]);
-    // A group of full attention keeps everything or nothing. The other words decide here whether hits may end inside its blocks.
+    // A group of full attention keeps everything or nothing. The other words decide here whether hits may end
+    // inside its blocks.
     let is_full_kept = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
     let partial_hits = is_full_kept && margin == 0;
     let is_sliding = matches!(kind, GroupKind::Sliding { .. });

@@ -1,5 +1,5 @@
-//! Each call is made twice: with a warm cache, and after the cache has dropped everything. A call that succeeds without the cache must
-//! succeed with it.
+//! Each call is made twice: with a warm cache, and after the cache has dropped everything. A call that
+//! succeeds without the cache must succeed with it.
 
 use super::*;
 use kvpool::Fit;
@@ -60,7 +60,8 @@ impl Case {
         manager
     }
 
-    /// The second prompt runs, its external tokens are loaded, and its first chunk has blocks. `None` if it does not fit.
+    /// The second prompt runs, its external tokens are loaded, and its first chunk has blocks. `None` if it
+    /// does not fit.
     fn admitted(&self) -> Option<CacheManager> {
         let mut manager = self.warm();
         let part = Part { allocate_tokens: Some(self.chunk), ..self.part };
@@ -93,7 +94,8 @@ impl Case {
         Some(manager)
     }
 
-    /// Makes a call with and without the cache. Returns whether it succeeds, or `None` if it is refused for another reason than blocks.
+    /// Makes a call with and without the cache. Returns whether it succeeds, or `None` if it is refused for
+    /// another reason than blocks.
     fn twice(
         &self,
         what: &str,

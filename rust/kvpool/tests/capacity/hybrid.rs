@@ -7,7 +7,8 @@ fn ids(range: std::ops::Range<u32>) -> Vec<u32> {
     range.collect()
 }
 
-/// A conversation of 66 tokens is cached, and nothing holds a block. Its blocks are evicted one by one: the hit after each.
+/// A conversation of 66 tokens is cached, and nothing holds a block. Its blocks are evicted one by one: the
+/// hit after each.
 fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     let mut manager = manager(&[FULL, spec], 499);
     let prompt = ids(0..66);
@@ -28,8 +29,8 @@ fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     (0..count).map(hit_and_evict).collect()
 }
 
-/// After each eviction the hit is as long as the remaining blocks allow. Below length L a conversation has L / 4 blocks of full attention
-/// and L / `spacing` states, or windows of one block.
+/// After each eviction the hit is as long as the remaining blocks allow. Below length L a conversation has L
+/// / 4 blocks of full attention and L / `spacing` states, or windows of one block.
 #[test]
 fn the_deepest_block_of_all_groups_is_evicted_first() {
     let kept = [(Keep::All, 4), (Keep::Every(8), 8), (Keep::Every(16), 16), (Keep::Junctions, 64)];
@@ -48,7 +49,8 @@ fn the_deepest_block_of_all_groups_is_evicted_first() {
     }
 }
 
-/// The pool holds one and a half of two conversations in turn. The remaining blocks of a conversation serve a hit.
+/// The pool holds one and a half of two conversations in turn. The remaining blocks of a conversation serve a
+/// hit.
 #[test]
 fn conversations_in_turn_hit_what_full_attention_has_left() {
     let mut manager = manager(&[FULL, GroupSpec { keep: Keep::Every(16), ..STATE }], 55);
@@ -136,6 +138,20 @@ fn forks_and_truncations_leave_the_states_of_drafts_behind() {
     manager.truncate(0, 6, Until::Now).unwrap();
     assert_eq!(in_table(&manager, 0, 1), 1);
     manager.check_invariants().unwrap();
+}
+
+/// The fork has no slots for the drafts of its parent, so none of its tokens was one.
+#[test]
+fn a_fork_has_no_drafts_of_its_parent() {
+    let mut manager = manager(&[FULL, STATE], 20);
+    admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[6], Some(6), 2).unwrap();
+    manager.fork(0, 1).unwrap();
+    drop(manager.take_plan().unwrap());
+    step(&mut manager, 1, &[7, 8], None, 1).unwrap();
+    let table = manager.group_table(1, 1).unwrap().to_vec();
+    manager.commit(1, 8).unwrap();
+    assert_eq!(manager.group_table(1, 1).unwrap(), table);
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Capacity: a call succeeds or is refused by the number of available blocks alone, and never because of what is cached.
+//! Capacity: a call succeeds or is refused by the number of available blocks alone, and never because of what
+//! is cached.
 //!
-//! [`lone`] runs every prompt alone, chunk by chunk, to see whether it can ever be computed in a pool. [`cached`] makes each call twice,
-//! with and without the cache. [`named`] and [`hybrid`] hold one test per fault that was seen. `KVPOOL_MODEL_OPERATIONS` sets how many
-//! cases are drawn (default 100,000: one case per 50).
+//! [`lone`] runs every prompt alone, chunk by chunk, to see whether it can ever be computed in a pool.
+//! [`cached`] makes each call twice, with and without the cache. [`named`] and [`hybrid`] hold one test per
+//! fault that was seen. `KVPOOL_MODEL_OPERATIONS` sets how many cases are drawn (default 100,000: one case
+//! per 50).
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
