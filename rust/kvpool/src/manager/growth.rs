@@ -233,14 +233,14 @@ impl CacheManager {
             let before = request.sequence.num_tokens();
             request.sequence.append(tokens);
             self.note_appended(tokens);
-            if let Some(computed) = computed.filter(|_| runs) {
-                self.changes.clear();
-                let mut changes = std::mem::take(&mut self.changes);
-                let committed =
-                    self.commit_slot(slot, computed, self.groups.is_some().then_some(&mut changes));
-                self.changes = changes;
-                committed?;
-                self.note_changes(row, &mut added);
+            match computed.filter(|_| runs) {
+                Some(computed) if exchanged > 0 => {
+                    let mut moved = Vec::new();
+                    self.commit_slot(slot, computed, Some(&mut moved))?;
+                    note_changes(row, &moved, &mut added);
+                }
+                Some(computed) => drop(self.commit_slot(slot, computed, None)?),
+                None => {}
             }
             if runs {
                 growing.push((row, before.max(computed.unwrap_or(0)), slots));
@@ -248,7 +248,10 @@ impl CacheManager {
         }
         for (row, before, slots) in growing {
             self.grow(self.rows[row], before, slots, in_place)?;
-            self.note_changes(row, &mut added);
+            note_changes(row, &self.changes, &mut added);
+        }
+        if exchanged > 0 {
+            added.sort_by_key(|new| new.row);
         }
         // With what is left: no step has written to a state since.
         if self.groups.is_some() {
@@ -288,17 +291,6 @@ impl CacheManager {
             })
         };
         Err(out_of_blocks(pool, least, available, busy.iter().all(fits)).into())
-    }
-
-    /// Puts the positions that changed last to those of a batch.
-    fn note_changes(&self, row: usize, added: &mut Vec<NewBlock>) {
-        let changes = self.changes.iter();
-        added.extend(changes.map(|&TableChange { index, block, group }| NewBlock {
-            row,
-            index,
-            block,
-            group,
-        }));
     }
 
     /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each. From one step to the next
@@ -557,6 +549,12 @@ impl CacheManager {
 }
 
 const COMMIT: &str = "commit tokens of it";
+
+/// Adds the positions of a row's tables that changed to those of a batch.
+fn note_changes(row: usize, changes: &[TableChange], added: &mut Vec<NewBlock>) {
+    let changes = changes.iter();
+    added.extend(changes.map(|&TableChange { index, block, group }| NewBlock { row, index, block, group }));
+}
 
 /// A preempted request waits for blocks, but not for tokens: the step that was under way may have sampled one.
 pub(super) const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Preempted];

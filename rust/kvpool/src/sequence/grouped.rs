@@ -131,9 +131,18 @@ impl Grouped {
     /// Notes that so many tokens are committed.
     #[inline]
     pub(super) fn note_committed(&mut self, computed: usize) {
+        if computed >= self.latest.tokens {
+            // What was verified beyond has moved to the front.
+            self.latest = StepEnd { tokens: computed, drafts: 0 };
+        }
         if computed >= self.oldest.tokens {
             self.oldest = self.latest;
         }
+    }
+
+    /// Forgets the drafts of all steps: the table of a fork has no blocks for their states.
+    const fn forget_drafts(&mut self) {
+        (self.oldest.drafts, self.latest.drafts) = (0, 0);
     }
 
     /// Which block of a table of states has the state behind so many tokens, once they are committed: how many drafts they contain.
@@ -477,6 +486,9 @@ impl Sequence {
         // Of states the one behind the tokens, none of those behind drafts.
         let states = |table: &&mut Table| table.layout == Layout::State;
         child.tables_mut().filter(states).for_each(|table| table.blocks.truncate(1));
+        if let Some(grouped) = &mut child.grouped {
+            grouped.forget_drafts();
+        }
         let held: Vec<BlockId> = child.held().collect();
         tiers.pool_mut(self.tier)?.acquire(&held)?;
         let tier = self.tier;

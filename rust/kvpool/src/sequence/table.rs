@@ -159,9 +159,16 @@ impl Table {
     /// Whether a growth to `slots`, with so many tokens and so many of them computed then, neither takes a block nor registers one.
     #[inline]
     pub(crate) fn needs_no_pool(&self, tokens: usize, slots: usize, computed: Option<usize>) -> bool {
-        self.guarded == NOT_GUARDED
-            && self.missing_for(tokens, slots) == 0
-            && computed.is_none_or(|computed| !self.completes_block(computed))
+        match self.layout {
+            Layout::Positions => {
+                self.guarded == NOT_GUARDED
+                    && slots <= self.blocks.len() * self.block_tokens
+                    && computed.is_none_or(|computed| {
+                        computed < (self.published + 1).saturating_mul(self.block_tokens)
+                    })
+            }
+            Layout::State | Layout::Encoder => self.missing_for(tokens, slots) == 0,
+        }
     }
 
     /// Whether the first `computed` tokens fill a block that is not published.

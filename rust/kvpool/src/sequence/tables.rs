@@ -146,8 +146,8 @@ impl Sequence {
     #[inline]
     pub(crate) fn grow_in_place(&mut self, tokens: &[u32], slots: usize, computed: Option<usize>) {
         self.cursor.append(tokens);
-        let all = self.num_tokens();
         if let Some(grouped) = &mut self.grouped {
+            let all = self.cursor.num_tokens();
             if let Some(computed) = computed {
                 grouped.note_committed(computed);
             }
