@@ -233,8 +233,13 @@ DEFECTS: Final = (
         (
             Replacement(
                 "kvpool/sequence/table.rs",
-                "self.blocks[gone.clone()].fill(NULL_BLOCK);\n        self.trimmed = dead;",
-                "let _unchanged = NULL_BLOCK;",
+                "let block = std::mem::replace(&mut self.blocks[at], NULL_BLOCK);",
+                "let (block, _unchanged) = (self.blocks[at], NULL_BLOCK);",
+            ),
+            Replacement(
+                "kvpool/sequence/table.rs",
+                "        self.trimmed = gone.end;\n",
+                "",
             ),
         ),
         ("manager_groups",),
