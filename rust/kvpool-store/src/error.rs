@@ -145,6 +145,12 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
+    /// A renewal that the back end has not recorded. The store itself finds nothing of before any more.
+    #[error(
+        "the back end did not record the renewal: {0}. This store finds nothing of before, but one that is opened later may: \
+         renew again before anything else is opened there"
+    )]
+    NotRenewed(#[source] BackendError),
     /// The back end cannot be opened.
     #[error(transparent)]
     Backend(#[from] BackendError),

@@ -316,8 +316,7 @@ impl PyStore {
 
     /// Serves another namespace from now on.
     fn renew(&self, py: Python<'_>, namespace: &PyNamespace) -> PyResult<()> {
-        let digest = namespace.0.digest();
-        self.call(py, |store, now| store.renew(digest, now))
+        self.call(py, |store, now| store.renew(&namespace.0, now))?.or_raise(py)
     }
 
     /// What could be found and cannot any more, since the last call.

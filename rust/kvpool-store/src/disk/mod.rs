@@ -35,6 +35,7 @@ use crate::backend::Backend;
 #[cfg(feature = "io-uring")]
 use crate::backend::Lane;
 use crate::error::{BackendError, StoreError};
+use crate::generation::{self, Generation};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
@@ -266,6 +267,19 @@ impl Backend for DiskBackend {
             }
         }
         Ok(())
+    }
+
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+        generation::read_record(&self.folder, of)
+    }
+
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError> {
+        generation::write_record(&self.folder, of, generation, replaces)
     }
 
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
