@@ -396,7 +396,7 @@ fn a_lost_or_damaged_generation_is_a_cold_start() {
             let record = format!("{}.generation", namespace(1).digest());
             match &shared {
                 Shared::Folder(folder) if damage.is_empty() => {
-                    fs::remove_file(folder.path().join(record)).unwrap()
+                    fs::remove_file(folder.path().join(record)).unwrap();
                 }
                 Shared::Folder(folder) => fs::write(folder.path().join(record), damage).unwrap(),
                 Shared::Redis(server) => {

@@ -48,6 +48,7 @@ fn image(blocks: u32) -> PoolImage {
         block_size: 16,
         num_blocks: 10_000,
         algorithm: Some(kvpool::HashAlgorithm::Sha256),
+        settings: "sha256, and what else a pool's owner says".into(),
         epoch: 3,
         blocks: (0..blocks).map(saved).collect(),
         free: (blocks + 1..blocks + 1500).map(BlockId::new).collect(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvpool::{PoolImage, Restored, SavedBlock};
+use kvpool::{HashAlgorithm, PoolImage, Restored, SavedBlock};
 use kvpool_store::warm::{self, Headers, SlotHeaders};
 use kvpool_store::{Arena, NamespaceDigest, ObjectKey};
 use pyo3::prelude::*;
@@ -93,6 +93,12 @@ impl PySlotHeaders {
     ) -> PyResult<()> {
         let (slots, keys) = (self.slots_of(py, slots)?, self::keys(keys, groups)?);
         super::same_length(py, "slots", slots.len(), keys.len())?;
+        if let Some(position) = slots.iter().position(|&slot| slot == 0) {
+            let message = format!(
+                "slot {position} of the list is 0, the null block: its bytes are nobody's KV; leave null entries of a block table out"
+            );
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
         let sealed = py.detach(|| {
             slots.iter().zip(keys).try_for_each(|(&slot, key)| {
                 let bytes = self.arena.read(slot).map_err(std::io::Error::other)?;
@@ -189,23 +195,33 @@ pub(crate) fn load_index(
     trusted: bool,
     elapsed: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyWarmStart> {
-    let namespace = namespace.get().0.digest();
+    let namespace = &namespace.get().0;
+    let digest = namespace.digest();
     let slots = slots.map(Bound::get);
     if slots.is_none() != trusted {
         let message = "slots or trusted=True: one of them says that the bytes are those of the hashes";
         return Err(raise(py, "InvalidArgumentError", message));
     }
-    if slots.is_some_and(|slots| slots.namespace != namespace) {
+    if slots.is_some_and(|slots| slots.namespace != digest) {
         return Err(raise(py, "InvalidArgumentError", "slots are of another namespace"));
     }
     let elapsed = elapsed.map(float).transpose()?;
-    let snapshot = match py.detach(|| warm::load(&path, namespace)) {
+    let snapshot = match py.detach(|| warm::load(&path, digest)) {
         Ok(snapshot) => snapshot,
         Err(cold) => {
             let cold = Some(cold.to_string());
             return Ok(PyWarmStart { blocks: 0, refused: 0, lost: 0, age: 0.0, cold });
         }
     };
+    if let (Subject::Pool(_), Some(saved)) = (&subject, snapshot.image.algorithm) {
+        // A pool learns its algorithm from the first chain. A manager compares its own.
+        let known = HashAlgorithm::ALL.iter().find(|one| one.name() == namespace.hash_algorithm);
+        if let Some(wanted) = known.filter(|&&wanted| wanted != saved) {
+            let (saved, wanted) = (saved.name(), wanted.name());
+            let message = format!("the snapshot's hashes are {saved}, the namespace's {wanted}");
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+    }
     let headers = slots.map(|slots| py.detach(|| slots.headers.read())).transpose();
     let headers = headers.map_err(|error| system(py, &error))?;
     let age = now().saturating_sub(snapshot.saved_at) as f64 / 1000.0;

@@ -3,7 +3,9 @@
 //! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where only swapped requests are.
 
 use super::{CacheManager, ManagerError};
-use kvpool_core::{PoolImage, Restored, SavedBlock};
+use kvpool_core::groups::Groups;
+use kvpool_core::hash::{BlockHasher, ExtraKeys, HashCursor};
+use kvpool_core::{PoolError, PoolImage, Restored, SavedBlock};
 
 impl CacheManager {
     /// What the device has cached, blocks of running requests included as far as they are registered: see [`crate::BlockPool::image`].
@@ -11,13 +13,34 @@ impl CacheManager {
     /// # Errors
     /// As [`crate::BlockPool::image`].
     pub fn image(&self) -> Result<PoolImage, ManagerError> {
-        Ok(self.pool().image()?)
+        let algorithm = Some(self.hasher().algorithm());
+        Ok(PoolImage { settings: self.image_settings()?, algorithm, ..self.pool().image()? })
     }
 
-    /// Makes the device's pool of a manager that has done nothing yet what an image says: see [`crate::BlockPool::restore`].
+    /// What the hashes and blocks of an image depend on besides their tokens: how tokens are hashed, and the KV-cache groups. A key is
+    /// not in it: the hash of a block of zeros tells one key or seed from another.
+    fn image_settings(&self) -> Result<String, ManagerError> {
+        let hasher = BlockHasher::new(self.hasher().config().clone())?;
+        let zeros = vec![0; hasher.block_size()];
+        let mut cursor = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+        cursor.append(&zeros);
+        let algorithm = self.hasher().algorithm().name();
+        let mut settings = format!("{algorithm}, zeros hash to ");
+        let digest = cursor.chain().hashes().first().map_or([0; 32], |hash| *hash.as_bytes());
+        digest[..8].iter().for_each(|byte| settings += &format!("{byte:02x}"));
+        for spec in self.groups().map_or(&[][..], Groups::specs) {
+            settings += &format!(", {} group of {} tokens", spec.kind.name(), spec.block_tokens);
+            spec.kind.span().into_iter().for_each(|span| settings += &format!(" over {span}"));
+        }
+        Ok(settings)
+    }
+
+    /// Makes the device's pool of a manager that has done nothing yet what an image says: see [`crate::BlockPool::restore`]. Its settings
+    /// are compared with the manager's own first, and nothing is taken from the image in their place.
     ///
     /// # Errors
-    /// As [`crate::BlockPool::restore`].
+    /// [`kvpool_core::PoolError::InvalidConfig`] if the image is of other hashes or KV-cache groups, and as
+    /// [`crate::BlockPool::restore`]; then nothing has changed.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -25,6 +48,14 @@ impl CacheManager {
         agrees: impl FnMut(&SavedBlock) -> bool,
     ) -> Result<Restored, ManagerError> {
         self.check_poison()?;
+        let (own, algorithm) = (self.image_settings()?, self.hasher().algorithm());
+        let refused = |field, saved: &str, own: &str| PoolError::config(field, saved, own);
+        if let Some(saved) = image.algorithm.filter(|&saved| saved != algorithm) {
+            return Err(refused("algorithm", saved.name(), algorithm.name()).into());
+        }
+        if !image.settings.is_empty() && image.settings != own {
+            return Err(refused("settings", &image.settings, &own).into());
+        }
         let restored = self.tiers.device_mut().restore(image, elapsed, agrees)?;
         self.version += 1;
         self.tell_changed(None);
