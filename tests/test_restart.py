@@ -202,6 +202,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     refuse(engine.manager, "done nothing yet", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 8), "block_size", trusted=True)
     refuse(kvpool.CacheManager(3, 4), "block", trusted=True)
+    refuse(kvpool.CacheManager(BLOCKS, 4, algorithm="blake3"), "algorithm is sha256: must be blake3", trusted=True)
+    refuse(kvpool.CacheManager(BLOCKS, 4, groups=[kvpool.GroupSpec("full", 4)]), "full group", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 4, verify="tokens"), "verify", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 4), "elapsed", trusted=True, elapsed=-1.0)
     journal = kvpool.journal.Journal(ring_bytes=1 << 20)

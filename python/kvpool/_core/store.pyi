@@ -466,7 +466,8 @@ class Store:
     def remove(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
         """Removes objects.
 
-        Returns how many there were. None is found from now on; their bytes are cleared later. O(keys).
+        Returns how many there were. This store finds none from now on. Their bytes are cleared later, so after a crash
+        some may be found again: what must never be found again needs ``renew``. O(keys).
 
         Raises:
             ClosedError: The store is closed.
@@ -483,7 +484,24 @@ class Store:
         """Serves another namespace from now on.
 
         After an update of the weights, for one. Nothing of the old namespace is found any more, not after a restart
-        either, and what is on its way is not kept. O(objects that the store has room for).
+        either, however this process ends, and what is on its way is not kept. The namespace may be the old one, to
+        begin anew. Waits for the back end, which records the renewal before this returns. O(objects that the store has
+        room for).
+
+        Other engines that share the back end go on as they are until they open or renew a store.
+
+        Raises:
+            StoreError: The back end has not recorded the renewal. This store finds nothing of before all the same; one
+                that is opened later may. The next renewal records this one, too.
+            InvalidArgumentError: It is a namespace that a store has made, with a generation. Nothing has changed.
+            ClosedError: The store is closed.
+        """
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace that objects carry now.
+
+        The one that the store was opened with or renewed to, with its generation in ``extra``: what the back end has
+        recorded, another one after each renewal. ``kvpool store gc --keep`` takes its digest.
 
         Raises:
             ClosedError: The store is closed.

@@ -70,6 +70,8 @@ impl FolderBackend {
             }
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
+        generation::remove_abandoned(&config.folder, ABANDONED)
+            .map_err(BackendError::io("reading the folder"))?;
         let own = RandomState::new().hash_one(std::process::id());
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::Path;
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::backend::Backend;
 use crate::error::BackendError;
@@ -126,6 +126,20 @@ pub(crate) fn write_record(
         .map_err(BackendError::io("writing the generation of a namespace"))
 }
 
+/// Removes what processes that were killed while they wrote a record have left, if it is old enough to be nobody's.
+pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let old = |modified: SystemTime| modified.elapsed().is_ok_and(|elapsed| elapsed >= age);
+        if path.extension().is_some_and(|end| end == "tmp")
+            && fs::metadata(&path).and_then(|file| file.modified()).is_ok_and(old)
+        {
+            drop(fs::remove_file(path)); // another may have done so
+        }
+    }
+    Ok(())
+}
+
 fn record_path(folder: &Path, of: NamespaceDigest) -> std::path::PathBuf {
     folder.join(format!("{of}.generation"))
 }
@@ -158,7 +172,11 @@ mod tests {
             write_record(&folder, of, generation, replaces).unwrap();
             assert_eq!(read_record(&folder, of).unwrap(), Some(expected));
         }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing else is left");
+        fs::write(folder.join("left.tmp"), "by a process that was killed").unwrap();
+        for (age, left) in [(Duration::from_secs(3600), 2), (Duration::ZERO, 1)] {
+            remove_abandoned(&folder, age).unwrap();
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), left);
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 }

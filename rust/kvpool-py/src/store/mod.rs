@@ -319,6 +319,12 @@ impl PyStore {
         self.call(py, |store, now| store.renew(&namespace.0, now))?.or_raise(py)
     }
 
+    /// The namespace that objects carry now.
+    #[getter]
+    fn namespace(&self, py: Python<'_>) -> PyResult<PyNamespace> {
+        Ok(PyNamespace(self.call(py, |store, _| store.namespace().clone())?))
+    }
+
     /// What could be found and cannot any more, since the last call.
     fn take_gone<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Bound<'py, PyBytes>, u32)>> {
         let gone = self.call(py, |store, _| store.take_gone())?;

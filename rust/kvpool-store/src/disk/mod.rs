@@ -26,6 +26,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
 pub use self::inspect::Inspector;
@@ -146,6 +147,9 @@ impl DiskBackend {
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
+        // Nobody else writes here.
+        generation::remove_abandoned(&config.folder, Duration::ZERO)
+            .map_err(BackendError::io("reading the folder"))?;
         let slab = Slab::open(config)?;
         let path = config.folder.join(file_name(slab.slot_bytes(), "headers"));
         let copy = HeaderCopy::open(&path, slab.file(), slab.slot_bytes(), slab.places());

@@ -53,7 +53,9 @@ impl CacheManager {
         if let Some(saved) = image.algorithm.filter(|&saved| saved != algorithm) {
             return Err(refused("algorithm", saved.name(), algorithm.name()).into());
         }
-        if !image.settings.is_empty() && image.settings != own {
+        // The hash of zeros is of a block: another block size has an error of its own.
+        let is_comparable = image.block_size == self.pool().block_size() && !image.settings.is_empty();
+        if is_comparable && image.settings != own {
             return Err(refused("settings", &image.settings, &own).into());
         }
         let restored = self.tiers.device_mut().restore(image, elapsed, agrees)?;
