@@ -288,8 +288,8 @@ def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(tmp
         [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
         [Custom(Dictionary(), 1 << 20)] * 3,
     ):
-        # The first engine changes its weights while it runs, the second one is started with the new weights. A third one
-        # that changes to them finds on a disk what it has stored itself.
+        # The first engine changes its weights while it runs, the second one is started with the new weights. A third
+        # one that changes to them finds on a disk what it has stored itself.
         for renewals, backend in zip((3, 0, 1), backends, strict=True):
             new = namespace(weights="new")
             engine = Engine(backend, believed_for=0.0, host=host, of=namespace() if renewals else new)
@@ -472,7 +472,8 @@ class Machine(RuleBasedStateMachine):
         self.engine = Engine(
             Custom(self.shared, 1 << 20), blocks=blocks, slots=slots, breaker_failures=1 << 30, host=host, write=write
         )
-        self.kv_of: dict[bytes, bytes] = {}
+        #: By name, the prompt that a block is of, and where it ends.
+        self.ends: dict[bytes, tuple[list[int], int]] = {}
         self.slots = slots
         self.started: list[tuple[list[int], Prefetch, int]] = []
         self.running: list[str] = []
@@ -483,8 +484,10 @@ class Machine(RuleBasedStateMachine):
     def prefetch(self, prompt: list[int]) -> None:
         started = self.engine.prefixes.prefetch(prompt)
         self.started.append((prompt, started, self.engine.weights))
-        for at, digest in enumerate(started.cursor.digests()):
-            self.kv_of[digest] = kv(prompt, BLOCK * (at + 1), self.engine.weights)
+        plain = started.cursor.copy()
+        plain.rebase(0)
+        for at, name in enumerate(plain.digests()):
+            self.ends[name] = (prompt, BLOCK * (at + 1))
 
     @precondition(lambda self: self.started)
     @rule(data=st.data(), drop=st.booleans(), loading=st.booleans())
@@ -561,8 +564,9 @@ class Machine(RuleBasedStateMachine):
             slots = self.engine.prefixes._slots
             had = [*slots._free, *{*slots._users, *slots._digests}]
             assert sorted(had) == list(range(self.slots)), "a slot is free, had or kept"
-            for digest, slot in slots._by_digest.items():
-                assert self.engine.arena.read(slot) == self.kv_of[digest], "host memory has other bytes"
+            for name, slot in slots._by_digest.items():
+                expected = kv(*self.ends[name], self.engine.weights)
+                assert self.engine.arena.read(slot) == expected, "host memory has other bytes"
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

@@ -1,4 +1,4 @@
-"""Block tables with null entries beneath ``PrefixStore``: what windows, chunks and trims have given up is not stored, and not written to."""
+"""Block tables with null entries beneath ``PrefixStore``: what windows, chunks and trims gave up is not stored."""
 
 from __future__ import annotations
 
