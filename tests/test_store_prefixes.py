@@ -564,8 +564,8 @@ class Machine(RuleBasedStateMachine):
             slots = self.engine.prefixes._slots
             had = [*slots._free, *{*slots._users, *slots._digests}]
             assert sorted(had) == list(range(self.slots)), "a slot is free, had or kept"
-            for name, slot in slots._by_digest.items():
-                expected = kv(*self.ends[name], self.engine.weights)
+            for digest, slot in slots._by_digest.items():
+                expected = kv(*self.ends[digest], self.engine.weights)
                 assert self.engine.arena.read(slot) == expected, "host memory has other bytes"
 
     def teardown(self) -> None:

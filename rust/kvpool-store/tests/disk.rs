@@ -207,11 +207,61 @@ fn the_file_never_grows() {
 fn no_room_above_the_floor_is_refused() {
     let folder = Folder::new();
     let floor = DiskConfig { free_floor: u64::MAX, ..config(folder.path(), 4) };
-    assert!(matches!(DiskBackend::open(&floor), Err(StoreError::Backend(kvpool_store::BackendError::Full))));
+    let error = DiskBackend::open(&floor).unwrap_err();
+    assert!(matches!(error, StoreError::NoRoom { floor: u64::MAX, taken: 0, .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        [&*folder.path().display().to_string(), "capacity_bytes", "each replica"]
+            .iter()
+            .all(|word| text.contains(word))
+    );
+    // A capacity for no object is another mistake.
+    for capacity_bytes in [0, 1, SLOT - 1] {
+        let error =
+            DiskBackend::open(&DiskConfig { capacity_bytes, ..config(folder.path(), 4) }).unwrap_err();
+        let expected = format!("capacity_bytes is {capacity_bytes}: must be room for an object");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+    }
     let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };
     assert_eq!(DiskBackend::open(&none).unwrap_err().to_string(), "max_payload is 0: must be at least 1");
     // The one that was refused has not kept the folder.
     DiskBackend::open(&config(folder.path(), 4)).unwrap();
+}
+
+/// A disk without enough room: the store says so, leaves room for what is beside the slab, and so finds its objects again. The next rank has
+/// no room, and says where.
+#[test]
+fn a_capacity_above_the_room_of_the_disk_is_told_and_found_again() {
+    let memory = std::path::Path::new("/dev/shm");
+    let (folder, next) = (Folder::in_folder(memory), Folder::in_folder(memory));
+    let disk = rustix::fs::statvfs(memory).unwrap();
+    let small = |folder: &Folder| DiskConfig {
+        capacity_bytes: 1 << 50,
+        free_floor: (disk.f_bavail * disk.f_frsize).saturating_sub(64 << 20),
+        ..config(folder.path(), 1)
+    };
+    let told = |text: &str, folder: &Folder| {
+        assert!(text.starts_with(&folder.path().display().to_string()), "{text}");
+        assert!(
+            text.contains("1125899906842624 bytes of capacity_bytes") && text.contains("each replica"),
+            "{text}"
+        );
+    };
+    for restored in [0, 1, 1] {
+        let backend = DiskBackend::open(&small(&folder)).unwrap();
+        told(backend.shortage().unwrap(), &folder);
+        assert!(u64::from(backend.places()) * SLOT <= 64 << 20);
+        let arena = Arena::new(2, LEN).unwrap();
+        let mut store = Store::open(backend, arena.clone(), &namespace(1), always()).unwrap();
+        assert_eq!(store.stats().restored, restored);
+        put(&mut store, &arena, 1, at(0)).unwrap();
+        assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+        store.close();
+    }
+    let error = DiskBackend::open(&small(&next)).unwrap_err();
+    assert!(matches!(error, StoreError::NoRoom { taken: 0, .. }), "{error}");
+    told(&error.to_string(), &next);
+    assert_eq!(DiskBackend::open(&config(next.path(), 1)).unwrap().shortage(), None);
 }
 
 #[test]

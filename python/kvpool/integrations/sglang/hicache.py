@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
 from kvpool.integrations.sglang.hits import ends_of_blocks, grouped, leading, trailing
+from kvpool.integrations.sglang.namespace import rank_of
 from kvpool.integrations.sglang.pools import KV, Engine, Pool, close_pools, open_pools
 from kvpool.integrations.sglang.settings import Settings
+from kvpool.store.replicas import open_replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +39,11 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     """A storage back end on a disk, or in what engines share.
 
     Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages of one pool are
-    of one size. With ``"interface_v1": 1`` pages are moved between SGLang's host memory and the disk, without slots of
-    kvpool between, where a page is one or two pieces (``page_first``, ``page_first_direct``, ``page_head``); tensors,
-    which SGLang does not offer then, are not taken. Without it, and in other layouts, they are copied.
+    of one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one each in the folder of the
+    rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages are moved between SGLang's host memory and the
+    disk, without slots of kvpool between, where a page is one or two pieces (``page_first``, ``page_first_direct``,
+    ``page_head``); tensors, which SGLang does not offer then, are not taken. Without it, and in other layouts, they are
+    copied.
 
     The stores are opened when SGLang has registered its host pools. Calls that wait do so for the deadline at most.
 
@@ -50,7 +54,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
     ``extra_config``:
         root_dir: The folder of a disk.
         url: A server or folder that engines and ranks share, instead: ``kvpool.store.backend_from_url`` has the list.
-        capacity_bytes: What one rank may take: all of its host pools together.
+        capacity_bytes: What one rank of one replica may take: all of its host pools together.
         weights: The revision of the weights. By default the commit in the Hugging Face cache, or names, sizes and times
             of the files in the model's folder.
         scales: Which quantisation scales, if they are not the weights'.
@@ -74,6 +78,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             _LOG.warning("kvpool: settings that mean nothing: %s", ", ".join(unknown))
         self._registered: dict[str, Any] = {}
         self._pools: dict[str, Pool] = {}
+        self._folder = ""
         self._opening = threading.Lock()
         self._is_open = False
         self._engine = Engine.found(self._settings, storage_config)
@@ -112,8 +117,14 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
     def _open(self, names: Sequence[str], *, late: bool) -> None:
         registered = {name: self._registered[name] for name in names}
-        opened = open_pools(registered, self._config, self._settings, self._engine, late=late)
-        self._pools = {**self._pools, **opened}
+
+        def opened(folder: str) -> tuple[str, dict[str, Pool]]:
+            pools = open_pools(registered, self._config, self._settings, self._engine, folder, late=late)
+            return folder, pools
+
+        # Pools of one replica are in one folder, late ones, too.
+        self._folder, pools = opened(self._folder) if self._folder else open_replica(rank_of(self._config), opened)
+        self._pools = {**self._pools, **pools}
 
     def _pool(self, name: Any) -> Pool | None:
         if not self._is_open:

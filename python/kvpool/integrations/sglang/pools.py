@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import InvalidArgumentError
-from kvpool.integrations.sglang.namespace import is_replicated, namespace_of, rank_of
+from kvpool.integrations.sglang.namespace import is_replicated, namespace_of
 from kvpool.integrations.sglang.pages import Empty, pages_of
 from kvpool.integrations.sglang.settings import OBJECT_HEADER, divide
 from kvpool.integrations.sglang.shelf import Shelf, is_shared, open_backend
@@ -142,7 +142,7 @@ class Pool:
 
 
 def open_pools(
-    registered: Mapping[str, Any], config: Any, settings: Settings, engine: Engine, *, late: bool
+    registered: Mapping[str, Any], config: Any, settings: Settings, engine: Engine, folder: str, *, late: bool
 ) -> dict[str, Pool]:
     """Opens the stores of host pools, all or none.
 
@@ -151,6 +151,7 @@ def open_pools(
         config: SGLang's ``HiCacheStorageConfig``.
         settings: The settings.
         engine: What is served.
+        folder: Beneath the root, that of the rank and the replica.
         late: Whether others have been opened before: then one without a share of its own has no room.
 
     Raises:
@@ -183,7 +184,7 @@ def open_pools(
                 namespace = namespace_of(
                     config, pool, one, name=name, weights=engine.weights, scales=settings.scales, engine=engine.facts
                 )
-                shelf = Shelf(one, settings, namespace, open_backend(settings, rank_of(config), name, rooms[name]))
+                shelf = Shelf(one, settings, namespace, open_backend(settings, folder, name, rooms[name]))
             elif name not in rooms and not isinstance(one, Empty):
                 _LOG.warning("kvpool: host pool %s came late and has no share: its pages are not kept", name)
             opened[name] = Pool(one, shelf, namespace, not replicated or bool(config.is_storage_writer))

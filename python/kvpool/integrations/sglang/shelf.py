@@ -44,15 +44,16 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(b"kvpool sglang key\0" + key.encode("utf-8", "surrogatepass")).digest()
 
 
-def open_backend(settings: Settings, rank: str, pool: str, capacity_bytes: int) -> Backend:
+def open_backend(settings: Settings, folder: str, pool: str, capacity_bytes: int) -> Backend:
     """Where a rank keeps the pages of a host pool: in a folder of its own, or in a back end that all share.
 
     Of a shared one nothing here tells ranks and pools apart; their namespaces do.
     """
     if settings.url is not None:
         return backend_from_url(settings.url, capacity_bytes)
-    folder = Path(settings.root_dir or "") / rank / pool
-    return Disk(folder, capacity_bytes, free_floor_bytes=settings.free_floor_bytes)
+    return Disk(
+        Path(settings.root_dir or "") / folder / pool, capacity_bytes, free_floor_bytes=settings.free_floor_bytes
+    )
 
 
 def is_shared(settings: Settings) -> bool:

@@ -2,7 +2,7 @@
 //!
 //! | what | how |
 //! |---|---|
-//! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left; it never grows |
+//! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left ([`DiskBackend::shortage`]); it never grows |
 //! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
 //! | load | header and payload in one read, straight into the slot of the arena |
 //! | threads | each worker has several transfers on their way by [`io_uring`](Io), found at run time, or one |
@@ -131,8 +131,8 @@ impl DiskBackend {
     /// Opens a folder, or makes it, and takes its room on the disk. Waits for the disk.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::Backend`] if the disk has no room for one object above
-    /// the floor, or fails.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk has no room for one object above
+    /// the floor; [`StoreError::Backend`] if it fails.
     pub fn open(config: &DiskConfig) -> Result<Arc<Self>, StoreError> {
         for (field, value) in
             [("max_payload", u64::from(config.max_payload)), ("scanners", config.scanners as u64)]
@@ -163,6 +163,12 @@ impl DiskBackend {
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.slab.is_direct()
+    }
+
+    /// Why it has less room than its capacity, if the disk has no more: folder, bytes wanted, free and taken.
+    #[must_use]
+    pub fn shortage(&self) -> Option<&str> {
+        self.slab.shortage()
     }
 
     /// How bytes move.

@@ -30,6 +30,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from kvpool.errors import InvalidArgumentError, SlotBusyError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.store import Arena, Namespace, Store, backend_from_url
+from kvpool.store.replicas import open_replica
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -84,10 +85,11 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         primary_kv_view: vLLM's CPU memory, a row per chunk.
         tier_type: vLLM's name for it.
         backpressure_detector: vLLM's.
-        root_dir: The folder of a disk; one engine has it at a time.
+        root_dir: The folder of a disk. Engines with the same folder, such as data-parallel replicas, take one beneath
+            it each: ``kvpool.store.replicas``.
         url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared one is asked once
             a step, for all chunks that nothing is known of; their requests wait for the answer.
-        capacity_bytes: What it may take.
+        capacity_bytes: What it may take, for each engine.
         weights: The revision of the weights. By default the commit in the Hugging Face cache, or names, sizes and
             times of the files in a folder.
         scales: Which quantisation scales, if they are not the weights'.
@@ -104,7 +106,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
     Raises:
         InvalidArgumentError: A setting is out of range, or the weights' revision cannot be found out.
-        StoreError: The back end cannot be used; another engine has the folder.
+        StoreError: The back end cannot be used.
     """
 
     medium = Medium.STORAGE
@@ -152,17 +154,21 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._doubted: dict[bytes, float] = {}
         self._digest_bytes = 32
         self._namespace = namespace_of(offloading_spec, self._chunk_bytes, weights=weights, scales=scales)
-        self._store = Store(
-            backend_from_url(where, capacity_bytes, **floor),
-            Arena.over(primary_kv_view, self._chunk_bytes),
-            self._namespace,
-            eviction=eviction,
-            admission=admission,
-            workers=workers,
-            queue=queue,
-            deadline=deadline,
-            staged=True,
-            tell_gone=wanted,
+        arena = Arena.over(primary_kv_view, self._chunk_bytes)
+        self._store = open_replica(
+            where,
+            lambda place: Store(
+                backend_from_url(place, capacity_bytes, **floor),
+                arena,
+                self._namespace,
+                eviction=eviction,
+                admission=admission,
+                workers=workers,
+                queue=queue,
+                deadline=deadline,
+                staged=True,
+                tell_gone=wanted,
+            ),
         )
         self._told = self._store.stats()
 
