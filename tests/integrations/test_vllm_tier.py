@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvpool.errors import ClosedError, InvalidArgumentError, StoreInUseError
+from kvpool.errors import ClosedError, InvalidArgumentError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.integrations.weights import weights_of
 from kvpool.store import StoreFolder
@@ -109,14 +109,17 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
         "STORAGE",
         "LOCAL",
     )
-    with pytest.raises(StoreInUseError):
-        Engine(vllm, tmp_path)
+    # A second replica has a folder of its own, and the next engine is the first one again.
+    beside = Engine(vllm, tmp_path)
+    assert beside.found(key(1), key(1, 1)) == [False, False]
     engine.tier.shutdown()
     again = Engine(vllm, tmp_path)
     assert again.found(key(1), key(1, 1)) == [True, True]
     assert again.job([key(1, 1), key(1)], [2, 3], load=True).success
     assert again.memory[:, 0].tolist() == [0, 0, 6, 5, 0, 0, 0, 0]
     again.tier.shutdown()
+    beside.tier.shutdown()
+    assert (tmp_path / "replica-1" / "lock").exists()
 
 
 def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> None:
