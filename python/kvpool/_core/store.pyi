@@ -202,7 +202,8 @@ class Disk:
 
     Args:
         folder: Made if there is none. One store has it at a time.
-        capacity_bytes: What the objects may take, headers and padding included: taken at once, never exceeded.
+        capacity_bytes: What the objects of one store may take, headers and padding included: taken at once, never
+            exceeded. If the disk has less room, a store takes that and warns (``RuntimeWarning``).
         max_payload: Bytes of the largest object; a slot of the arena by default. Another one is a cold start.
         free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
         direct: Whether to go round the page cache where the file system can.
@@ -332,7 +333,7 @@ class Custom:
 class Store:
     """A bounded store of objects beneath an engine's memory.
 
-    No call but ``wait`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers
+    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers
     that are there.
 
     Args:
@@ -356,8 +357,8 @@ class Store:
 
     Raises:
         StoreInUseError: Another store has the folder.
-        StoreError: The back end cannot be opened.
-        InvalidArgumentError: A setting is out of range.
+        StoreError: The back end cannot be opened, or the disk has no room for an object.
+        InvalidArgumentError: A setting is out of range, or the namespace is one that a store has made.
         TooLargeError: The memory cannot be had.
 
     >>> import tempfile
@@ -855,7 +856,8 @@ class SlotHeaders:
         """Says that slots have the KV of these keys, whole: reads them, and writes their headers.
 
         Raises:
-            InvalidArgumentError: There is no such slot; a key has no bytes, or more than 32; not as many keys as slots.
+            InvalidArgumentError: There is no such slot, or it is 0, that of the null block; a key has no bytes, or more
+                than 32; not as many keys as slots.
             StoreError: The file cannot be written, or a transfer has a slot.
         """
     def __len__(self) -> int: ...
@@ -925,6 +927,7 @@ def load_index(
 
     Raises:
         InvalidArgumentError: Not one of ``slots`` and ``trusted``; slots of another namespace; a manager that is not
-            new, has a journal, verifies hits, or has other blocks than the file.
+            new, has a journal, verifies hits, or has other blocks, another hash algorithm, key or seed, or other
+            KV-cache groups than the one that the file is of. Nothing has changed.
         StoreError: The headers of the slots cannot be read.
     """
