@@ -333,8 +333,8 @@ class Custom:
 class Store:
     """A bounded store of objects beneath an engine's memory.
 
-    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers
-    that are there.
+    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads
+    the headers that are there.
 
     Args:
         backend: Where objects are kept.
@@ -859,6 +859,11 @@ class SlotHeaders:
             InvalidArgumentError: There is no such slot, or it is 0, that of the null block; a key has no bytes, or more
                 than 32; not as many keys as slots.
             StoreError: The file cannot be written, or a transfer has a slot.
+        """
+    def renew(self, namespace: Namespace) -> None:
+        """Serves another namespace from now on, when weights change under a running engine.
+
+        What was sealed before is none of the new namespace. Use the new one for ``save_index``, too.
         """
     def __len__(self) -> int: ...
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from kvpool.errors import StoreError
 from kvpool.integrations.sglang.hits import ends_of_blocks, grouped, leading, trailing
 from kvpool.integrations.sglang.namespace import rank_of
 from kvpool.integrations.sglang.pools import KV, Engine, Pool, close_pools, open_pools
@@ -295,8 +296,14 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         def answer() -> bool:
             renewed = str(uuid.uuid4())
+            failed: StoreError | None = None
             for pool in self._pools.values():
-                pool.renew(renewed)
+                try:
+                    pool.renew(renewed)
+                except StoreError as error:  # this one has forgotten all the same; the others have to
+                    failed = error
+            if failed is not None:
+                raise failed
             return True
 
         return _guarded("clear", answer, False)

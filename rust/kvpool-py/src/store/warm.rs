@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kvpool::{HashAlgorithm, PoolImage, Restored, SavedBlock};
 use kvpool_store::warm::{self, Headers, SlotHeaders};
-use kvpool_store::{Arena, NamespaceDigest, ObjectKey};
+use kvpool_store::{Arena, ObjectKey};
 use pyo3::prelude::*;
 
 use super::{PyArena, PyNamespace, keys};
@@ -59,7 +59,6 @@ fn system(py: Python<'_>, error: &std::io::Error) -> PyErr {
 pub(crate) struct PySlotHeaders {
     headers: SlotHeaders,
     arena: Arc<Arena>,
-    namespace: NamespaceDigest,
 }
 
 #[pymethods]
@@ -73,7 +72,7 @@ impl PySlotHeaders {
     ) -> PyResult<Self> {
         let (arena, namespace) = (arena.get().0.clone(), namespace.get().0.digest());
         let headers = py.detach(|| SlotHeaders::open(&path, namespace, arena.slots()));
-        Ok(Self { headers: headers.map_err(|error| system(py, &error))?, arena, namespace })
+        Ok(Self { headers: headers.map_err(|error| system(py, &error))?, arena })
     }
 
     /// Says that slots are about to be written to: from now on they are nobody's.
@@ -106,6 +105,11 @@ impl PySlotHeaders {
             })
         });
         sealed.map_err(|error| system(py, &error))
+    }
+
+    /// Serves another namespace from now on.
+    fn renew(&self, namespace: &Bound<'_, PyNamespace>) {
+        self.headers.renew(namespace.get().0.digest());
     }
 
     fn __len__(&self) -> usize {
@@ -202,7 +206,7 @@ pub(crate) fn load_index(
         let message = "slots or trusted=True: one of them says that the bytes are those of the hashes";
         return Err(raise(py, "InvalidArgumentError", message));
     }
-    if slots.is_some_and(|slots| slots.namespace != digest) {
+    if slots.is_some_and(|slots| slots.headers.namespace() != digest) {
         return Err(raise(py, "InvalidArgumentError", "slots are of another namespace"));
     }
     let elapsed = elapsed.map(float).transpose()?;

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from kvpool.errors import InvalidArgumentError, SlotBusyError
+from kvpool.errors import InvalidArgumentError, SlotBusyError, StoreError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.store import Arena, Namespace, Store, backend_from_url
 from kvpool.store.replicas import open_replica
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from kvpool._core.store import Admission, Outcome
 
 __all__ = ["KvpoolStoreTier"]
+
+_LOG: Final = logging.getLogger("vllm.kvpool")
 
 _PREFIX: Final = "vllm:kvpool_store_"
 
@@ -296,7 +299,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         if self._renews:
             fields = json.loads(self._namespace.to_json())
             fields["extra"]["renewed"] = str(uuid.uuid4())
-            self._store.renew(Namespace.from_json(json.dumps(fields)))
+            try:
+                self._store.renew(Namespace.from_json(json.dumps(fields)))
+            except StoreError as error:
+                _LOG.error("kvpool: %s", error)  # nothing of before is found by this engine all the same
 
     def shutdown(self) -> None:
         """Ends the store; what is being written is waited for, at most for the deadline."""
