@@ -358,6 +358,24 @@ def test_what_fails_otherwise_is_a_miss_and_a_line_in_the_log(
     backend.close()
 
 
+def test_a_renewal_that_is_not_recorded_forgets_the_pages_of_every_pool(
+    storage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool, other = MhaPool(), MhaPool()
+    backend = attach(storage, tmp_path, pool, {PoolName.MAMBA: other})
+    backend.batch_set_v1([key(1)], indices(pool, 0))
+    backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, indices(other, 0), [key(1)])])
+    (record,) = tmp_path.glob("*/kv/*.generation")
+    record.unlink()
+    record.mkdir()  # nothing can be renamed to that
+    assert not backend.clear()
+    assert "did not record the renewal" in caplog.text
+    assert backend.batch_exists([key(1)]) == 0
+    found = backend.batch_get_v2([PoolTransfer(PoolName.MAMBA, indices(other, 1), [key(1)])])
+    assert found == {PoolName.MAMBA: [False]}
+    backend.close()
+
+
 def test_closed_is_empty(storage: Any, tmp_path: Path) -> None:
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)

@@ -267,6 +267,20 @@ def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset:
     again.tier.shutdown()
 
 
+def test_a_renewal_that_is_not_recorded_forgets_all_the_same(
+    vllm: Vllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(vllm, tmp_path)
+    engine.job([key(1)], [0], load=False)
+    (record,) = tmp_path.glob("*.generation")
+    record.unlink()
+    record.mkdir()  # nothing can be renamed to that
+    engine.tier.drain_jobs()
+    assert "did not record the renewal" in caplog.text
+    assert engine.found(key(1)) == [False]
+    engine.tier.shutdown()
+
+
 def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: Path) -> None:
     group = types.SimpleNamespace
     specs = [
