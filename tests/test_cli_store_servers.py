@@ -212,7 +212,7 @@ def test_pages_are_of_everything_once(tmp_path: Path) -> None:
         assert len(pages) > 1
         names = [name for page in pages for name, *_ in page.objects]
         assert len(names) == len(set(names)) == MANY
-        # The text of the namespace is told, the record of its generation is not.
+        # Pages contain the text of the namespace, and not the record of its generation.
         assert sum(page.things for page in pages) == MANY + 1
         assert inspector.total() == MANY + 2
         inspector.remove(names[: MANY - 5])

@@ -1,4 +1,4 @@
-"""What reads block tables passes over null entries (block 0): swaps, copies, events, snapshots, headers of slots."""
+"""Readers of block tables skip null entries (block 0): swaps, copies, events, snapshots, headers of slots."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_no_plan_and_no_event_names_the_null_block(kind: str, seed: int) -> None
         swap = manager.begin_swap_in([name])
         pairs += manager.take_plan().transfers
         manager.complete_swap(swap)
-        # What a request has given up it has not got back.
+        # The swap has not brought back blocks that the request had given up.
         assert [[block == 0 for block in table] for table in requests.tables(name)] == [
             [block == 0 for block in table] for table in before
         ]

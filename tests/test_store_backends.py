@@ -38,7 +38,7 @@ class Dictionary:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """What is there besides the records of generations."""
+        """All values but the records of generations."""
         return {name: value for name, value in self.values.items() if not name.endswith("/0")}
 
     def _enter(self) -> None:

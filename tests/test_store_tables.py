@@ -1,4 +1,4 @@
-"""Block tables with null entries beneath ``PrefixStore``: what windows, chunks and trims gave up is not stored."""
+"""``PrefixStore`` stores no blocks that windows, chunks and trims have given up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GARBAGE = b"\xee" * BYTES
 
 
 class Trimming(Engine):
-    """An engine whose null block has bytes that are nobody's KV, as on a device where it is written to as padding."""
+    """An engine whose null block contains garbage, as on a device that writes padding to it."""
 
     def __init__(self, groups: Sequence[kvpool.GroupSpec] | None, **more: Any) -> None:
         self.stored = Dictionary()

@@ -46,14 +46,14 @@ pub trait Backend: fmt::Debug + Send + Sync {
         found: &mut dyn FnMut(Place, &[u8]),
     ) -> Result<(), BackendError>;
 
-    /// The recorded generation of a namespace; `None` if there is no record, or a damaged one. Called at the start and by a renewal.
+    /// Reads the recorded generation of a namespace; `None` if the record is missing or damaged.
     ///
     /// # Errors
     /// [`BackendError`] if the record cannot be read.
     fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError>;
 
-    /// Records the generation of a namespace. The record MUST be durable when this returns: the process may be killed then. Without
-    /// `replaces` a record that is there stays.
+    /// Records the generation of a namespace. The record MUST survive a `kill -9` of this process once this
+    /// returns. Without `replaces` an existing record stays.
     ///
     /// # Errors
     /// [`BackendError`]. Then the record is the one of before, or the new one.
@@ -64,7 +64,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
         replaces: bool,
     ) -> Result<(), BackendError>;
 
-    /// Keeps the text of a namespace, for who looks at the objects from outside. Called at the start and by a renewal.
+    /// Keeps the text of a namespace, for who looks at the objects from outside. Called at the start and by a
+    /// renewal.
     ///
     /// # Errors
     /// [`BackendError`]: then objects have a digest alone. The store goes on.

@@ -109,7 +109,8 @@ impl FolderBackend {
             let text = fs::read_to_string(&path).ok();
             let Some(other) = text.and_then(|text| Namespace::from_json(&text).ok()) else { continue };
             if other.digest() == digest && other.has_generation() && other.without_generation() == served {
-                // Another engine may do so at the same time. The text goes last: what is left is removed by the next one.
+                // Another engine may do so at the same time. The text is removed last, so that the next start
+                // finds what a killed process has left.
                 match fs::remove_dir_all(self.config.folder.join(digest.to_string())) {
                     Err(error) if !is_absent(&error) => return Err(error),
                     _ => drop(fs::remove_file(path)),
@@ -236,7 +237,7 @@ impl Backend for FolderBackend {
         generation::write_record(&self.config.folder, of, generation, replaces)
     }
 
-    /// Removes what this namespace had in generations of before, too: nobody who opens the folder from now on finds it.
+    /// Removes older generations of this namespace, too: no store that is opened from now on finds them.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.config.folder.join(format!("{}.json", namespace.digest()));
         fs::write(&path, namespace.to_json())

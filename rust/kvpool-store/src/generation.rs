@@ -1,9 +1,10 @@
 //! `Generation`: which contents of a namespace count. Another one is a cold start.
 //!
-//! Owns: what a back end records of a namespace besides its objects. The record has one random value. Objects carry the digest of the
-//! namespace together with that value ([`Namespace::of_generation`]), so whoever replaces the record has ended every object of before at
-//! once, on whatever back end, however many objects there are and whoever else still writes them. A record that is lost or damaged is
-//! replaced: that is a cold start, too. The value counts nothing, so no process needs to know of another one.
+//! Owns: the record that a back end keeps for each namespace. The record has one random value. Objects carry
+//! the digest of the namespace together with that value ([`Namespace::of_generation`]). Replacing the record
+//! therefore ends every object of before at once, on every back end, also those that other engines still
+//! write. A record that is lost or damaged is replaced, which is a cold start, too. The value is no counter,
+//! so processes need not agree on one.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ use crate::backend::Backend;
 use crate::error::BackendError;
 use crate::namespace::{Namespace, NamespaceDigest, ParseDigestError};
 
-/// A random value: no two renewals have the same one.
+/// A random value. No two renewals have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation([u8; 16]);
 
@@ -25,7 +26,7 @@ impl Generation {
     /// Bytes of its text.
     pub const TEXT_BYTES: usize = 32;
 
-    /// One that nobody has had before.
+    /// Draws a value that no other renewal has.
     #[must_use]
     pub fn fresh() -> Self {
         let seed = (std::process::id(), SystemTime::now());
@@ -37,14 +38,14 @@ impl Generation {
         Self(bytes)
     }
 
-    /// The generation that a record has; `None` if the record is damaged.
+    /// Parses a record; `None` if the record is damaged.
     #[must_use]
     pub fn of_record(record: &[u8]) -> Option<Self> {
         std::str::from_utf8(record).ok()?.parse().ok()
     }
 }
 
-/// 32 hexadecimal digits: what a record has.
+/// 32 hexadecimal digits, as in a record.
 impl fmt::Display for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -63,16 +64,16 @@ impl FromStr for Generation {
     }
 }
 
-/// The namespace that objects carry now. Makes the record if there is none. Waits for the back end.
+/// Returns the namespace that objects carry now. Creates a missing record. Waits for the back end.
 ///
 /// # Errors
-/// [`BackendError`] if the record can be neither read nor made.
+/// [`BackendError`] if the record cannot be read, or a missing one cannot be written.
 pub(crate) fn current(backend: &dyn Backend, namespace: &Namespace) -> Result<Namespace, BackendError> {
     let of = namespace.digest();
     if let Some(found) = backend.generation(of)? {
         return Ok(namespace.of_generation(found));
     }
-    // Several engines may make it at once: what is there afterwards counts.
+    // Several engines may create it at once: the record that is there afterwards counts.
     backend.record_generation(of, Generation::fresh(), false)?;
     if let Some(found) = backend.generation(of)? {
         return Ok(namespace.of_generation(found));
@@ -94,7 +95,8 @@ pub(crate) fn read_record(folder: &Path, of: NamespaceDigest) -> Result<Option<G
     }
 }
 
-/// Writes the record in a folder, and waits until it is on the disk. Without `replaces` a record that is there stays.
+/// Writes the record in a folder, and waits until it is on the disk. Without `replaces` a record that is
+/// there stays.
 ///
 /// # Errors
 /// [`BackendError`]. Then the record is the one of before, or the new one.
@@ -126,7 +128,8 @@ pub(crate) fn write_record(
         .map_err(BackendError::io("writing the generation of a namespace"))
 }
 
-/// Removes what processes that were killed while they wrote a record have left, if it is old enough to be nobody's.
+/// Removes temporary files of at least this age: a process that is killed while it writes a record leaves
+/// one.
 pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

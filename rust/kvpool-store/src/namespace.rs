@@ -177,7 +177,8 @@ impl Namespace {
         namespace
     }
 
-    /// Whether it has a generation: such a namespace is what a back end has, and none that a store is opened with.
+    /// Whether it has a generation: such a namespace is what a back end has, and none that a store is opened
+    /// with.
     #[must_use]
     pub fn has_generation(&self) -> bool {
         self.extra.contains_key(GENERATION)

@@ -228,8 +228,8 @@ fn no_room_above_the_floor_is_refused() {
     DiskBackend::open(&config(folder.path(), 4)).unwrap();
 }
 
-/// A disk without enough room: the store says so, leaves room for what is beside the slab, and so finds its objects again. The next rank has
-/// no room, and says where.
+/// On a disk without enough room the store reports the shortage, and finds its objects again at the next
+/// starts. The next rank finds no room, and its error names the folder.
 #[test]
 fn a_capacity_above_the_room_of_the_disk_is_told_and_found_again() {
     let memory = std::path::Path::new("/dev/shm");

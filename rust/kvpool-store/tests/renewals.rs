@@ -1,4 +1,5 @@
-//! Processes that are killed around a renewal: what was stored before is not found any more once the renewal has returned.
+//! Processes that are killed around a renewal: what was stored before is not found any more once the renewal
+//! has returned.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 mod common;
@@ -48,7 +49,7 @@ fn bytes(n: u32, after: bool) -> Vec<u8> {
     payload(u64::from(n) + if after { 1000 } else { 0 }, LEN)
 }
 
-/// Each round has keys of its own: what is there already is not written.
+/// Each round has its own keys, because a store does not write an object that it has.
 fn name(round: u64, n: u32) -> ObjectKey {
     key(round * u64::from(OBJECTS) + u64::from(n))
 }
@@ -87,7 +88,7 @@ fn found(kind: &str, path: &Path, model: u8, round: u64) -> (Vec<u32>, usize) {
     (before, after)
 }
 
-/// What the other process does.
+/// The other process stores objects, renews, and stores objects again.
 #[test]
 fn renewer() {
     let Ok(kind) = std::env::var("KVPOOL_STORE_RENEWS") else { return }; // not the other process
@@ -122,7 +123,7 @@ fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
     let wanted = if round.is_multiple_of(4) { 3 } else { 1 + round as usize % 2 };
     let read = lines.by_ref().take(wanted).count();
     assert_eq!(read, wanted, "the process has ended");
-    // What it is doing when the signal comes is up to the machine, and to how often nothing is done here.
+    // The machine and the length of this loop decide what the process is doing when the signal comes.
     (0..round * 7919 % 200_000).for_each(|n| _ = std::hint::black_box(n));
     child.kill().unwrap();
     child.wait().unwrap();

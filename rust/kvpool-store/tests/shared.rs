@@ -60,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// What objects carry: the namespace of its generation.
+    /// Returns the digest that objects carry.
     fn carried(&self) -> NamespaceDigest {
         let generation = self.backend(1).generation(namespace(1).digest()).unwrap().unwrap();
         namespace(1).of_generation(generation).digest()
@@ -316,7 +316,7 @@ proptest! {
                     Operation::Empty => {
                         shared.empty();
                         there.clear();
-                        // Whoever asks first makes the record of the generation again.
+                        // The first store that asks writes the record of the generation again.
                         let store = &mut stores[0].0;
                         store.probe(&[key(9)], at(0));
                         settle(store, at(0));
@@ -358,7 +358,7 @@ fn a_folder_is_listed_newest_last_and_bounded() {
     assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
 }
 
-/// Nobody finds what an older generation has left, so whoever opens the folder removes it. Other namespaces stay.
+/// No store finds objects of an older generation, so the next start removes them. Other namespaces stay.
 #[test]
 fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
     let folder = Folder::new();
@@ -385,7 +385,7 @@ fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
     assert_eq!(open(2).0.stats().restored, 1);
 }
 
-/// The record of the generation may be lost: evicted, or removed by hand. What was stored under it is lost, and nothing else is found.
+/// Without a sound record the next start begins a new generation and finds no object of before.
 #[test]
 fn a_lost_or_damaged_generation_is_a_cold_start() {
     for shared in all() {
@@ -415,7 +415,8 @@ fn a_lost_or_damaged_generation_is_a_cold_start() {
     }
 }
 
-/// A server that was emptied gets the record again from who serves the namespace, and an engine that starts then finds what is stored.
+/// A running store writes the record to an emptied server again, so a store that is opened later shares its
+/// objects.
 #[test]
 fn a_server_that_was_emptied_has_the_generation_again() {
     let Some(server) = Server::start(&[]) else { return };

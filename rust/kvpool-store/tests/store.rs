@@ -432,7 +432,7 @@ fn a_store_that_is_renewed_serves_nothing_of_before() {
     );
 }
 
-/// The namespace may be the one of before: its objects are lost all the same, whoever looks for them.
+/// A renewal to the same namespace ends its objects, too, for this store and for others.
 #[test]
 fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     for fake in [Fake::new(4), Fake::shared(4)] {
@@ -441,7 +441,7 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
         let before = store.namespace().clone();
         store.renew(&namespace(1), at(0)).unwrap();
         assert_ne!(*store.namespace(), before);
-        // This shared back end goes by keys alone, so what is there may be what was removed, or still of before.
+        // The shared back end of this test looks objects up by key alone, so it may still return an old one.
         assert!(matches!(get(&mut store, &arena, 1, at(0)), Err(Why::Absent | Why::Damaged)));
         settle(&mut store, at(0));
         put(&mut store, &arena, 1, at(0)).unwrap();
@@ -450,7 +450,8 @@ fn a_store_that_is_renewed_to_its_own_namespace_begins_anew() {
     }
 }
 
-/// The record is what makes a renewal durable. Without it the store itself forgets, says so, and the next renewal makes up for it.
+/// If the back end fails, the store forgets everything, returns an error, and records both renewals at the
+/// next one.
 #[test]
 fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     let fake = Fake::new(4);
@@ -470,7 +471,7 @@ fn a_renewal_that_is_not_recorded_forgets_and_is_recorded_by_the_next() {
     assert_ne!(*open(&fake, always()).0.namespace(), before, "both renewals are recorded");
 }
 
-/// Who opens a store does not say which generation: the back end does.
+/// The back end has the generation, so callers cannot choose it.
 #[test]
 fn a_namespace_with_a_generation_is_refused() {
     let fake = Fake::new(4);

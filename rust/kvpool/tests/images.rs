@@ -337,7 +337,7 @@ fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
     }
 }
 
-/// What an image was made with is compared with the manager's own settings: nothing is taken from it in their place.
+/// The manager compares the settings of an image with its own, and takes none of them from the image.
 #[test]
 fn an_image_of_other_settings_is_refused_whole() {
     let groups = |window, block_tokens| {
@@ -388,7 +388,8 @@ fn an_image_of_other_settings_is_refused_whole() {
     }
 }
 
-/// Two contents that name each other as parents, in a snapshot with valid checksums, would wait for each other for ever.
+/// Two contents that name each other as parents, in a snapshot with valid checksums, would wait for each
+/// other for ever.
 #[test]
 fn contents_that_name_each_other_as_parents_cost_hits_at_most() {
     let config = || PoolConfig { eviction: kvpool_policies::FIFO, ..config() };
@@ -433,7 +434,7 @@ fn contents_that_name_each_other_as_parents_cost_hits_at_most() {
     }
 }
 
-/// The epoch goes on from there.
+/// The pool continues to count from the epoch of the image.
 #[test]
 fn an_epoch_that_leaves_no_room_for_others_is_refused() {
     let image = |epoch| PoolImage { block_size: 1, num_blocks: 40, epoch, ..PoolImage::default() };

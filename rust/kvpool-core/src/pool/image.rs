@@ -50,7 +50,8 @@ pub struct PoolImage {
     pub num_blocks: usize,
     /// What its hashes are made with, if it had any.
     pub algorithm: Option<HashAlgorithm>,
-    /// What else its contents depend on, in words: its owner compares them with its own. Empty if nobody has said so.
+    /// Other settings that its contents depend on, as text. The owner of the pool compares them. Empty if
+    /// unknown.
     pub settings: String,
     /// Its epoch: hashes are of it.
     pub epoch: u64,
@@ -69,7 +70,7 @@ pub struct Restored {
     pub refused: usize,
 }
 
-/// Where the contents of an image are in their chains.
+/// The positions of an image's contents in their chains.
 struct Positions<'a>(Vec<(&'a BlockHash, u16, u32)>);
 
 impl<'a> Positions<'a> {
@@ -80,7 +81,8 @@ impl<'a> Positions<'a> {
         Self(positions)
     }
 
-    /// Whether every copy of `parent`'s content is before `child`. One that the image has not may be.
+    /// Whether every copy of `parent`'s content is before `child`. A parent that the image does not contain
+    /// may be.
     fn is_before(&self, parent: &BlockHash, child: &SavedBlock) -> bool {
         let first = self.0.partition_point(|&(hash, group, _)| (hash, group) < (parent, child.group));
         let copies =
@@ -157,9 +159,10 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if the pool is not as new, if it has another block size, another algorithm or fewer blocks, if it
-    /// verifies hits, of which an image has not what it compares, if a block is named twice or is the null block, or if the epoch leaves
-    /// no room for others; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if the pool is not as new, if it has another block size, another
+    /// algorithm or fewer blocks, if it verifies hits, of which an image has not what it compares, if a block
+    /// is named twice or is the null block, or if the epoch leaves no room for others; then nothing has
+    /// changed.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -182,7 +185,8 @@ impl BlockPool {
         self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         for saved in &by_depth {
             let name = Name { hash: &saved.hash, group: saved.group };
-            // A parent is before its child. What else an image says would make a ring of blocks that wait for each other.
+            // A parent is before its child. Any other parent would make a ring of blocks that wait for each
+            // other.
             let before = saved.parent.filter(|parent| positions.is_before(parent, saved));
             // The parent that the policy knows, if it is what the index knows.
             let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {

@@ -119,7 +119,8 @@ impl Custom {
 /// The key in the header of the record of a generation.
 const RECORD: ObjectKey = ObjectKey { hash: BlockHash::from_bytes([0; 32]), group: u32::MAX };
 
-/// What the record of a namespace's generation is called: no name of an object, so that nobody takes it for one.
+/// What the record of a namespace's generation is called: no name of an object, so that nobody takes it for
+/// one.
 fn record_name(of: NamespaceDigest) -> String {
     format!("{of}/0")
 }

@@ -131,8 +131,8 @@ impl DiskBackend {
     /// Opens a folder, or makes it, and takes its room on the disk. Waits for the disk.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk has no room for one object above
-    /// the floor; [`StoreError::Backend`] if it fails.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk has no
+    /// room for one object above the floor; [`StoreError::Backend`] if it fails.
     pub fn open(config: &DiskConfig) -> Result<Arc<Self>, StoreError> {
         for (field, value) in
             [("max_payload", u64::from(config.max_payload)), ("scanners", config.scanners as u64)]

@@ -28,7 +28,7 @@ pub(super) struct Slab {
     shortage: Option<String>,
 }
 
-/// Bytes for what lies beside the slab: the text and the generation of namespaces, the lock, the first page of the copy of the headers.
+/// Bytes for the other files of the folder: namespaces, the lock, the first page of the copy of the headers.
 const BESIDE: u64 = 64 << 10;
 
 impl Slab {
@@ -184,8 +184,8 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the room for as many slots as the capacity allows, and as the disk has above the floor, beside the copy of their headers.
-/// Returns how many, and why they are fewer than the capacity allows.
+/// Allocates as many slots as the capacity allows and as the disk has room for above the floor, with the copy
+/// of their headers. Returns the number of slots, and why they are fewer than the capacity allows.
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;

@@ -364,8 +364,8 @@ impl Backend for RedisBackend {
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
         let asked: Vec<_> = names.iter().flat_map(|name| command(&[b"EXISTS", &key(name)])).collect();
-        // A server that evicts what was not used for longest keeps the record, and one that was emptied gets it again: an engine that
-        // starts now finds what this one stores.
+        // A server that evicts the least recently used keys keeps the record, and a server that was emptied
+        // gets it again. So an engine that starts now finds what this one stores.
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.call("asking for objects", |server| {
             server.send(&[&record, &asked])?;

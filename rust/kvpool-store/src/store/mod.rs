@@ -230,23 +230,26 @@ impl Store {
         (self.stats.removed - before) as usize
     }
 
-    /// The namespace that objects carry: that of the last call of [`Self::open`] or [`Self::renew`], with its generation.
+    /// The namespace that objects carry: the one that is served, with its generation.
     #[must_use]
     pub const fn namespace(&self) -> &Namespace {
         &self.carried
     }
 
-    /// Serves a namespace from now on, after an update of the weights for one. It may be the one that is served.
+    /// Serves a namespace from now on, after an update of the weights for one. It may be the one that is
+    /// served.
     ///
-    /// Every object of the namespace that was served is lost: this store does not find it any more, and neither does one that is opened
-    /// later, however this process ends. What is on its way is a miss ([`Why::Absent`]), and not kept. Objects that others have stored in
-    /// the new namespace are found. Other engines that share the back end go on as they are until they open or renew a store.
+    /// Every object of the old namespace is lost. This store does not find it any more, and neither does a
+    /// store that is opened later, however this process ends. Transfers that have not ended are misses
+    /// ([`Why::Absent`]). This store finds what other engines have stored in the new namespace. Other engines
+    /// that share the back end see no change until they open or renew a store.
     ///
-    /// Waits for the back end: the renewal is recorded before this returns. O(places).
+    /// Waits for the back end, which records the renewal before this returns. O(places).
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`] of a namespace with a generation; nothing has changed. [`StoreError::NotRenewed`] if the back end
-    /// fails: this store has forgotten everything all the same, and the next renewal records this one, too.
+    /// [`StoreError::InvalidConfig`] for a namespace with a generation; nothing has changed.
+    /// [`StoreError::NotRenewed`] if the back end fails: this store has forgotten everything all the same,
+    /// and the next renewal records this one, too.
     pub fn renew(&mut self, namespace: &Namespace, now: Duration) -> Result<(), StoreError> {
         check_namespace(namespace)?;
         self.unrecorded.push(self.served);
@@ -261,7 +264,8 @@ impl Store {
         carried.map(drop).map_err(StoreError::NotRenewed)
     }
 
-    /// Ends the namespaces that were served, on the back end. Returns the new one as objects carry it from now on.
+    /// Ends the namespaces that were served, on the back end. Returns the new one as objects carry it from
+    /// now on.
     fn record_renewal(&mut self, namespace: &Namespace) -> Result<Namespace, BackendError> {
         while let Some(&ended) = self.unrecorded.last() {
             self.backend.record_generation(ended, Generation::fresh(), true)?;
@@ -441,7 +445,7 @@ impl Store {
     }
 }
 
-/// A generation is read from the back end, and not believed of who opens it.
+/// Refuses a namespace with a generation: the back end has the generation, and callers do not choose it.
 fn check_namespace(namespace: &Namespace) -> Result<(), StoreError> {
     if !namespace.has_generation() {
         return Ok(());

@@ -14,7 +14,8 @@
 //! | 76..80 | bytes of the settings |
 //! | 80..88 | XXH3-64 of what is before, and of the settings |
 //!
-//! Behind it the settings of the owner, as text. Then chunks of [`PER_CHUNK`] records of 104 bytes, the last to be evicted first, and then of 4 bytes, ids of free blocks; behind each
+//! Behind it the settings of the owner, as text. Then chunks of [`PER_CHUNK`] records of 104 bytes, the last
+//! to be evicted first, and then of 4 bytes, ids of free blocks; behind each
 //! chunk the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged, or in another's place, is left out, and the others
 //! count.
 
@@ -149,7 +150,7 @@ fn header(image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> [u8; 
     bytes
 }
 
-/// Of the header before its own checksum, and of the settings behind it.
+/// Returns the checksum of the first bytes of the header and of the settings.
 fn checksum(header: &[u8; HEADER], settings: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(&header[..CHECKED]);

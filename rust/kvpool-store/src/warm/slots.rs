@@ -59,7 +59,8 @@ impl SlotHeaders {
         *self.namespace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seals slots in another namespace from now on, when weights change under a running engine. What was sealed before is none of it.
+    /// Seals slots in another namespace from now on, when weights change under a running engine. Headers that
+    /// were sealed before belong to the old namespace.
     pub fn renew(&self, namespace: NamespaceDigest) {
         *self.namespace.lock().unwrap_or_else(PoisonError::into_inner) = namespace;
     }

@@ -229,7 +229,7 @@ impl Fake {
         true
     }
 
-    /// What is not an object, and never stalls.
+    /// Enters a call about records, which never stalls.
     fn record(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
         let inside = self.inside.lock().unwrap();
         if inside.mode == Mode::Works { Ok(inside) } else { Err(BackendError::Full) }

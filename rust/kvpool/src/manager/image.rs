@@ -17,8 +17,9 @@ impl CacheManager {
         Ok(PoolImage { settings: self.image_settings()?, algorithm, ..self.pool().image()? })
     }
 
-    /// What the hashes and blocks of an image depend on besides their tokens: how tokens are hashed, and the KV-cache groups. A key is
-    /// not in it: the hash of a block of zeros tells one key or seed from another.
+    /// Returns the settings that the hashes and blocks of an image depend on: how tokens are hashed, and the
+    /// KV-cache groups. The text does not contain the key: the hash of a block of zeros differs for another
+    /// key or seed.
     fn image_settings(&self) -> Result<String, ManagerError> {
         let hasher = BlockHasher::new(self.hasher().config().clone())?;
         let zeros = vec![0; hasher.block_size()];
@@ -35,8 +36,8 @@ impl CacheManager {
         Ok(settings)
     }
 
-    /// Makes the device's pool of a manager that has done nothing yet what an image says: see [`crate::BlockPool::restore`]. Its settings
-    /// are compared with the manager's own first, and nothing is taken from the image in their place.
+    /// Restores an image into the device's pool of a new manager: see [`crate::BlockPool::restore`]. The
+    /// manager first compares the settings of the image with its own, and takes none of them from the image.
     ///
     /// # Errors
     /// [`kvpool_core::PoolError::InvalidConfig`] if the image is of other hashes or KV-cache groups, and as
