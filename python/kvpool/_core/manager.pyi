@@ -1014,6 +1014,9 @@ class CacheManager:
     def num_groups(self) -> int:
         """KV-cache groups: 1 without any."""
     @property
+    def groups(self) -> list[GroupSpec]:
+        """The KV-cache groups that it was made with; none without any."""
+    @property
     def num_available(self) -> int:
         """Blocks that an allocation can take now: free and cached-free."""
     @property
