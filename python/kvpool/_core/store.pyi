@@ -861,9 +861,10 @@ class SlotHeaders:
             StoreError: The file cannot be written, or a transfer has a slot.
         """
     def renew(self, namespace: Namespace) -> None:
-        """Serves another namespace from now on, when weights change under a running engine.
+        """Serves another namespace from now on.
 
-        What was sealed before is none of the new namespace. Use the new one for ``save_index``, too.
+        After an update of the weights, for one. No slot that was sealed before is in the new namespace. Use the new one
+        for ``save_index``, too.
         """
     def __len__(self) -> int: ...
 

@@ -67,8 +67,9 @@ class Canonical:
     """Writes values as text, and collects the names of those that it cannot write.
 
     Args:
-        skips: Whether a text leaves out a field, by the object that has it and the field's name. For a configuration
-            of transformers, a field is a key of its ``to_dict()`` at any depth. By default no field is left out.
+        skips: Whether a text leaves out a field, by the object that has it and the field's name. For a
+            configuration of transformers, a field is a key of its ``to_dict()`` at any depth. By default no
+            field is left out.
 
     Attributes:
         unknown: Name and type of each value that has no canonical text.
@@ -84,8 +85,8 @@ class Canonical:
 
         A string that contains JSON is written as what it contains. To a string that names a file the digest of the
         file is added, because a setting such as a file of scales works by its content. A folder counts if the
-        string has a separator or the name of the setting ends in ``_path``. A folder of more than 2,000 entries is
-        unknown.
+        string has a separator or the name of the setting ends in ``_path``. A folder of more than 2,000 entries
+        is unknown.
 
         Args:
             name: The name of the setting, for ``unknown``.
@@ -122,7 +123,7 @@ class Canonical:
         if hasattr(type(value), "model_type") and hasattr(value, "to_dict"):
             return self._described(name, value)
         if isinstance(value, Mapping):
-            pairs = [[self._plain(name, key), self._plain(f"{name}.{key}", one)] for key, one in value.items()]
+            pairs = ([self._plain(name, key), self._plain(f"{name}.{key}", one)] for key, one in value.items())
             return ["dict", sorted(pairs, key=json.dumps)]
         record = fields_of(value)
         if record is not None:

@@ -94,7 +94,8 @@ class Engine:
         if server is None:  # SGLang's classes without a server, such as in a test
             name = weights_of(config.model_name or "") if settings.weights is None else settings.weights
             return cls(facts | {"server": "none"}, name)
-        written = Canonical(lambda _, name: name == "_name_or_path")  # the model's content has a name of its own
+        # The model's content has a name of its own.
+        written = Canonical(lambda _, name: name == "_name_or_path")
         for name, value in server.items():
             if name not in unrelated.SETTINGS:
                 # The content of a model has a name of its own, which the user may give.

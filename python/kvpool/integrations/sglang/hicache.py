@@ -42,12 +42,12 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is Any here
     """A storage back end on a disk, or in what engines share.
 
-    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages of one pool are
-    of one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one each in the folder of the
-    rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages are moved between SGLang's host memory and the
-    disk, without slots of kvpool between, where a page is one or two pieces (``page_first``, ``page_first_direct``,
-    ``page_head``); tensors, which SGLang does not offer then, are not taken. Without it, and in other layouts, they are
-    copied.
+    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages of one
+    pool are of one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one each in the
+    folder of the rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages are moved between SGLang's host
+    memory and the disk, without slots of kvpool between, where a page is one or two pieces (``page_first``,
+    ``page_first_direct``, ``page_head``); tensors, which SGLang does not offer then, are not taken. Without it,
+    and in other layouts, they are copied.
 
     The stores are opened when SGLang has registered its host pools. With a draft model they are opened when the draft's
     host pool follows, so that it has its part of the room. A call waits at most for the deadline, over all host pools.
@@ -365,8 +365,8 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
                 try:
                     pool.renew(renewed)
                 except StoreError:
-                    # The store has forgotten its pages all the same, and no other process has its new namespace.
-                    _LOG.exception("kvpool: host pool %s: its pages of before may be found after a restart", name)
+                    # The store has forgotten its pages. No other process has its new namespace.
+                    _LOG.exception("kvpool: host pool %s: a restart may find its pages of before", name)
                     is_recorded = False
                 except Exception:
                     # The store may still have its pages, which may be of other weights by now.

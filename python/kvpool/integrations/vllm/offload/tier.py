@@ -101,8 +101,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         primary_kv_view: vLLM's CPU memory, a row per chunk.
         tier_type: vLLM's name for it.
         backpressure_detector: vLLM's.
-        root_dir: The folder of a disk. Engines with the same folder, such as data-parallel replicas, take one beneath
-            it each: ``kvpool.store.replicas``.
+        root_dir: The folder of a disk. Engines with the same folder, such as data-parallel replicas, take one
+            beneath it each: ``kvpool.store.replicas``.
         url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared one is asked once
             a step, for all chunks that nothing is known of; their requests wait for the answer.
         capacity_bytes: What each engine may take.
@@ -391,9 +391,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def renew(self) -> None:
         """Forgets every chunk, because the weights may change. Waits for running jobs, at most for the deadline.
 
-        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that no other process
-        has, so that an engine that starts with the weights of before does not find them. If the back end does not
-        record that the old name has ended, such an engine may find the chunks of before, which are of its weights.
+        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that no other
+        process has, so that an engine that starts with the weights of before does not find them. If the back end
+        does not record that the old name has ended, such an engine may find the chunks of before, which are of its
+        weights.
         """
         self._drain()
         self.generation += 1
