@@ -9,7 +9,7 @@ import pytest
 
 from kvpool.cli import main
 from kvpool.store import Arena, Disk, Namespace, Store, StoreFolder
-from tests.test_store import FIELDS, PATIENT, SLOT, disk, fill, namespace, opened
+from tests.test_store import FIELDS, PATIENT, SLOT, carried, disk, fill, namespace, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,18 +45,18 @@ def test_show_says_whose_objects_they_are(folder: Path, capsys: pytest.CaptureFi
     assert main(["store", "show", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "5 of 8 places taken" in out
-    assert f"namespace {namespace().digest.hex()[:12]}: 3 objects, 24 KiB of KV\n  llama, weights rev-1, bf16" in out
+    texts = StoreFolder(folder).namespaces()
+    mine, other = (carried(texts, of) for of in (namespace(), Namespace(**FIELDS | {"model": "other\x1b[31m"})))
+    assert f"namespace {mine[:12]}: 3 objects, 24 KiB of KV\n  llama, weights rev-1, bf16" in out
     assert "\x1b" not in out, "a name is not obeyed"
     assert main(["store", "show", str(folder), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["places"], facts["objects"], facts["damaged"]) == (8, 5, 0)
-    assert {one["digest"]: one["objects"] for one in facts["namespaces"]} == {
-        namespace().digest.hex(): 3,
-        Namespace(**FIELDS | {"model": "other\x1b[31m"}).digest.hex(): 2,
-    }
-    mine = next(one for one in facts["namespaces"] if one["objects"] == 3)
-    assert mine["payload_bytes"] == 3 * SLOT
-    assert mine["namespace"] == json.loads(namespace().to_json())
+    assert {one["digest"]: one["objects"] for one in facts["namespaces"]} == {mine: 3, other: 2}
+    shown = next(one for one in facts["namespaces"] if one["objects"] == 3)
+    assert shown["payload_bytes"] == 3 * SLOT
+    assert shown["namespace"]["extra"].keys() == {"kvpool generation"}
+    assert shown["namespace"] | {"extra": {}} == json.loads(namespace().to_json())
 
 
 def test_show_needs_no_lock_and_verify_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,7 @@ def test_verify_finds_what_is_damaged_and_gc_clears_it(folder: Path, capsys: pyt
 
 
 def test_gc_keeps_what_it_is_told_to(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    mine = namespace().digest.hex()
+    mine = carried(StoreFolder(folder).namespaces(), namespace())
     for dry, left in ((["--dry-run"], 5), ([], 3)):
         assert main(["store", "gc", str(folder), "--keep", mine[:10].upper(), *dry, "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)

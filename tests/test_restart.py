@@ -187,6 +187,24 @@ def test_a_pool_too(tmp_path: Path) -> None:
     assert again.match_and_acquire(chain) == blocks
 
 
+def test_what_new_weights_computed_is_none_of_the_old_ones(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    old, new = [list(range(20 * n, 20 * n + 17)) for n in range(2)]
+    engine.serve(old)
+    engine.manager.bump_epoch()
+    engine.slots.renew(namespace("new"))
+    engine.serve(new)
+    save_index(engine.manager, tmp_path / "index", namespace("new"))
+    with pytest.raises(InvalidArgumentError, match="another namespace"):
+        load_index(kvpool.CacheManager(BLOCKS, 4), tmp_path / "index", namespace(), slots=engine.slots)
+    del engine
+    assert Engine(tmp_path).warm.cold is not None
+    again = Engine(tmp_path, weights="new")
+    assert (again.warm.blocks, again.manager.epoch) == (4, 1)
+    assert again.serve(new).cached_tokens == 16
+    assert again.serve(old).cached_tokens == 0
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "engine")
     engine.serve(list(range(17)))
@@ -202,6 +220,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     refuse(engine.manager, "done nothing yet", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 8), "block_size", trusted=True)
     refuse(kvpool.CacheManager(3, 4), "block", trusted=True)
+    refuse(kvpool.CacheManager(BLOCKS, 4, algorithm="blake3"), "algorithm is sha256: must be blake3", trusted=True)
+    refuse(kvpool.CacheManager(BLOCKS, 4, groups=[kvpool.GroupSpec("full", 4)]), "full group", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 4, verify="tokens"), "verify", trusted=True)
     refuse(kvpool.CacheManager(BLOCKS, 4), "elapsed", trusted=True, elapsed=-1.0)
     journal = kvpool.journal.Journal(ring_bytes=1 << 20)

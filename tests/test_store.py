@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import select
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,10 +26,10 @@ from kvpool.errors import (
     StoreNotFoundError,
 )
 from kvpool.store import Arena, Disk, Namespace, Store, StoreFolder
+from kvpool.store.replicas import open_replica
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
 SLOT = 8192
 #: The end of what a test waits for: far beyond what any machine takes. Nothing is measured by it.
@@ -249,13 +253,53 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     # Nobody states when an object was used last.
     with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy with an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
-    with pytest.raises(StoreError, match="no room left"):
+    with pytest.raises(StoreError, match=f"{tmp_path}: 0 bytes of the disk can be taken .* each replica on a disk"):
         Store(Disk(tmp_path, 1 << 20, free_floor_bytes=1 << 62), arena, namespace())
+    for capacity in (0, 1):
+        with pytest.raises(InvalidArgumentError, match=f"capacity_bytes is {capacity}: must be room for an object"):
+            Store(Disk(tmp_path, capacity, free_floor_bytes=0), arena, namespace())
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="making the folder failed"):
         Store(Disk(tmp_path / "file", 1 << 20, free_floor_bytes=0), arena, namespace())
     # None of them has kept the folder.
     Store(disk(tmp_path), arena, namespace()).close()
+
+
+def test_a_capacity_above_the_room_of_the_disk_is_a_warning(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    floor, arena = max(0, free - (1 << 30)), Arena(1, SLOT)
+    small = Disk(tmp_path, 1 << 50, free_floor_bytes=floor)
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path}: [0-9]+ bytes of the disk can be taken"):
+        Store(small, arena, namespace()).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Store(disk(tmp_path), arena, namespace()).close()
+
+
+def test_replicas_take_the_first_folder_that_no_engine_has(tmp_path: Path) -> None:
+    """Engines that are started again find what was stored, in whichever order they start."""
+
+    def start() -> Store:
+        arena = Arena(8, SLOT)
+        store = open_replica(str(tmp_path), lambda folder: Store(disk(Path(folder)), arena, namespace(), **PATIENT))
+        fill(store, arena, range(3))
+        return store
+
+    engines = [start() for _ in range(3)]
+    assert [one.name for one in sorted(tmp_path.glob("**/lock"))] == ["lock"] * 3
+    assert sorted(one.parent.name for one in tmp_path.glob("*/lock")) == ["replica-1", "replica-2"]
+    engines[1].close()
+    engines[1] = start()
+    assert engines[1].stats().restored == 3, "the one that is free"
+    for engine in engines:
+        engine.close()
+    assert [start().stats().restored for _ in range(3)] == [3] * 3
+
+    def in_use(folder: str) -> Store:
+        raise StoreInUseError(folder)
+
+    with pytest.raises(StoreInUseError, match="in use by 4 engines"):
+        open_replica(str(tmp_path), in_use, most=4)
 
 
 def test_one_store_has_a_folder(tmp_path: Path) -> None:
@@ -331,6 +375,18 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
         assert stats.bytes <= stats.capacity_bytes
 
 
+def carried(texts: Mapping[str, Namespace | None], of: Namespace) -> str:
+    """The digest that objects of a namespace have: that of its text with a generation."""
+
+    def plain(text: Namespace) -> Any:
+        fields = json.loads(text.to_json())
+        fields["extra"].pop("kvpool generation", None)
+        return fields
+
+    (digest,) = [digest for digest, text in texts.items() if text is not None and plain(text) == plain(of)]
+    return digest
+
+
 def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError) as found:
         StoreFolder(tmp_path / "none")
@@ -340,9 +396,10 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
     with store:
         fill(store, arena, range(3))
         folder = StoreFolder(tmp_path)
-        digest = namespace().digest.hex()
+        digest = store.namespace.digest.hex()
         assert [one[1:] for one in folder.objects(0, 99)] == [(digest, 0, SLOT, None)] * 3
-        assert folder.namespaces() == {digest: namespace()}
+        assert folder.namespaces() == {digest: store.namespace}
+        assert carried(folder.namespaces(), namespace()) == digest
         with pytest.raises(StoreError, match="looked at alone"):
             folder.clear([0])
         with pytest.raises(StoreInUseError):

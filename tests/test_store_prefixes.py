@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import kvpool
-from kvpool.errors import InvalidArgumentError, OutOfBlocksError, RequestStateError, StaleEpochError
-from kvpool.store import Arena, Custom, Disk, Prefetch, PrefixStore, Store
+from kvpool.errors import InvalidArgumentError, OutOfBlocksError, RequestStateError, StaleEpochError, StoreError
+from kvpool.store import Arena, Custom, Disk, Namespace, Prefetch, PrefixStore, Store
 from tests.test_store import AGES, namespace
 from tests.test_store_backends import Dictionary
 
@@ -37,12 +38,14 @@ class Engine:
         slots: int = 6,
         host: bool = False,
         write: Any = "through",
+        groups: Any = None,
+        of: Namespace | None = None,
         **settings: Any,
     ) -> None:
-        self.manager = kvpool.CacheManager(num_blocks=blocks, block_size=BLOCK)
+        self.manager = kvpool.CacheManager(num_blocks=blocks, block_size=BLOCK, groups=groups)
         self.arena = Arena(slots, BYTES)
         how = {"admission": "always", "staged": True, "deadline": AGES, "believed_for": 0.0, **settings}
-        self.store = Store(backend, self.arena, namespace(), **how)
+        self.store = Store(backend, self.arena, of or namespace(), **how)
         self.device: dict[int, bytes] = {}
         self.tokens: dict[str, list[int]] = {}
         self.weights_of: dict[str, int] = {}
@@ -277,6 +280,33 @@ def test_weights_that_are_renewed_twice_are_apart() -> None:
         engine.store.close()
 
 
+@pytest.mark.parametrize("host", [False, True])
+def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(tmp_path: Path, host: bool) -> None:
+    """Engines count their epochs alone: they are in no name of what is stored."""
+    room = 64 * (BYTES + 4096)
+    for backends in (
+        [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
+        [Custom(Dictionary(), 1 << 20)] * 3,
+    ):
+        # The first engine changes its weights while it runs, the second one is started with the new weights. A third
+        # one that changes to them finds on a disk what it has stored itself.
+        for renewals, backend in zip((3, 0, 1), backends, strict=True):
+            new = namespace(weights="new")
+            engine = Engine(backend, believed_for=0.0, host=host, of=namespace() if renewals else new)
+            for nth in range(renewals):
+                engine.prefixes.renew(new if nth == renewals - 1 else namespace(weights=f"passed over {nth}"))
+            engine.weights = 1
+            engine.manager.check_invariants()
+            assert engine.manager.epoch == renewals
+            finds = renewals == 0 or (renewals == 1 and isinstance(backend, Custom))
+            assert engine.run("a", PROMPT) == (16 if finds else 0)
+            engine.prefixes.wait(60)
+            # A prompt that grows has the same names in front.
+            assert engine.run("b", [*PROMPT, 1, 2, 3, 4]) == (BLOCK if finds else 0)
+            engine.prefixes.wait(60)
+            engine.store.close()
+
+
 def test_what_another_engine_wrote_is_asked_for() -> None:
     shared = Dictionary()
     one, other = (Engine(Custom(shared, 1 << 20), believed_for=5.0) for _ in range(2))
@@ -361,7 +391,7 @@ def test_what_is_dirty_when_weights_change_is_never_written() -> None:
     engine.prefixes.renew(namespace(weights="new"))
     engine.prefixes.drop(started)
     engine.prefixes.flush(60)
-    assert not shared.values
+    assert not shared.objects
     assert engine.prefixes.free_slots == 6
     engine.store.close()
 
@@ -442,7 +472,8 @@ class Machine(RuleBasedStateMachine):
         self.engine = Engine(
             Custom(self.shared, 1 << 20), blocks=blocks, slots=slots, breaker_failures=1 << 30, host=host, write=write
         )
-        self.kv_of: dict[bytes, bytes] = {}
+        #: By name, the prompt that a block is of, and where it ends.
+        self.ends: dict[bytes, tuple[list[int], int]] = {}
         self.slots = slots
         self.started: list[tuple[list[int], Prefetch, int]] = []
         self.running: list[str] = []
@@ -453,8 +484,10 @@ class Machine(RuleBasedStateMachine):
     def prefetch(self, prompt: list[int]) -> None:
         started = self.engine.prefixes.prefetch(prompt)
         self.started.append((prompt, started, self.engine.weights))
-        for at, digest in enumerate(started.cursor.digests()):
-            self.kv_of[digest] = kv(prompt, BLOCK * (at + 1), self.engine.weights)
+        plain = started.cursor.copy()
+        plain.rebase(0)
+        for at, name in enumerate(plain.digests()):
+            self.ends[name] = (prompt, BLOCK * (at + 1))
 
     @precondition(lambda self: self.started)
     @rule(data=st.data(), drop=st.booleans(), loading=st.booleans())
@@ -518,7 +551,8 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def renew(self) -> None:
         self.engine.weights += 1
-        self.engine.prefixes.renew(namespace(weights=str(self.engine.weights)))
+        with pytest.raises(StoreError) if self.shared.error else contextlib.nullcontext():
+            self.engine.prefixes.renew(namespace(weights=str(self.engine.weights)))
 
     @invariant()
     def sound(self) -> None:
@@ -531,7 +565,8 @@ class Machine(RuleBasedStateMachine):
             had = [*slots._free, *{*slots._users, *slots._digests}]
             assert sorted(had) == list(range(self.slots)), "a slot is free, had or kept"
             for digest, slot in slots._by_digest.items():
-                assert self.engine.arena.read(slot) == self.kv_of[digest], "host memory has other bytes"
+                expected = kv(*self.ends[digest], self.engine.weights)
+                assert self.engine.arena.read(slot) == expected, "host memory has other bytes"
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

@@ -8,13 +8,13 @@ import enum
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from kvpool.errors import InvalidArgumentError
 from kvpool.integrations import canonical
-from kvpool.integrations.canonical import Canonical, fields_of
+from kvpool.integrations.canonical import Canonical, digest_of, fields_of, short
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,6 +54,23 @@ class Described:
 
     def to_dict(self) -> dict[str, Any]:
         return self.fields
+
+
+class Model:
+    """As pydantic makes them."""
+
+    model_fields: ClassVar = {"name": None}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@dataclasses.dataclass
+class Transformers(Described):
+    """As transformers' configurations of version 5, which are dataclasses."""
+
+    model_type: ClassVar = "llama"
+    fields: dict[str, Any]
 
 
 Named = collections.namedtuple("Named", "name")
@@ -118,6 +135,8 @@ def test_values_that_differ_have_texts_that_differ() -> None:
             Record("b"),
             Record("a", Record("b")),
             Struct("a"),
+            Model("a"),
+            Model("b"),
             Named("a"),
             Described(a=1),
             Described(a=2),
@@ -194,7 +213,19 @@ def test_a_value_of_an_unknown_type_is_reported_and_never_written_with_its_addre
         def to_dict(self) -> dict[str, Any]:
             raise RuntimeError("planted")
 
-    for value in (object(), lambda: None, Broken(), cyclic, {"a": [object()]}, type("<locals>.A", (), {})):
+    class BrokenTransformers(Broken):
+        model_type = "llama"
+        __struct_fields__ = ()
+
+    for value in (
+        object(),
+        lambda: None,
+        Broken(),
+        BrokenTransformers(),
+        cyclic,
+        {"a": [object()]},
+        type("<locals>.A", (), {}),
+    ):
         written = Canonical()
         found = written.text("setting", value)
         assert "0x" not in found
@@ -216,5 +247,45 @@ def test_a_file_that_cannot_be_read_is_unknown(tmp_path: Path, monkeypatch: pyte
 def test_fields_of_records() -> None:
     assert fields_of(Record("a", 1)) == {"name": "a", "inside": 1}
     assert fields_of(Struct("a")) == {"name": "a"}
-    assert fields_of(Named("a")) == {"name": "a"}
+    assert fields_of(Model("a")) == fields_of(Named("a")) == {"name": "a"}
     assert fields_of({}) is fields_of(1) is fields_of(Record) is None
+
+
+def test_fields_that_are_skipped_are_in_no_text() -> None:
+    def found(value: Any, **skipped: str) -> str:
+        return Canonical(lambda owner, name: skipped.get(type(owner).__name__) == name).text("setting", value)
+
+    assert found(Record("a", 1), Record="name") == found(Record("b", 1), Record="name")
+    assert found([{"x": Record("a", 1)}], Record="name") == found([{"x": Record("b", 1)}], Record="name")
+    assert found(Record("a", 1), Record="name") != found(Record("a", 2), Record="name")
+    assert found(Record("a"), Struct="name") != found(Record("b"), Struct="name")
+    assert found({"name": 1}, dict="name") != found({"name": 2}, dict="name"), "a mapping of the user's has no fields"
+    for kind in (Described, Transformers):
+        one, two = ({"a": 1, "inside": [{"path": path, "b": 1}], "path": path} for path in "12")
+        skipped = {kind.__name__: "path"}
+        assert found(kind(fields=one), **skipped) == found(kind(fields=two), **skipped), "at any depth"
+        assert found(kind(fields=one)) != found(kind(fields=two))
+
+
+def test_a_cycle_takes_no_more_time_than_its_values() -> None:
+    cyclic: list[Any] = []
+    cyclic += [cyclic] * 4
+    written = Canonical()
+    written.text("setting", cyclic)
+    assert len(written.unknown) == 4
+
+
+def test_a_huge_folder_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canonical, "_MOST_FILES", 3)
+    for number in range(4):
+        assert text(str(tmp_path)) != ""
+        (tmp_path / str(number)).mkdir()
+    written = Canonical()
+    written.text("setting", str(tmp_path))
+    assert written.unknown == ["setting (builtins.str)"]
+
+
+def test_a_long_text_is_replaced_by_its_digest() -> None:
+    assert short("a" * 64) == "a" * 64
+    assert short("a" * 65) == digest_of("a" * 65) != short("a" * 66)
+    assert digest_of("\udcff") != digest_of("\udcfe"), "bytes of an environment variable that are no text"

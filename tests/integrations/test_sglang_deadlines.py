@@ -13,6 +13,7 @@ from kvpool.integrations.sglang import pools
 from kvpool.integrations.sglang.settings import Settings
 from kvpool.integrations.sglang.shelf import Shelf
 from kvpool.store import Custom
+from kvpool.store.pages import RECORD
 from tests.integrations.hicache_stand_ins import (
     MhaPool,
     MlaPool,
@@ -65,17 +66,17 @@ class Server:
 
 
 class Part:
-    """The objects of one host pool on a server."""
+    """The objects of one host pool on a server. Calls for the record of a generation do not wait."""
 
     def __init__(self, server: Server, pool: str) -> None:
         self._server, self._pool = server, pool
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
-        self._server.begin(self._pool)
+        self._begin(name)
         self._server.held[name] = header, ctypes.string_at(address, length)
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
-        self._server.begin(self._pool)
+        self._begin(name)
         found = self._server.held.get(name)
         if found is not None:
             ctypes.memmove(address, found[1], min(length, len(found[1])))
@@ -86,6 +87,10 @@ class Part:
         return [name in self._server.held for name in names]
 
     def remove(self, names: list[str]) -> None: ...
+
+    def _begin(self, name: str) -> None:
+        if not RECORD.fullmatch(name):
+            self._server.begin(self._pool)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvpool.errors import InvalidArgumentError, StoreInUseError
+from kvpool.errors import InvalidArgumentError, StoreError
 from tests.integrations.hicache_stand_ins import (
     LogicalPool,
     MhaPool,
@@ -146,16 +146,33 @@ def test_a_draft_that_cannot_be_kept_ends_the_start(
     backend.close()
 
 
-def test_a_folder_in_use_ends_the_start_of_a_server_with_a_draft(
+def test_a_folder_that_cannot_be_used_ends_the_start_of_a_server_with_a_draft(
     storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
 ) -> None:
     serve("EAGLE")
+    (tmp_path / "file").touch()
+    backend = attach(storage, tmp_path / "file", MhaPool())
+    with pytest.raises(StoreError):
+        backend.register_mem_host_pool_v2(MhaPool(), PoolName.DRAFT)
+    backend.close()
+
+
+def test_both_pools_of_a_replica_with_a_draft_are_in_its_folder(
+    storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
+) -> None:
+    """The store of a draft that comes late is opened with the others anew, which lets their folder go."""
+    serve(None)
     first, second = (attach(storage, tmp_path, MhaPool()) for _ in range(2))
-    first.register_mem_host_pool_v2(MhaPool(), PoolName.DRAFT)
-    with pytest.raises(StoreInUseError):
-        second.register_mem_host_pool_v2(MhaPool(), PoolName.DRAFT)
     first.close()
+    second.register_mem_host_pool_v2(MhaPool(), PoolName.DRAFT)
+    assert set(second.stats()) == {"kv", "draft"}
+    (rank,) = tmp_path.iterdir()
+    assert sorted(one.name for one in rank.iterdir()) == ["draft", "kv", "replica-1"], "now it is the first"
+    third = attach(storage, tmp_path, MhaPool())
+    third.register_mem_host_pool_v2(MhaPool(), PoolName.DRAFT)
+    assert sorted(one.name for one in (rank / "replica-1").iterdir()) == ["draft", "kv"]
     second.close()
+    third.close()
 
 
 @pytest.mark.parametrize("algorithm", [None, "NGRAM"])
@@ -202,10 +219,9 @@ def test_a_first_call_that_cannot_open_the_stores_is_one_line_in_the_log(
     storage: Any, tmp_path: Path, serve: Callable[[str | None], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     serve("EAGLE")
-    first, second = (attach(storage, tmp_path, MhaPool()) for _ in range(2))
-    assert not first.exists(key(1))
+    (tmp_path / "file").touch()
+    backend = attach(storage, tmp_path / "file", MhaPool())
     for _ in range(3):
-        assert second.batch_exists(KEYS) == 0
+        assert backend.batch_exists(KEYS) == 0
     assert caplog.text.count("batch_exists failed: a miss") == 1
-    first.close()
-    second.close()
+    backend.close()

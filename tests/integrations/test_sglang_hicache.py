@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from kvpool.errors import InvalidArgumentError, StoreError, StoreInUseError
+from kvpool.errors import InvalidArgumentError, StoreError
 from kvpool.integrations.sglang import shelf
 from kvpool.integrations.sglang.pages import Copied, Empty, Lent, pages_of
 from kvpool.store import Arena, Store, StoreFolder
@@ -76,8 +76,9 @@ def test_what_is_stored_is_loaded_after_a_restart(
     assert backend.batch_exists([*keys, key(4)]) == 3
     assert backend.batch_exists([key(4), *keys]) == 0
     assert (backend.exists(key(1)), backend.exists(key(4))) == (True, False)
-    with pytest.raises(StoreInUseError):
-        attach(storage, tmp_path, kind(layout), interface_v1=lend)
+    # A second replica has a folder of its own, and the next engine is the first one again.
+    beside = attach(storage, tmp_path, kind(layout), interface_v1=lend)
+    assert beside.batch_exists(keys) == 0
     backend.close()
 
     pool = kind(layout)
@@ -87,6 +88,9 @@ def test_what_is_stored_is_loaded_after_a_restart(
     untouched = {0, 3, 4, 5, 7}
     assert not any(any(content(pool, page)) for page in untouched)
     again.close()
+    beside.close()
+    (rank,) = tmp_path.iterdir()
+    assert sorted(one.name for one in rank.iterdir()) == ["kv", "replica-1"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -353,6 +357,30 @@ def test_what_fails_otherwise_is_a_miss_and_a_line_in_the_log(
     assert "planted" in caplog.text
     assert len(backend._pools["kv"].pages._left) == backend._pools["kv"].pages.arena.slots
     backend.close()
+
+
+def test_a_renewal_that_is_not_recorded_forgets_the_pages_of_every_pool(
+    storage: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool, other = MhaPool(), MhaPool()
+    backend = attach(storage, tmp_path, pool, {PoolName.MAMBA: other})
+    backend.batch_set_v1([key(1)], indices(pool, 0))
+    backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, indices(other, 0), [key(1)])])
+    (record,) = tmp_path.glob("*/kv/*.generation")
+    record.unlink()
+    record.mkdir()  # nothing can be renamed to that
+    assert not backend.clear()
+    assert "did not record the renewal" in caplog.text
+    assert backend.batch_exists([key(1)]) == 0
+    found = backend.batch_get_v2([PoolTransfer(PoolName.MAMBA, indices(other, 1), [key(1)])])
+    assert found == {PoolName.MAMBA: [False]}
+    assert backend.batch_set_v1([key(2)], indices(pool, 0)) == [True]
+    assert (backend.exists(key(1)), backend.exists(key(2))) == (False, True), "it goes on"
+    backend.close()
+    record.rmdir()
+    again = attach(storage, tmp_path, pool)
+    assert not again.exists(key(2)), "it may be of other weights"
+    again.close()
 
 
 def test_closed_is_empty(storage: Any, tmp_path: Path) -> None:

@@ -184,10 +184,11 @@ def test_a_file_or_folder_that_a_setting_names_counts_by_content(tmp_path: Path)
 
 
 def test_a_huge_folder_that_a_setting_names_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvpool.integrations.vllm.offload.identity._MOST_FILES", 3)
+    monkeypatch.setattr("kvpool.integrations.canonical._MOST_FILES", 3)
     for number in range(4):
         (tmp_path / str(number)).write_text("")
-    assert identity_of(VllmConfig(additional_config=str(tmp_path)), "1").unknown == ["VllmConfig.additional_config"]
+    found = identity_of(VllmConfig(additional_config=str(tmp_path)), "1")
+    assert found.unknown == ["VllmConfig.additional_config (builtins.str)"]
 
 
 def test_environment_variables_of_vllm_count(monkeypatch: pytest.MonkeyPatch) -> None:

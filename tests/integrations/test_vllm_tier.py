@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvpool.errors import ClosedError, InvalidArgumentError, StoreInUseError
+from kvpool.errors import ClosedError, InvalidArgumentError, StoreError
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.integrations.weights import REMEMBERED
 from kvpool.store import StoreFolder
@@ -131,14 +131,17 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
         "STORAGE",
         "LOCAL",
     )
-    with pytest.raises(StoreInUseError):
-        Engine(vllm, tmp_path)
+    # A second replica has a folder of its own, and the next engine is the first one again.
+    beside = Engine(vllm, tmp_path)
+    assert beside.found(key(1), key(1, 1)) == [False, False]
     engine.tier.shutdown()
     again = Engine(vllm, tmp_path)
     assert again.found(key(1), key(1, 1)) == [True, True]
     assert again.job([key(1, 1), key(1)], [2, 3], load=True).success
     assert again.memory[:, 0].tolist() == [0, 0, 6, 5, 0, 0, 0, 0]
     again.tier.shutdown()
+    beside.tier.shutdown()
+    assert (tmp_path / "replica-1" / "lock").exists()
 
 
 def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> None:
@@ -363,8 +366,9 @@ def test_what_workers_run_renews_unless_it_is_harmless(vllm: Vllm, tmp_path: Pat
 def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
     """Two engines can follow each other in one process; nor does one count whose store could not be opened."""
     ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
-    with pytest.raises(StoreInUseError) as failed:
-        Engine(vllm, tmp_path / "running")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError) as failed:
+        Engine(vllm, tmp_path / "file")
     ended.tier.shutdown()
     assert scheduler(running).reset_prefix_cache()
     assert (ended.tier.generation, running.tier.generation) == (0, 1)
@@ -466,6 +470,26 @@ def test_events_have_the_keys_of_vllm(vllm: Vllm, tmp_path: Path) -> None:
     (gone,) = engine.tier.take_events()
     assert (gone.keys, gone.removed) == ([key(2)], True)
     engine.tier.shutdown()
+
+
+def test_a_renewal_that_is_not_recorded_forgets_all_the_same(
+    vllm: Vllm, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(vllm, tmp_path)
+    engine.job([key(1)], [0], load=False)
+    (record,) = tmp_path.glob("*.generation")
+    record.unlink()
+    record.mkdir()  # nothing can be renamed to that
+    engine.tier.drain_jobs()
+    assert "did not record the renewal" in caplog.text
+    assert engine.found(key(1)) == [False]
+    assert engine.job([key(2)], [0], load=False, context=engine.request()).transfer_bytes == CHUNK
+    assert engine.found(key(1), key(2)) == [False, True]
+    engine.tier.shutdown()
+    record.rmdir()
+    again = Engine(vllm, tmp_path)
+    assert again.found(key(2)) == [False], "it may be of other weights"
+    again.tier.shutdown()
 
 
 def test_everything_that_bytes_depend_on_is_a_cold_start(vllm: Vllm, tmp_path: Path) -> None:

@@ -328,8 +328,7 @@ class CacheManager:
 
         Returns:
             What changed in block tables, in the order of the call: positions in ``request_ids``, positions in the block
-            tables, and the blocks that are there now, new or copies; with groups, the groups, too. With ``out``, how
-            many there are.
+            tables, and the blocks there now, new or copies; with groups, the groups. With ``out``, their number.
 
         Raises:
             OutOfBlocksError: Too few blocks are available for the batch as a whole.
@@ -576,8 +575,7 @@ class CacheManager:
     def fit_swap_in(self, request_ids: Iterable[RequestId]) -> Fit:
         """Says whether a swap in would find its blocks: ok, later or never.
 
-        Respects the watermark while other requests run. Changes nothing. Errors are those of ``begin_swap_in``, but for
-        blocks. O(blocks).
+        Keeps to the watermark while others run. Changes nothing. Errors as ``begin_swap_in`` but for blocks. O(blocks).
         """
     def complete_swap(self, swap: int) -> dict[int, int]:
         """Ends a swap whose copies are done and returns old block -> new block.
@@ -700,8 +698,7 @@ class CacheManager:
 
         Applies to its registered blocks now, hits included, and to others when ``commit`` registers them. A block
         belongs to the range of its last token. Where ranges overlap, the later range or call wins. Hints survive
-        preemption and swaps, and a fork inherits them. An absolute time to live counts from this call. O(blocks of the
-        ranges).
+        preemption and swaps, and a fork inherits them. An absolute time to live counts from this call. O(their blocks).
 
         Args:
             request_id: A request.
@@ -1013,6 +1010,9 @@ class CacheManager:
     @property
     def num_groups(self) -> int:
         """KV-cache groups: 1 without any."""
+    @property
+    def groups(self) -> list[GroupSpec]:
+        """The KV-cache groups that it was made with; none without any."""
     @property
     def num_available(self) -> int:
         """Blocks that an allocation can take now: free and cached-free."""

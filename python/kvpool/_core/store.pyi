@@ -202,7 +202,8 @@ class Disk:
 
     Args:
         folder: Made if there is none. One store has it at a time.
-        capacity_bytes: What the objects may take, headers and padding included: taken at once, never exceeded.
+        capacity_bytes: What the objects of one store may take, headers and padding included: taken at once, never
+            exceeded. If the disk has less room, a store takes that and warns (``RuntimeWarning``).
         max_payload: Bytes of the largest object; a slot of the arena by default. Another one is a cold start.
         free_floor_bytes: What stays free on the disk, whatever the capacity; 4 GiB by default.
         direct: Whether to go round the page cache where the file system can.
@@ -332,8 +333,8 @@ class Custom:
 class Store:
     """A bounded store of objects beneath an engine's memory.
 
-    No call but ``wait`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads the headers
-    that are there.
+    No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads
+    the headers that are there.
 
     Args:
         backend: Where objects are kept.
@@ -356,8 +357,8 @@ class Store:
 
     Raises:
         StoreInUseError: Another store has the folder.
-        StoreError: The back end cannot be opened.
-        InvalidArgumentError: A setting is out of range.
+        StoreError: The back end cannot be opened, or the disk has no room for an object.
+        InvalidArgumentError: A setting is out of range, or the namespace is one that a store has made.
         TooLargeError: The memory cannot be had.
 
     >>> import tempfile
@@ -466,7 +467,8 @@ class Store:
     def remove(self, keys: Sequence[bytes], *, groups: int | Sequence[int] | None = None) -> int:
         """Removes objects.
 
-        Returns how many there were. None is found from now on; their bytes are cleared later. O(keys).
+        Returns how many there were. This store finds none from now on. Their bytes are cleared later, so after a crash
+        some may be found again: what must never be found again needs ``renew``. O(keys).
 
         Raises:
             ClosedError: The store is closed.
@@ -483,7 +485,24 @@ class Store:
         """Serves another namespace from now on.
 
         After an update of the weights, for one. Nothing of the old namespace is found any more, not after a restart
-        either, and what is on its way is not kept. O(objects that the store has room for).
+        either, however this process ends, and what is on its way is not kept. The namespace may be the old one, to
+        begin anew. Waits for the back end, which records the renewal before this returns. O(objects that the store has
+        room for).
+
+        Other engines that share the back end go on as they are until they open or renew a store.
+
+        Raises:
+            StoreError: The back end has not recorded the renewal. This store finds nothing of before all the same; one
+                that is opened later may. The next renewal records this one, too.
+            InvalidArgumentError: It is a namespace that a store has made, with a generation. Nothing has changed.
+            ClosedError: The store is closed.
+        """
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace that objects carry now.
+
+        The one that the store was opened with or renewed to, with its generation in ``extra``: what the back end has
+        recorded, another one after each renewal. ``kvpool store gc --keep`` takes its digest.
 
         Raises:
             ClosedError: The store is closed.
@@ -837,8 +856,15 @@ class SlotHeaders:
         """Says that slots have the KV of these keys, whole: reads them, and writes their headers.
 
         Raises:
-            InvalidArgumentError: There is no such slot; a key has no bytes, or more than 32; not as many keys as slots.
+            InvalidArgumentError: There is no such slot, or it is 0, that of the null block; a key has no bytes, or more
+                than 32; not as many keys as slots.
             StoreError: The file cannot be written, or a transfer has a slot.
+        """
+    def renew(self, namespace: Namespace) -> None:
+        """Serves another namespace from now on.
+
+        After an update of the weights, for one. No slot that was sealed before is in the new namespace. Use the new one
+        for ``save_index``, too.
         """
     def __len__(self) -> int: ...
 
@@ -907,6 +933,7 @@ def load_index(
 
     Raises:
         InvalidArgumentError: Not one of ``slots`` and ``trusted``; slots of another namespace; a manager that is not
-            new, has a journal, verifies hits, or has other blocks than the file.
+            new, has a journal, verifies hits, or has other blocks, another hash algorithm, key or seed, or other
+            KV-cache groups than the one that the file is of. Nothing has changed.
         StoreError: The headers of the slots cannot be read.
     """

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,24 +19,44 @@ from kvpool.errors import InvalidArgumentError
 from kvpool.integrations.weights import content_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["Canonical", "fields_of"]
+__all__ = ["Canonical", "digest_of", "fields_of", "short"]
 
-#: Depth of nesting beyond which a value counts as unknown: a cycle, or a damaged setting.
+#: Depth of nesting beyond which a value counts as unknown, such as a damaged setting.
 _DEEPEST: Final = 32
+#: A folder with more entries than this is not read, because a setting may name any folder.
+_MOST_FILES: Final = 2_000
+#: Longer texts are replaced by their digest, because a file beside the store shows the texts to people.
+_LONGEST: Final = 64
 #: Types of torch whose ``str`` names them completely.
 _NAMED_BY_STR: Final = frozenset({("torch", "dtype"), ("torch", "device"), ("torch", "layout")})
 
 
+def short(text: str) -> str:
+    """Returns a text of up to 64 characters as it is, and the digest of a longer one."""
+    return text if len(text) <= _LONGEST else digest_of(text)
+
+
+def digest_of(text: str) -> str:
+    """Returns ``sha256`` and the digest of a text."""
+    return f"sha256 {hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()}"
+
+
 def fields_of(record: Any) -> dict[str, Any] | None:
-    """Returns the fields of a dataclass, of a struct of msgspec or of a named tuple; None for any other value."""
+    """Returns the fields of a record; None for any other value.
+
+    A record is a dataclass, a struct of msgspec, a model of pydantic or a named tuple.
+    """
+    kind = type(record)
     if isinstance(record, type):
         return None
     if dataclasses.is_dataclass(record):
         names: Iterable[str] = (field.name for field in dataclasses.fields(record))
+    elif isinstance(getattr(kind, "model_fields", None), Mapping):
+        names = kind.model_fields
     else:
-        found = getattr(type(record), "__struct_fields__", None) or getattr(type(record), "_fields", None)
+        found = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
         if not isinstance(found, tuple):
             return None
         names = found
@@ -44,89 +66,115 @@ def fields_of(record: Any) -> dict[str, Any] | None:
 class Canonical:
     """Writes values as text, and collects the names of those that it cannot write.
 
+    Args:
+        skips: Whether a text leaves out a field, by the object that has it and the field's name. For a
+            configuration of transformers, a field is a key of its ``to_dict()`` at any depth. By default no
+            field is left out.
+
     Attributes:
         unknown: Name and type of each value that has no canonical text.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, skips: Callable[[object, str], bool] | None = None) -> None:
         self.unknown: list[str] = []
+        self._skips = skips or (lambda _owner, _name: False)
+        self._within: list[int] = []
 
     def text(self, name: str, value: Any) -> str:
         """Returns the canonical text of a setting. O(size of the value).
 
         A string that contains JSON is written as what it contains. To a string that names a file the digest of the
         file is added, because a setting such as a file of scales works by its content. A folder counts if the
-        string has a separator or the name of the setting ends in ``_path``.
+        string has a separator or the name of the setting ends in ``_path``. A folder of more than 2,000 entries
+        is unknown.
 
         Args:
             name: The name of the setting, for ``unknown``.
             value: Its value.
         """
-        return json.dumps(self._plain(name, value, 0), ensure_ascii=True, separators=(",", ":"))
+        return json.dumps(self._plain(name, value), ensure_ascii=True, separators=(",", ":"))
 
-    def _plain(self, name: str, value: Any, depth: int) -> Any:
-        if value is None or type(value) in (bool, int):
+    def _plain(self, name: str, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, int):
             return value
-        if type(value) is float:
+        if kind is float:
             return ["float", repr(value)]
-        if depth > _DEEPEST:
-            return self._unknown(name, value)
         if isinstance(value, enum.Enum):
-            return ["enum", type(value).__name__, value.name]
-        if isinstance(value, str):
-            return self._string(name, str(value), depth)
+            return ["enum", _named(kind), value.name]
+        if isinstance(value, (str, PurePath)):
+            return self._string(name, str(value))
         if isinstance(value, (bytes, bytearray)):
             return ["bytes", bytes(value).hex()]
-        if isinstance(value, PurePath):
-            return self._string(name, str(value), depth)
-        if isinstance(value, dict):
-            pairs = [(self._plain(name, key, depth + 1), one, key) for key, one in value.items()]
-            plain = [[key, self._plain(f"{name}.{at}", one, depth + 1)] for key, one, at in pairs]
-            return ["dict", sorted(plain, key=json.dumps)]
-        record = fields_of(value)
-        if record is not None:
-            plain = [[key, self._plain(f"{name}.{key}", record[key], depth + 1)] for key in sorted(record)]
-            return ["record", type(value).__name__, plain]
-        if isinstance(value, (list, tuple)):
-            return ["list", [self._plain(name, one, depth + 1) for one in value]]
-        if isinstance(value, (set, frozenset)):
-            return ["set", sorted((self._plain(name, one, depth + 1) for one in value), key=json.dumps)]
-        kind = type(value)
-        if (kind.__module__, kind.__name__) in _NAMED_BY_STR:
-            return [kind.__name__, str(value)]
-        return self._described(name, value, depth)
-
-    def _described(self, name: str, value: Any, depth: int) -> Any:
-        """Writes what a class itself makes of a value, such as a configuration of transformers."""
         if isinstance(value, type):
             return self._unknown(name, value) if "<" in value.__qualname__ else ["class", _named(value)]
+        if (kind.__module__, kind.__name__) in _NAMED_BY_STR:
+            return [kind.__name__, str(value)]
+        if id(value) in self._within or len(self._within) > _DEEPEST:
+            return self._unknown(name, value)
+        self._within.append(id(value))
         try:
-            described = value.to_dict()
+            return self._nested(name, value)
+        finally:
+            self._within.pop()
+
+    def _nested(self, name: str, value: Any) -> Any:
+        # A configuration of transformers has more settings than the fields of its class.
+        if hasattr(type(value), "model_type") and hasattr(value, "to_dict"):
+            return self._described(name, value)
+        if isinstance(value, Mapping):
+            pairs = ([self._plain(name, key), self._plain(f"{name}.{key}", one)] for key, one in value.items())
+            return ["dict", sorted(pairs, key=json.dumps)]
+        record = fields_of(value)
+        if record is not None:
+            kept = sorted(key for key in record if not self._skips(value, key))
+            plain = [[key, self._plain(f"{name}.{key}", record[key])] for key in kept]
+            return ["record", _named(type(value)), plain]
+        if isinstance(value, Sequence) and not isinstance(value, memoryview):
+            return ["list", [self._plain(name, one) for one in value]]
+        if isinstance(value, Set):
+            return ["set", sorted((self._plain(name, one) for one in value), key=json.dumps)]
+        return self._described(name, value)
+
+    def _described(self, name: str, value: Any) -> Any:
+        """Writes what a class itself makes of a value, such as a configuration of transformers."""
+        try:
+            described = self._without(value, value.to_dict())
         except Exception:
             described = None
-        return (
-            ["described", type(value).__name__, self._plain(name, described, depth + 1)]
-            if isinstance(described, dict)
-            else self._unknown(name, value)
-        )
+        if not isinstance(described, dict):
+            return self._unknown(name, value)
+        return ["described", _named(type(value)), self._plain(name, described)]
 
-    def _string(self, name: str, value: str, depth: int) -> Any:
+    def _without(self, owner: object, value: Any) -> Any:
+        """Returns what an object has made of itself, without the fields that are left out."""
+        if isinstance(value, dict):
+            kept = {key: one for key, one in value.items() if not self._skips(owner, str(key))}
+            return {key: self._without(owner, one) for key, one in kept.items()}
+        if type(value) in (list, tuple):
+            return [self._without(owner, one) for one in value]
+        return value
+
+    def _string(self, name: str, value: str) -> Any:
         if value[:1] in ("{", "["):
             try:
                 inside = json.loads(value)
             except (ValueError, RecursionError):
                 inside = None
             if isinstance(inside, (dict, list)):
-                return ["json", self._plain(name, inside, depth + 1)]
+                return ["json", self._plain(name, inside)]
         if not value or "\0" in value or "\n" in value or len(value) > os.pathconf("/", "PC_PATH_MAX"):
             return value
+        is_path = os.sep in value or value.startswith("~") or name.endswith("_path")
         try:
             path = Path(value).expanduser()
-            counts = path.is_file() or (path.is_dir() and (os.sep in value or name.endswith("_path")))
+            is_folder = is_path and path.is_dir()
+            if not is_folder and not path.is_file():
+                return value
         except (OSError, ValueError, RuntimeError):
-            counts = False
-        if not counts:
             return value
+        if is_folder and not _is_small(path):
+            return self._unknown(name, value)
         try:
             return ["file", value, content_of(path)]
         except InvalidArgumentError:
@@ -140,3 +188,12 @@ class Canonical:
 
 def _named(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_small(folder: Path) -> bool:
+    count = 0
+    for _, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        if count > _MOST_FILES:
+            return False
+    return True

@@ -15,6 +15,8 @@ class CustomBackend(Protocol):
 
     Workers call it, several at once, each on a thread of its own; every call may take its time. An exception is a
     failure, ``OSError`` with ``ENOSPC`` or ``EDQUOT`` a lack of room. Nothing has to be checked: the store does that.
+    The thread that opens or renews a store reads and writes a record of 32 bytes, ``NAMESPACE/0``. The back end has to
+    keep it as long as objects: what was stored before a record was lost is not found any more.
     Names are text of the characters ``0-9a-f/-``. An address is that of the payload's bytes in this process, and valid
     until the call returns.
     """

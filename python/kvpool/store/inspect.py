@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from kvpool._core.store import Redis, StoreServer, check_object
 from kvpool.errors import InvalidArgumentError, StoreError, StoreNotFoundError
 from kvpool.store.custom import HEADER_BYTES
-from kvpool.store.pages import TEXT, Page, Seen, parsed
+from kvpool.store.pages import RECORD, TEXT, Page, Seen, parsed
 from kvpool.store.urls import backend_from_url, path_of, s3_from_url, scheme_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class SharedFolderInspector:
             if text:
                 namespaces[text[1]] = parsed(text[1], _read(path, 1 << 20) or b"")
             elif not path.is_dir():
-                others += 1
+                others += RECORD.fullmatch(path.name) is None and path.suffix != ".tmp"
             else:
                 for file in path.glob("*/*"):
                     seen = self._seen(path.name, file, verify=verify)

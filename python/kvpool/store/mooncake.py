@@ -52,6 +52,7 @@ class Mooncake:
         self._prefix = prefix
         self._own = threading.local()
         self._lock = threading.Lock()
+        self._record: list[str] = []
         self._registered: list[tuple[int, Any]] = []
         self._register(arena.address, arena.stride * arena.slots, arena)
 
@@ -74,6 +75,11 @@ class Mooncake:
     def _is_registered(self, address: int, length: int) -> bool:
         return address in self._range and address + length <= self._range.stop
 
+    def _uses(self, name: str) -> None:
+        """Notes the record of a namespace's generation: it is used whenever objects are asked for, and so kept."""
+        if name.endswith("/0"):
+            self._record = [self._name(name)]
+
     def _name(self, name: str) -> str:
         return f"{self._prefix}/{name}"
 
@@ -85,6 +91,7 @@ class Mooncake:
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
         """Keep an object."""
+        self._uses(name)
         front = self._scratch("header", HEADER_BYTES)
         ctypes.memmove(front, header, HEADER_BYTES)
         if not self._is_registered(address, length):
@@ -101,6 +108,7 @@ class Mooncake:
 
     def read(self, name: str, address: int, length: int) -> bytes | None:
         """Write an object's payload to an address, and return its header."""
+        self._uses(name)
         front = self._scratch("header", HEADER_BYTES)
         direct = self._is_registered(address, length)
         into = address if direct else self._scratch("payload", length)
@@ -117,7 +125,8 @@ class Mooncake:
 
     def exist(self, names: list[str]) -> list[bool]:
         """Say which objects are there."""
-        codes = self._store.batch_is_exist([self._name(name) for name in names])
+        asked = [self._name(name) for name in names]
+        codes = self._store.batch_is_exist(asked + self._record)[: len(asked)]
         if any(code < 0 for code in codes):
             raise StoreError(f"Mooncake does not say what it has: error {min(codes)}")
         return [code == 1 for code in codes]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from kvpool.errors import InvalidArgumentError, MissingPackageError, StoreError
-from kvpool.store.pages import TEXT, Page, checked, named, parsed
+from kvpool.store.pages import RECORD, TEXT, Page, checked, named, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ class MooncakeInspector:
                 if found:
                     page.namespaces[text[1]] = parsed(text[1], found)
             elif named(name, 0) is None:
-                others += 1
+                others += RECORD.fullmatch(name) is None
             else:
                 value = bytes(self._store.get(key)) if verify else b""
                 size = len(value) if verify else self._store.get_size(key)

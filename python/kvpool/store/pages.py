@@ -13,10 +13,13 @@ from kvpool._core.store import Namespace, check_object
 from kvpool.errors import InvalidArgumentError
 from kvpool.store.custom import HEADER_BYTES
 
-__all__ = ["TEXT", "Page", "Seen", "checked", "named", "parsed"]
+__all__ = ["RECORD", "TEXT", "Page", "Seen", "checked", "named", "parsed"]
 
 #: The name of a namespace's text.
 TEXT: Final = re.compile(r"([0-9a-f]{64})\.json")
+
+#: The name of the record of a namespace's generation, which is no object and nobody else's either.
+RECORD: Final = re.compile(r"[0-9a-f]{64}(/0|\.generation)")
 
 #: Name, digest of its namespace, group, bytes of its payload, what is wrong with it. Without a digest something is.
 Seen = tuple[str, str | None, int, int, str | None]

@@ -41,6 +41,7 @@ they stay there, too. Content may be in all three. One KV-cache group.
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvpool._core.hashing import HashCursor
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     Pairs = list[tuple[int, int]]
 
 __all__ = ["Prefetch", "PrefixStore"]
+
+#: Kinds of groups whose tables have a block, or the null block, for each digest of a prompt.
+_KINDS = ("full", "sliding", "chunked")
 
 
 class Prefetch:
@@ -89,13 +93,48 @@ class Prefetch:
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
 
 
+class _Names:
+    """What the store calls blocks: their digests as an engine has them that was never renewed.
+
+    A manager's digests contain its epoch, which counts the renewals of one process. The namespace says which weights
+    stored blocks are of, so names leave the epoch out, and other processes find them. Costs a second hash of each block
+    that is new, once the manager has an epoch.
+
+    Args:
+        most: Names that are remembered.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        #: By digest, the one that was used last at the end.
+        self._known: collections.OrderedDict[bytes, bytes] = collections.OrderedDict()
+
+    def of(self, cursor: HashCursor) -> list[bytes]:
+        """Returns the name of each full block. O(tokens)."""
+        digests = cursor.digests()
+        if cursor.epoch == 0:
+            return digests
+        known = [self._known.get(digest) for digest in digests]
+        names = [name for name in known if name is not None]
+        if len(names) < len(digests):
+            plain = cursor.copy()
+            plain.rebase(0)
+            names = plain.digests()
+        for digest, name in zip(digests, names, strict=True):
+            self._known[digest] = name
+            self._known.move_to_end(digest)
+        while len(self._known) > self._most:
+            self._known.popitem(last=False)
+        return names
+
+
 class PrefixStore:
     """What a scheduler puts between its manager and a store.
 
     No call but ``wait`` waits for the store; copies are the engine's, made inside of ``admit``, ``save`` and ``poll``.
 
     Args:
-        manager: With one KV-cache group.
+        manager: With one KV-cache group, of full attention, a window or chunks, whose blocks are those that are hashed.
         store: Over ``arena``, with ``staged=True``: slots are used again as soon as their jobs have ended.
         arena: A slot is at least a block's bytes. As many blocks can be on their way, loaded and not admitted yet, or,
             with ``host``, kept.
@@ -109,8 +148,8 @@ class PrefixStore:
             is not free any more; with ``host`` alone. What goes back is written at once, whatever the store admits.
 
     Raises:
-        InvalidArgumentError: The manager has several KV-cache groups; a block is larger than a slot; ``write`` is
-            neither, or ``back`` without ``host``.
+        InvalidArgumentError: The manager has several KV-cache groups, or one of another kind or block size; a block is
+            larger than a slot; ``write`` is neither, or ``back`` without ``host``.
     """
 
     def __init__(
@@ -127,6 +166,12 @@ class PrefixStore:
     ) -> None:
         if manager.num_groups != 1:
             raise InvalidArgumentError(f"the manager has {manager.num_groups} KV-cache groups: must be one")
+        for group in manager.groups:
+            if group.kind not in _KINDS or group.block_size != manager.block_size:
+                raise InvalidArgumentError(
+                    f"the manager's group is {group.kind!r} with blocks of {group.block_size} tokens: must be one of "
+                    f"{', '.join(_KINDS)} with blocks of {manager.block_size}, the tokens that have a digest"
+                )
         if not 1 <= (block_bytes or 1) <= arena.slot_bytes:
             raise InvalidArgumentError(f"block_bytes is {block_bytes}: must be from 1 to a slot's {arena.slot_bytes}")
         if write not in ("through", "back") or (write == "back" and not host):
@@ -135,6 +180,7 @@ class PrefixStore:
         self._copy_in, self._copy_out = copy_in, copy_out
         self._block_bytes = block_bytes or arena.slot_bytes
         self._epoch = manager.epoch
+        self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._back = host, write == "back"
         #: Slots that a store that is written back has ready.
@@ -168,7 +214,7 @@ class PrefixStore:
         first = self._manager.probe(cursor).cached_blocks
         block_size = self._manager.block_size
         whole = (max(len(cursor), 1) - 1) // block_size
-        started = Prefetch(cursor, block_size, first, cursor.digests()[first:whole])
+        started = Prefetch(cursor, block_size, first, self._names.of(cursor)[first:whole])
         self._go_on(started)
         return started
 
@@ -244,7 +290,9 @@ class PrefixStore:
         try:
             if end > admission.cached_blocks:
                 loaded = range(admission.cached_blocks, end)
-                self._copy_in([(started._slots[at - first], admission.block_ids[at]) for at in loaded])
+                pairs = [(started._slots[at - first], admission.block_ids[at]) for at in loaded]
+                # What a window does not read has no block: block 0 is there in its place.
+                self._copy_in([(slot, block) for slot, block in pairs if block != 0])
                 brought = end * self._manager.block_size
         finally:
             # Of a copy that failed nothing is taken: the engine computes it.
@@ -271,7 +319,8 @@ class PrefixStore:
         blocks to slots first; without a free slot the rest is left out, to be offered the next time. Blocks that the
         store admits at the second offer are copied twice, but from host memory. With ``host`` what the store has is
         copied to host memory, too; with ``write="back"`` nothing is offered now. Of a request from before ``renew``
-        nothing is offered: its KV is of other weights. O(tokens).
+        nothing is offered: its KV is of other weights. What a window has given up (``trim_window``) is not offered
+        either. O(tokens).
 
         Args:
             request_id: A request that holds its blocks on the device.
@@ -290,18 +339,20 @@ class PrefixStore:
         if cursor.epoch != self._epoch:
             return 0
         block_size = self._manager.block_size
-        digests = cursor.digests()[: info.computed_tokens // block_size]
+        digests = self._names.of(cursor)[: info.computed_tokens // block_size]
+        table = self._manager.block_ids(request_id)
         known = self._store.contains(digests)
         kept = [self._slots.find(digest) for digest in digests]
         for slot in kept:
             if slot is not None:
                 self._slots.use(slot)
         offered = [presence in ("absent", "unknown") for presence in known]
-        wanted = [at for at, slot in enumerate(kept) if slot is None and (offered[at] or self._host)]
+        # Block 0, the null block, is what a table has where the request has given a block up.
+        lacking = [at for at, slot in enumerate(kept) if slot is None and table[at] != 0]
+        wanted = [at for at in lacking if offered[at] or self._host]
         taken = self._slots.take(len(wanted))
         wanted = wanted[: len(taken)]
         if wanted:
-            table = self._manager.block_ids(request_id)
             try:
                 self._copy_out([(table[at], slot) for at, slot in zip(wanted, taken, strict=True)])
             except BaseException:
@@ -401,7 +452,14 @@ class PrefixStore:
                 self._let_go(started)
 
     def renew(self, namespace: Namespace) -> None:
-        """Other weights: nothing of before is found any more, on the device (``bump_epoch``), in host and store."""
+        """Other weights: nothing of before is found any more, on the device (``bump_epoch``), in host and store.
+
+        Waits for the back end, which records it: see ``Store.renew``.
+
+        Raises:
+            StoreError: The back end has not recorded it. Nothing of before is found here all the same; call it again.
+            ClosedError: The store is closed.
+        """
         self._epoch = self._manager.bump_epoch()
         self._slots.forget_all()
         self._store.renew(namespace)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvpool.errors import MissingPackageError
 from kvpool.store.custom import HEADER_BYTES
-from kvpool.store.pages import TEXT, Page, checked, named, parsed
+from kvpool.store.pages import RECORD, TEXT, Page, checked, named, parsed
 
 try:
     import obstore
@@ -117,6 +117,8 @@ class S3:
                     found = self._whole(name)
                     if found is not None:
                         page.namespaces[text[1]] = parsed(text[1], found)
+                    continue
+                if RECORD.fullmatch(name):
                     continue
                 value = self._whole(name) if verify else None
                 seen = named(name, meta["size"]) if value is None else checked(name, value)

@@ -12,7 +12,7 @@ use crate::gather::{extract, gather};
 /// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
 #[pyclass(frozen, module = "kvpool._core.groups", name = "GroupSpec", eq, hash)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct PyGroupSpec(GroupSpec);
+pub(crate) struct PyGroupSpec(pub(crate) GroupSpec);
 
 const KINDS: &str = "'full', 'sliding', 'chunked', 'state' or 'cross'";
 

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use crate::error::BackendError;
+use crate::generation::Generation;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Place};
 use crate::transfer::{Moving, Transfer};
@@ -45,7 +46,26 @@ pub trait Backend: fmt::Debug + Send + Sync {
         found: &mut dyn FnMut(Place, &[u8]),
     ) -> Result<(), BackendError>;
 
-    /// Keeps the text of a namespace, for who looks at the objects from outside. Called once, at the start.
+    /// Reads the recorded generation of a namespace; `None` if the record is missing or damaged.
+    ///
+    /// # Errors
+    /// [`BackendError`] if the record cannot be read.
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError>;
+
+    /// Records the generation of a namespace. The record MUST survive a `kill -9` of this process once this
+    /// returns. Without `replaces` an existing record stays.
+    ///
+    /// # Errors
+    /// [`BackendError`]. Then the record is the one of before, or the new one.
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError>;
+
+    /// Keeps the text of a namespace, for who looks at the objects from outside. Called at the start and by a
+    /// renewal.
     ///
     /// # Errors
     /// [`BackendError`]: then objects have a digest alone. The store goes on.

@@ -133,6 +133,27 @@ pub enum StoreError {
         /// Who has it, as it says itself; 0 if it has not said.
         owner: u32,
     },
+    /// A capacity that the disk has no room for: none at all, or for less than was asked for.
+    #[error(
+        "{}: {taken} bytes of the disk can be taken for objects of {object_bytes}, of the {wanted} bytes of capacity_bytes: {free} are free or \
+         this store's already, and {floor} stay free (free_floor_bytes). Each rank and each replica on a disk takes its own capacity_bytes \
+         at once: give each of them a share of the disk",
+        path.display()
+    )]
+    NoRoom {
+        /// The folder.
+        path: PathBuf,
+        /// The capacity.
+        wanted: u64,
+        /// Bytes that are free on the disk, or this store's already.
+        free: u64,
+        /// Bytes that stay free.
+        floor: u64,
+        /// Bytes of the disk per object.
+        object_bytes: u64,
+        /// Bytes that can be taken.
+        taken: u64,
+    },
     /// A folder without objects.
     #[error("{} has no objects of a store: no such folder, or nothing was ever kept there", path.display())]
     NoStore {
@@ -145,6 +166,12 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
+    /// A renewal that the back end has not recorded. The store itself finds nothing of before any more.
+    #[error(
+        "the back end did not record the renewal: {0}. This store finds nothing of before, but one that is opened later may: \
+         renew again before anything else is opened there"
+    )]
+    NotRenewed(#[source] BackendError),
     /// The back end cannot be opened.
     #[error(transparent)]
     Backend(#[from] BackendError),

@@ -5,7 +5,7 @@
 //! | file | `NAMESPACE/AB/ABCD…-GROUP`: a page with the header, and the payload behind it |
 //! | write | to a file of another name beside it, which is renamed: nobody sees a part; nothing waits for the disk (`fsync`) |
 //! | bound | what this store wrote, and what was there when it was opened: the newest that fit; those beyond are removed |
-//! | start | names, sizes and times of this namespace's files; other namespaces are left alone |
+//! | start | names, sizes and times of this namespace's files; what older generations of it left goes; other namespaces are left alone |
 //! | several engines | one finds by asking what another wrote ([`Store::probe`](crate::Store::probe)); each keeps its own bound |
 //! | killed in a write | its file of another name is removed by who opens the folder an hour later |
 //!
@@ -23,6 +23,7 @@ use kvpool::BlockHash;
 
 use crate::backend::Backend;
 use crate::error::{BackendError, StoreError};
+use crate::generation::{self, Generation};
 use crate::header::{Header, TokenRange};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Place, pages, places};
@@ -69,6 +70,8 @@ impl FolderBackend {
             }
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
+        generation::remove_abandoned(&config.folder, ABANDONED)
+            .map_err(BackendError::io("reading the folder"))?;
         let own = RandomState::new().hash_one(std::process::id());
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }
@@ -95,6 +98,26 @@ impl FolderBackend {
             .write_all(&object.header.0)
             .and_then(|()| file.write_all(&object.pages[..object.len as usize]));
         written.map(|()| path.clone()).inspect_err(|_| drop(fs::remove_file(&path)))
+    }
+
+    /// Removes the objects and texts of other generations of a namespace.
+    fn remove_older(&self, namespace: &Namespace) -> io::Result<()> {
+        let (current, served) = (namespace.digest(), namespace.without_generation());
+        for path in read_dir(&self.config.folder)? {
+            let digest = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse().ok());
+            let Some(digest) = digest.filter(|&digest: &NamespaceDigest| digest != current) else { continue };
+            let text = fs::read_to_string(&path).ok();
+            let Some(other) = text.and_then(|text| Namespace::from_json(&text).ok()) else { continue };
+            if other.digest() == digest && other.has_generation() && other.without_generation() == served {
+                // Another engine may do so at the same time. The text is removed last, so that the next start
+                // finds what a killed process has left.
+                match fs::remove_dir_all(self.config.folder.join(digest.to_string())) {
+                    Err(error) if !is_absent(&error) => return Err(error),
+                    _ => drop(fs::remove_file(path)),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What a namespace has: the oldest first, and what was left behind apart.
@@ -201,9 +224,25 @@ impl Backend for FolderBackend {
         Ok(())
     }
 
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+        generation::read_record(&self.config.folder, of)
+    }
+
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError> {
+        generation::write_record(&self.config.folder, of, generation, replaces)
+    }
+
+    /// Removes older generations of this namespace, too: no store that is opened from now on finds them.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.config.folder.join(format!("{}.json", namespace.digest()));
-        fs::write(path, namespace.to_json()).map_err(BackendError::io("writing the text of the namespace"))
+        fs::write(&path, namespace.to_json())
+            .map_err(BackendError::io("writing the text of the namespace"))?;
+        self.remove_older(namespace).map_err(BackendError::io("removing an older generation"))
     }
 
     fn write(

@@ -118,10 +118,12 @@ fn a_folder_is_looked_at_from_outside() {
     assert_eq!((inspector.places(), inspector.object_bytes()), (5, SLOT));
     let headers: Vec<_> = (0..5).filter_map(|place| inspector.header(place).unwrap().unwrap()).collect();
     assert_eq!(headers.len(), 4);
-    assert!(headers.iter().all(|header| header.namespace == namespace(1).digest() && header.len == LEN));
-    assert_eq!(inspector.namespaces().unwrap(), [(namespace(1).digest(), Some(namespace(1)))].into());
+    let carried = store.namespace().clone();
+    assert_eq!(carried.without_generation(), namespace(1));
+    assert!(headers.iter().all(|header| header.namespace == carried.digest() && header.len == LEN));
+    assert_eq!(inspector.namespaces().unwrap(), [(carried.digest(), Some(carried.clone()))].into());
     assert!(matches!(inspector.clear(0), Err(StoreError::ReadOnly { .. })));
-    assert!(matches!(inspector.forget(namespace(1).digest()), Err(StoreError::ReadOnly { .. })));
+    assert!(matches!(inspector.forget(carried.digest()), Err(StoreError::ReadOnly { .. })));
     assert!(matches!(Inspector::exclusive(folder.path()), Err(StoreError::FolderInUse { .. })));
     store.close();
 
@@ -139,8 +141,8 @@ fn a_folder_is_looked_at_from_outside() {
     assert!(matches!(found[2], Err(Mismatch::Header(HeaderError::Damaged { .. }))), "{found:?}");
     (1..3).for_each(|place| inspector.clear(place).unwrap());
     assert_eq!(verified(), [Ok(true), Ok(false), Ok(false), Ok(true), Ok(false)]);
-    inspector.forget(namespace(1).digest()).unwrap();
-    inspector.forget(namespace(1).digest()).unwrap();
+    inspector.forget(carried.digest()).unwrap();
+    inspector.forget(carried.digest()).unwrap();
     assert!(inspector.namespaces().unwrap().is_empty());
     drop(inspector);
     let (store, _) = open(&config(folder.path(), 5), always());
@@ -170,8 +172,9 @@ fn a_header_that_claims_more_than_a_place_has_is_damaged() {
 #[test]
 fn a_damaged_text_of_a_namespace_is_none() {
     let folder = Folder::new();
-    filled(&config(folder.path(), 2), 1).0.close();
-    let digest = namespace(1).digest();
+    let (store, _) = filled(&config(folder.path(), 2), 1);
+    let digest = store.namespace().digest();
+    store.close();
     let path = folder.path().join(format!("{digest}.json"));
     for text in [namespace(2).to_json(), "{".into(), String::new()] {
         std::fs::write(&path, text).unwrap();
@@ -204,11 +207,61 @@ fn the_file_never_grows() {
 fn no_room_above_the_floor_is_refused() {
     let folder = Folder::new();
     let floor = DiskConfig { free_floor: u64::MAX, ..config(folder.path(), 4) };
-    assert!(matches!(DiskBackend::open(&floor), Err(StoreError::Backend(kvpool_store::BackendError::Full))));
+    let error = DiskBackend::open(&floor).unwrap_err();
+    assert!(matches!(error, StoreError::NoRoom { floor: u64::MAX, taken: 0, .. }), "{error}");
+    let text = error.to_string();
+    assert!(
+        [&*folder.path().display().to_string(), "capacity_bytes", "each replica"]
+            .iter()
+            .all(|word| text.contains(word))
+    );
+    // A capacity for no object is another mistake.
+    for capacity_bytes in [0, 1, SLOT - 1] {
+        let error =
+            DiskBackend::open(&DiskConfig { capacity_bytes, ..config(folder.path(), 4) }).unwrap_err();
+        let expected = format!("capacity_bytes is {capacity_bytes}: must be room for an object");
+        assert!(error.to_string().starts_with(&expected), "{error}");
+    }
     let none = DiskConfig { max_payload: 0, ..config(folder.path(), 4) };
     assert_eq!(DiskBackend::open(&none).unwrap_err().to_string(), "max_payload is 0: must be at least 1");
     // The one that was refused has not kept the folder.
     DiskBackend::open(&config(folder.path(), 4)).unwrap();
+}
+
+/// On a disk without enough room the store reports the shortage, and finds its objects again at the next
+/// starts. The next rank finds no room, and its error names the folder.
+#[test]
+fn a_capacity_above_the_room_of_the_disk_is_told_and_found_again() {
+    let memory = std::path::Path::new("/dev/shm");
+    let (folder, next) = (Folder::in_folder(memory), Folder::in_folder(memory));
+    let disk = rustix::fs::statvfs(memory).unwrap();
+    let small = |folder: &Folder| DiskConfig {
+        capacity_bytes: 1 << 50,
+        free_floor: (disk.f_bavail * disk.f_frsize).saturating_sub(64 << 20),
+        ..config(folder.path(), 1)
+    };
+    let told = |text: &str, folder: &Folder| {
+        assert!(text.starts_with(&folder.path().display().to_string()), "{text}");
+        assert!(
+            text.contains("1125899906842624 bytes of capacity_bytes") && text.contains("each replica"),
+            "{text}"
+        );
+    };
+    for restored in [0, 1, 1] {
+        let backend = DiskBackend::open(&small(&folder)).unwrap();
+        told(backend.shortage().unwrap(), &folder);
+        assert!(u64::from(backend.places()) * SLOT <= 64 << 20);
+        let arena = Arena::new(2, LEN).unwrap();
+        let mut store = Store::open(backend, arena.clone(), &namespace(1), always()).unwrap();
+        assert_eq!(store.stats().restored, restored);
+        put(&mut store, &arena, 1, at(0)).unwrap();
+        assert_eq!(get(&mut store, &arena, 1, at(0)), Ok(()));
+        store.close();
+    }
+    let error = DiskBackend::open(&small(&next)).unwrap_err();
+    assert!(matches!(error, StoreError::NoRoom { taken: 0, .. }), "{error}");
+    told(&error.to_string(), &next);
+    assert_eq!(DiskBackend::open(&config(next.path(), 1)).unwrap().shortage(), None);
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn a_server_that_is_full() {
 fn a_key_that_is_somebody_elses() {
     let Some(server) = Server::start(&[]) else { return };
     let (mut store, arena) = open(server.config(8), always());
-    let name = ObjectName { namespace: namespace(1).digest(), key: key(1) };
+    let name = ObjectName { namespace: store.namespace().digest(), key: key(1) };
     server.ask(&[b"LPUSH", format!("kvpool/{name}").as_bytes(), b"a list"]);
     assert_eq!(get(&mut store, &arena, 1, at(0)), Err(Why::Failed));
     assert!(store.stats().last_error.unwrap().contains("WRONGTYPE"));
@@ -227,7 +227,8 @@ fn a_look_from_outside_says_what_is_wrong_with_each() {
     let (mut store, arena) = open(server.config(16), always());
     store.put(&fill(&arena, 0), at(0)).unwrap();
     finish(&mut store, at(0));
-    let digest = namespace(1).digest();
+    let carried = store.namespace().clone();
+    let digest = carried.digest();
     let name = |n: u64| format!("kvpool/{}", ObjectName { namespace: digest, key: key(n) }).into_bytes();
     let value = server.ask(&[b"GET", &name(1)]);
     // Another object's, a byte less, a byte more, a header alone, nothing that begins so, a list; then a flipped bit of the payload.
@@ -248,10 +249,10 @@ fn a_look_from_outside_says_what_is_wrong_with_each() {
         for verify in [false, true] {
             let page = inspector.scan(0, verify).unwrap();
             assert_eq!((page.next, page.others, page.objects.len()), (0, 4, 16));
-            assert_eq!(inspector.keys().unwrap(), 16 + 4 + 2);
+            assert_eq!(inspector.keys().unwrap(), 16 + 4 + 1 + 2);
             let mut texts = page.namespaces;
             texts.sort_by_key(|(of, _)| *of != digest);
-            assert_eq!(texts, [(digest, Some(namespace(1))), (namespace(2).digest(), None)]);
+            assert_eq!(texts, [(digest, Some(carried.clone())), (namespace(2).digest(), None)]);
             for seen in page.objects {
                 let n = (0..16).find(|&n| key(n) == seen.name.key).unwrap();
                 let expected = match n {

@@ -14,7 +14,8 @@ use common::{LEN, Numbers, always, at, finish, get, key, namespace, put, settle}
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::RedisBackend;
 use kvpool_store::{
-    Arena, Backend, HEADER_BYTES, ObjectName, PAGE, Presence, Store, StoreConfig, StoreError, Why,
+    Arena, Backend, Generation, HEADER_BYTES, NamespaceDigest, ObjectName, PAGE, Presence, Store,
+    StoreConfig, StoreError, Why,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -59,27 +60,27 @@ impl Shared {
         }
     }
 
-    fn name(n: u64) -> String {
-        ObjectName { namespace: namespace(1).digest(), key: key(n) }.to_string()
+    /// Returns the digest that objects carry.
+    fn carried(&self) -> NamespaceDigest {
+        let generation = self.backend(1).generation(namespace(1).digest()).unwrap().unwrap();
+        namespace(1).of_generation(generation).digest()
     }
 
-    fn file(folder: &Folder, n: u64) -> PathBuf {
-        let name = Self::name(n);
-        let (namespace, file) = name.split_once('/').unwrap();
-        folder.path().join(namespace).join(&file[..2]).join(file)
+    fn name(&self, n: u64) -> String {
+        ObjectName { namespace: self.carried(), key: key(n) }.to_string()
     }
 
     /// Replaces an object's bytes. They are as the back end keeps them: a page, or a header, and the payload.
     fn change(&self, n: u64, how: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Folder(folder) => {
-                let path = Self::file(folder, n);
+                let path = file(folder, self.carried(), n);
                 let mut bytes = fs::read(&path).unwrap();
                 how(&mut bytes);
                 fs::write(path, bytes).unwrap();
             }
             Self::Redis(server) => {
-                let name = format!("kvpool/{}", Self::name(n));
+                let name = format!("kvpool/{}", self.name(n));
                 let mut bytes = server.ask(&[b"GET", name.as_bytes()]);
                 how(&mut bytes);
                 server.ask(&[b"SET", name.as_bytes(), &bytes]);
@@ -107,6 +108,13 @@ impl Shared {
     }
 }
 
+/// Where an object is.
+fn file(folder: &Folder, namespace: NamespaceDigest, n: u64) -> PathBuf {
+    let name = ObjectName { namespace, key: key(n) }.to_string();
+    let (namespace, file) = name.split_once('/').unwrap();
+    folder.path().join(namespace).join(&file[..2]).join(file)
+}
+
 fn folder_config(folder: &Folder, places: u64) -> FolderConfig {
     FolderConfig {
         folder: folder.path().to_owned(),
@@ -115,17 +123,22 @@ fn folder_config(folder: &Folder, places: u64) -> FolderConfig {
     }
 }
 
-/// Texts of namespaces, which are no objects.
+/// Texts and generations of namespaces, which are no objects.
 fn server_texts(server: &Server) -> usize {
-    let texts = (0..9).map(|n| format!("kvpool/{}.json", namespace(n).digest()));
-    texts.filter(|text| server.ask(&[b"EXISTS", text.as_bytes()]) == b"1").count()
+    let count = |pattern| {
+        let script = format!("return #redis.call('keys', '{pattern}')");
+        String::from_utf8(server.ask(&[b"EVAL", script.as_bytes(), b"0"])).unwrap().parse::<usize>().unwrap()
+    };
+    count("kvpool/*.json") + count("kvpool/*.generation")
 }
 
 /// Files of objects, also those that are being written.
 fn files(folder: PathBuf) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let objects = files.into_iter().filter(|file| file.extension().is_none_or(|end| end != "json"));
+    let objects = files
+        .into_iter()
+        .filter(|file| file.extension().is_none_or(|end| end != "json" && end != "generation"));
     objects.chain(folders.into_iter().flat_map(self::files)).collect()
 }
 
@@ -157,7 +170,7 @@ fn what_goes_is_gone_there() {
         settle(&mut store, at(0));
         assert_eq!(shared.objects(), 1);
         // Other weights: what was written before goes under its own name.
-        store.renew(namespace(3).digest(), at(0));
+        store.renew(&namespace(3), at(0)).unwrap();
         settle(&mut store, at(0));
         assert_eq!(shared.objects(), 0, "{shared:?}");
         put(&mut store, &arena, 6, at(0)).unwrap();
@@ -303,6 +316,10 @@ proptest! {
                     Operation::Empty => {
                         shared.empty();
                         there.clear();
+                        // The first store that asks writes the record of the generation again.
+                        let store = &mut stores[0].0;
+                        store.probe(&[key(9)], at(0));
+                        settle(store, at(0));
                     }
                 }
                 prop_assert_eq!(shared.objects(), there.len());
@@ -321,13 +338,14 @@ fn a_folder_is_listed_newest_last_and_bounded() {
         (Store::open(backend, arena.clone(), &namespace(1), always()).unwrap(), arena)
     };
     let (mut whole, arena) = open(8);
+    let carried = whole.namespace().digest();
     for n in 0..6 {
         put(&mut whole, &arena, n, at(0)).unwrap();
         let old = std::time::SystemTime::UNIX_EPOCH + at(1000 * n + 1);
-        fs::File::options().write(true).open(Shared::file(&folder, n)).unwrap().set_modified(old).unwrap();
+        fs::File::options().write(true).open(file(&folder, carried, n)).unwrap().set_modified(old).unwrap();
     }
     // What a killed writer left is old; what one is writing is not. Files of others are nobody's business.
-    let leaves = |name: &str| Shared::file(&folder, 1).with_file_name(name);
+    let leaves = |name: &str| file(&folder, carried, 1).with_file_name(name);
     for (name, seconds) in [("0-0.tmp", 1), ("0-1.tmp", u64::from(u32::MAX)), ("notes", 1)] {
         let file = fs::File::create(leaves(name)).unwrap();
         file.set_modified(std::time::SystemTime::UNIX_EPOCH + at(seconds)).unwrap();
@@ -336,8 +354,80 @@ fn a_folder_is_listed_newest_last_and_bounded() {
     assert_eq!(store.stats().restored, 4);
     let here = |store: &Store, n| store.contains(&key(n), at(0)) == Presence::Here;
     assert_eq!([0, 1, 2, 5].map(|n| here(&store, n)), [false, false, true, true]);
-    assert!(!Shared::file(&folder, 1).exists() && Shared::file(&folder, 2).exists());
+    assert!(!file(&folder, carried, 1).exists() && file(&folder, carried, 2).exists());
     assert_eq!(["0-0.tmp", "0-1.tmp", "notes"].map(|name| leaves(name).exists()), [false, true, true]);
+}
+
+/// No store finds objects of an older generation, so the next start removes them. Other namespaces stay.
+#[test]
+fn what_is_left_of_older_generations_is_removed_by_the_next_start() {
+    let folder = Folder::new();
+    let open = |model| {
+        let backend = FolderBackend::open(folder_config(&folder, 8)).unwrap();
+        let arena = Arena::new(2, LEN).unwrap();
+        (Store::open(backend, arena.clone(), &namespace(model), always()).unwrap(), arena)
+    };
+    for model in 1..3 {
+        let (mut store, arena) = open(model);
+        put(&mut store, &arena, 1, at(0)).unwrap();
+    }
+    // As after a renewal whose process was killed before it had removed anything.
+    let backend = FolderBackend::open(folder_config(&folder, 8)).unwrap();
+    backend.record_generation(namespace(1).digest(), Generation::fresh(), true).unwrap();
+    assert_eq!(files(folder.path().to_owned()).len(), 2);
+    let (store, _) = open(1);
+    assert_eq!((store.stats().restored, files(folder.path().to_owned()).len()), (0, 1));
+    assert_eq!(
+        fs::read_dir(folder.path()).unwrap().count(),
+        3 + 2,
+        "a text each, a generation each, one's objects"
+    );
+    assert_eq!(open(2).0.stats().restored, 1);
+}
+
+/// Without a sound record the next start begins a new generation and finds no object of before.
+#[test]
+fn a_lost_or_damaged_generation_is_a_cold_start() {
+    for shared in all() {
+        for damage in [&b""[..], b"not a generation", b"0123456789abcdef0123456789abcdeF0"] {
+            let (mut store, arena) = shared.open(4);
+            put(&mut store, &arena, 1, at(0)).unwrap();
+            let before = shared.carried();
+            let record = format!("{}.generation", namespace(1).digest());
+            match &shared {
+                Shared::Folder(folder) if damage.is_empty() => {
+                    fs::remove_file(folder.path().join(record)).unwrap();
+                }
+                Shared::Folder(folder) => fs::write(folder.path().join(record), damage).unwrap(),
+                Shared::Redis(server) => {
+                    let key = format!("kvpool/{record}");
+                    let _ = if damage.is_empty() {
+                        server.ask(&[b"DEL", key.as_bytes()])
+                    } else {
+                        server.ask(&[b"SET", key.as_bytes(), damage])
+                    };
+                }
+            }
+            let (mut other, arena) = shared.open(4);
+            assert_eq!(get(&mut other, &arena, 1, at(0)), Err(Why::Absent));
+            assert_ne!(shared.carried(), before);
+        }
+    }
+}
+
+/// A running store writes the record to an emptied server again, so a store that is opened later shares its
+/// objects.
+#[test]
+fn a_server_that_was_emptied_has_the_generation_again() {
+    let Some(server) = Server::start(&[]) else { return };
+    let shared = Shared::Redis(server);
+    let (mut store, arena) = shared.open(4);
+    shared.empty();
+    store.probe(&[key(1)], at(0));
+    settle(&mut store, at(0));
+    put(&mut store, &arena, 1, at(0)).unwrap();
+    let (mut other, arena) = shared.open(4);
+    assert_eq!(get(&mut other, &arena, 1, at(0)), Ok(()));
 }
 
 #[test]
@@ -346,7 +436,7 @@ fn a_folder_that_cannot_be_written_to_is_a_miss() {
     let shared = Shared::Folder(folder);
     let (mut store, arena) = shared.open(4);
     let Shared::Folder(folder) = &shared else { return };
-    fs::write(folder.path().join(namespace(1).digest().to_string()), "a file").unwrap();
+    fs::write(folder.path().join(store.namespace().digest().to_string()), "a file").unwrap();
     assert_eq!(put(&mut store, &arena, 1, at(0)), Err(Why::Failed));
     assert!(store.stats().last_error.unwrap().contains("writing an object failed"));
     let config = FolderConfig { folder: "/proc/none".into(), capacity_bytes: 1 << 20, max_payload: LEN };

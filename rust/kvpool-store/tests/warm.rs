@@ -48,11 +48,17 @@ fn image(blocks: u32) -> PoolImage {
         block_size: 16,
         num_blocks: 10_000,
         algorithm: Some(kvpool::HashAlgorithm::Sha256),
+        settings: SETTINGS.into(),
         epoch: 3,
         blocks: (0..blocks).map(saved).collect(),
         free: (blocks + 1..blocks + 1500).map(BlockId::new).collect(),
     }
 }
+
+/// The settings of the pool's owner.
+const SETTINGS: &str = "sha256, and what else a pool's owner says";
+/// Bytes before the first chunk.
+const HEADER: usize = 88 + SETTINGS.len();
 
 fn written(folder: &Folder, image: &PoolImage) -> (PathBuf, Vec<u8>) {
     let path = folder.path().join("pool.warm");
@@ -83,7 +89,7 @@ fn another_one_is_a_cold_start() {
     assert!(matches!(load(&path, other), Err(Cold::Namespace { found: OURS, .. })));
     assert!(matches!(load(&folder.path().join("none"), OURS), Err(Cold::Absent)));
     assert!(matches!(load(folder.path(), OURS), Err(Cold::Unreadable(_))));
-    for bit in 0..88 * 8 {
+    for bit in 0..HEADER * 8 {
         let mut bytes = bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, bytes).unwrap();
@@ -100,10 +106,10 @@ fn a_torn_snapshot_keeps_the_rest() {
     let image = image(3000);
     let (path, bytes) = written(&folder, &image);
     let mut kept = Vec::new();
-    for cut in (0..88).chain((88..bytes.len()).step_by(997)).chain(bytes.len() - 20..bytes.len()) {
+    for cut in (0..HEADER).chain((HEADER..bytes.len()).step_by(997)).chain(bytes.len() - 20..bytes.len()) {
         fs::write(&path, &bytes[..cut]).unwrap();
         let Ok(snapshot) = load(&path, OURS) else {
-            assert!(cut < 88, "cut at {cut}");
+            assert!(cut < HEADER, "cut at {cut}");
             continue;
         };
         assert_eq!(snapshot.lost, 3000 - snapshot.image.blocks.len());
@@ -125,7 +131,7 @@ fn damage_costs_a_chunk() {
     let mut numbers = Numbers(1);
     for _ in 0..300 {
         let mut damaged = bytes.clone();
-        let at = 88 + numbers.below((bytes.len() - 88) as u64) as usize;
+        let at = HEADER + numbers.below((bytes.len() - HEADER) as u64) as usize;
         damaged[at] ^= 1 << numbers.below(8);
         fs::write(&path, damaged).unwrap();
         let snapshot = load(&path, OURS).unwrap();

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashChain, HashCursor, HasherConfig,
-    ManagerConfig, PoolConfig, PoolError, PoolImage, SavedBlock, Verify,
+    BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
+    HasherConfig, ManagerConfig, PoolConfig, PoolError, PoolImage, SavedBlock, Verify,
 };
 use kvpool_testing::Numbers;
 
@@ -334,4 +335,114 @@ fn a_restored_manager_goes_on_as_if_it_had_never_stopped() {
         }
         assert_eq!(manager.pool().eviction_order(), again.pool().eviction_order());
     }
+}
+
+/// The manager compares the settings of an image with its own, and takes none of them from the image.
+#[test]
+fn an_image_of_other_settings_is_refused_whole() {
+    let groups = |window, block_tokens| {
+        let window = GroupSpec::new(GroupKind::Sliding { window }, block_tokens);
+        Some(Groups::new(vec![GroupSpec::new(GroupKind::Full, 4), window], None).unwrap())
+    };
+    let usual =
+        || ManagerConfig { num_blocks: 30, block_size: 4, groups: groups(8, 4), ..ManagerConfig::default() };
+    let seeded = |seed: &str| ManagerConfig {
+        algorithm: HashAlgorithm::Blake3,
+        key: Some([seed.len() as u8; 32]),
+        ..usual()
+    };
+    let configs = [
+        usual(),
+        ManagerConfig { algorithm: HashAlgorithm::Blake3, ..usual() },
+        seeded("a"),
+        seeded("ab"),
+        ManagerConfig { groups: groups(12, 4), ..usual() },
+        ManagerConfig { groups: groups(8, 8), ..usual() },
+        ManagerConfig { groups: None, ..usual() },
+    ];
+    let prompt: Vec<u32> = (0..20).collect();
+    for (saved, restored) in
+        (0..configs.len()).flat_map(|one| (0..configs.len()).map(move |other| (one, other)))
+    {
+        let mut first = CacheManager::new(configs[saved].clone()).unwrap();
+        first.admit("a", first.prepare(&prompt, ExtraKeys::default()).unwrap()).unwrap();
+        first.commit("a", 20).unwrap();
+        first.release("a", None).unwrap();
+        let image = first.image().unwrap();
+        let mut next = CacheManager::new(configs[restored].clone()).unwrap();
+        let outcome = next.restore(&image, 0.0, |_| true);
+        if saved == restored {
+            assert!(outcome.unwrap().blocks > 0);
+        } else {
+            let error = outcome.unwrap_err().to_string();
+            assert!(
+                error.contains("settings is ") || error.contains("algorithm is "),
+                "{saved} {restored}: {error}"
+            );
+            assert_eq!(next.stats().pool.registered, 0, "nothing has changed");
+        }
+        // It serves whatever it hashes, restored or not.
+        next.admit("b", next.prepare(&prompt[1..], ExtraKeys::default()).unwrap()).unwrap();
+        next.commit("b", 19).unwrap();
+        next.check_invariants().unwrap();
+    }
+}
+
+/// Two contents that name each other as parents, in a snapshot with valid checksums, would wait for each
+/// other for ever.
+#[test]
+fn contents_that_name_each_other_as_parents_cost_hits_at_most() {
+    let config = || PoolConfig { eviction: kvpool_policies::FIFO, ..config() };
+    let served = || {
+        let mut world = World::new(config());
+        for family in 0..4 {
+            let chain = chain(&world.hasher, family, 6, 0);
+            let mut table = world.pool.match_and_acquire(&chain, usize::MAX).unwrap();
+            let hits = table.len();
+            world.pool.allocate_into(6 - hits, &mut table).unwrap();
+            world.pool.register(&table[hits..], &chain, hits).unwrap();
+            world.pool.mark_computed(&table[hits..]).unwrap();
+            world.pool.release_table(&table).unwrap();
+        }
+        world.pool.image().unwrap()
+    };
+    let pairs = [(0, 1, [1, 1]), (2, 7, [2, 2]), (3, 9, [1, 5]), (4, 4, [3, 3])];
+    for ((one, other, depths), told, operations) in pairs
+        .into_iter()
+        .flat_map(|pair| [false, true].map(|told| (pair, told)))
+        .flat_map(|(pair, told)| [0, 300].map(|n| (pair, told, n)))
+    {
+        let mut image = served();
+        let [first, second] = [one, other].map(|at| image.blocks[at]);
+        for (at, of, depth) in [(one, second, depths[0]), (other, first, depths[1])] {
+            let saved = &mut image.blocks[at];
+            (saved.parent, saved.depth) = (Some(of.hash), depth);
+            saved.behind = told.then_some(of.block);
+        }
+        let mut world = World::new(config());
+        world.pool.restore(&image, 0.0, |_| true).unwrap();
+        world.pool.check_invariants().unwrap();
+        let mut numbers = Numbers(1);
+        for _ in 0..operations {
+            world.operate(&mut numbers);
+            world.pool.check_invariants().unwrap();
+        }
+        world.stop();
+        world.pool.evict(40).unwrap();
+        assert_eq!((world.pool.poison_reason(), world.pool.stats().cached_free), (None, 0));
+        world.pool.check_invariants().unwrap();
+    }
+}
+
+/// The pool continues to count from the epoch of the image.
+#[test]
+fn an_epoch_that_leaves_no_room_for_others_is_refused() {
+    let image = |epoch| PoolImage { block_size: 1, num_blocks: 40, epoch, ..PoolImage::default() };
+    let mut pool = BlockPool::new(config()).unwrap();
+    for epoch in [u64::MAX, 1 << 63] {
+        let refused = pool.restore(&image(epoch), 0.0, |_| true).unwrap_err();
+        assert!(matches!(refused, PoolError::InvalidConfig { field: "epoch", .. }), "{refused}");
+    }
+    pool.restore(&image(u64::MAX >> 1), 0.0, |_| true).unwrap();
+    assert_eq!(pool.bump_epoch().unwrap(), 1 << 63);
 }

@@ -7,7 +7,6 @@ settings in ``unrelated``. Only this module and ``hicache`` read SGLang's module
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
 import importlib.metadata
 import logging
@@ -16,7 +15,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import InvalidArgumentError
-from kvpool.integrations.canonical import Canonical, fields_of
+from kvpool.integrations.canonical import Canonical, digest_of, fields_of, short
 from kvpool.integrations.sglang import unrelated
 from kvpool.integrations.weights import weights_of
 
@@ -58,8 +57,6 @@ _FROM_FILES: Final = frozenset(
 )
 #: Speculative algorithms of SGLang 0.5.23 that have no draft model.
 _WITHOUT_DRAFT: Final = frozenset({"", "NONE", "NGRAM"})
-#: Longer texts are written as their digest, because a file beside the store shows the others to people.
-_LONGEST: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,11 +94,12 @@ class Engine:
         if server is None:  # SGLang's classes without a server, such as in a test
             name = weights_of(config.model_name or "") if settings.weights is None else settings.weights
             return cls(facts | {"server": "none"}, name)
-        written = Canonical()
+        # The model's content has a name of its own.
+        written = Canonical(lambda _, name: name == "_name_or_path")
         for name, value in server.items():
             if name not in unrelated.SETTINGS:
                 # The content of a model has a name of its own, which the user may give.
-                facts[f"server {name}"] = str(value) if name in _MODELS else _short(written.text(name, value))
+                facts[f"server {name}"] = str(value) if name in _MODELS else short(written.text(name, value))
         facts |= _model_config(written) | _environment()
         facts |= _adapters(server, written)
         if written.unknown:
@@ -158,16 +156,12 @@ def _model_config(written: Canonical) -> dict[str, str]:
         found = {name: value for name, value in vars(config).items() if name not in unrelated.MODEL_CONFIG}
     except Exception as error:
         return {"model config": f"not read: {type(error).__name__}"}
-    for name in ("hf_config", "hf_text_config"):
-        described = getattr(found.get(name), "to_dict", None)
-        if callable(described):
-            found[name] = {key: one for key, one in described().items() if key != "_name_or_path"}
-    return {"model config": _digest(written.text("model config", found))}
+    return {"model config": digest_of(written.text("model config", found))}
 
 
 def _environment() -> dict[str, str]:
     return {
-        f"environment {name}": _short(value)
+        f"environment {name}": short(value)
         for name, value in os.environ.items()
         if name.startswith("SGLANG_") and name not in unrelated.ENVIRONMENT
     }
@@ -231,11 +225,3 @@ def _unnamed(setting: str, value: object) -> InvalidArgumentError:
         f"weights is not given, and {setting} is {value!r}: the weights do not come from the model's files. Name them, "
         'and change the name whenever they change: "weights": "2026-11-24"'
     )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else _digest(text)
-
-
-def _digest(text: str) -> str:
-    return f"sha256 {hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()}"

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolName, PoolTransferResult
 
+from kvpool.errors import StoreError
 from kvpool.integrations.sglang.engine import Engine, weight_version
 from kvpool.integrations.sglang.hits import ends_of_blocks, grouped, leading, trailing
+from kvpool.integrations.sglang.namespace import rank_of
 from kvpool.integrations.sglang.pools import KV, Pool, check_pools, close_pools, has_packed_draft, open_pools
 from kvpool.integrations.sglang.resets import unwatch_pool, watch_pool, watch_weights
 from kvpool.integrations.sglang.settings import Settings
 from kvpool.integrations.sglang.speeds import Speeds
+from kvpool.store.replicas import open_replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,10 +42,12 @@ _LOG: Final = logging.getLogger("sglang.kvpool")
 class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is Any here
     """A storage back end on a disk, or in what engines share.
 
-    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages of one pool are
-    of one size. With ``"interface_v1": 1`` pages are moved between SGLang's host memory and the disk, without slots of
-    kvpool between, where a page is one or two pieces (``page_first``, ``page_first_direct``, ``page_head``); tensors,
-    which SGLang does not offer then, are not taken. Without it, and in other layouts, they are copied.
+    Each rank has a folder of its own below ``root_dir``, and in it one for each host pool, since pages of one
+    pool are of one size. Engines with the same ``root_dir``, such as data-parallel replicas, have one each in the
+    folder of the rank: ``kvpool.store.replicas``. With ``"interface_v1": 1`` pages are moved between SGLang's host
+    memory and the disk, without slots of kvpool between, where a page is one or two pieces (``page_first``,
+    ``page_first_direct``, ``page_head``); tensors, which SGLang does not offer then, are not taken. Without it,
+    and in other layouts, they are copied.
 
     The stores are opened when SGLang has registered its host pools. With a draft model they are opened when the draft's
     host pool follows, so that it has its part of the room. A call waits at most for the deadline, over all host pools.
@@ -66,6 +71,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         self._settings.check_shares([one.value for one in PoolName])
         self._registered: dict[str, Any] = {}
         self._pools: dict[str, Pool] = {}
+        self._folder = ""
         self._opening = threading.Lock()
         self._is_checked = self._is_open = self._is_used = False
         self._engine = Engine.found(self._settings, storage_config)
@@ -131,8 +137,14 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
     def _open(self, names: Sequence[str], *, late: bool) -> None:
         registered = {name: self._registered[name] for name in names}
-        opened = open_pools(registered, self._config, self._settings, self._engine, late=late)
-        self._pools = {**self._pools, **opened}
+
+        def opened(folder: str) -> tuple[str, dict[str, Pool]]:
+            pools = open_pools(registered, self._config, self._settings, self._engine, folder, late=late)
+            return folder, pools
+
+        # All pools of one replica are in one folder, also those that come late.
+        folder, pools = opened(self._folder) if self._pools else open_replica(rank_of(self._config), opened)
+        self._folder, self._pools = folder, {**self._pools, **pools}
         self._is_open = self._is_checked = True
 
     def _pool(self, name: Any) -> Pool | None:
@@ -348,15 +360,21 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
             self._weight_version, self._is_stale = weight_version(), False
             renewed = str(uuid.uuid4())
             self._engine = dataclasses.replace(self._engine, facts={**self._engine.facts, "renewed": renewed})
+            is_recorded = True
             for name, pool in self._pools.items():
                 try:
                     pool.renew(renewed)
+                except StoreError:
+                    # The store has forgotten its pages. No other process has its new namespace.
+                    _LOG.exception("kvpool: host pool %s: a restart may find its pages of before", name)
+                    is_recorded = False
                 except Exception:
-                    # Its pages may be of other weights by now.
+                    # The store may still have its pages, which may be of other weights by now.
                     _LOG.exception("kvpool: host pool %s cannot be renewed: its pages are not kept any more", name)
+                    is_recorded = False
                     self._pools = {other: one for other, one in self._pools.items() if other != name}
                     close_pools([pool], self._settings.deadline)
-        return True
+        return is_recorded
 
     def on_reset(self) -> None:
         """SGLang has reset its prefix cache, because its weights may be others: forgets everything."""

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import InvalidArgumentError
-from kvpool.integrations.sglang.namespace import is_replicated, namespace_of, rank_of
+from kvpool.integrations.sglang.namespace import is_replicated, namespace_of
 from kvpool.integrations.sglang.pages import Copied, Empty, Lent, pages_of
 from kvpool.integrations.sglang.settings import OBJECT_HEADER, divide
 from kvpool.integrations.sglang.shelf import Shelf, is_shared, open_backend
@@ -143,7 +143,7 @@ def _check_replicas(name: str, pool: Any, config: Any, settings: Settings) -> No
 
 
 def open_pools(
-    registered: Mapping[str, Any], config: Any, settings: Settings, engine: Engine, *, late: bool
+    registered: Mapping[str, Any], config: Any, settings: Settings, engine: Engine, folder: str, *, late: bool
 ) -> dict[str, Pool]:
     """Opens the stores of host pools, all or none.
 
@@ -152,6 +152,7 @@ def open_pools(
         config: SGLang's ``HiCacheStorageConfig``.
         settings: The settings.
         engine: The engine that computes the pages.
+        folder: The folder of the rank and the replica, below the root.
         late: Whether stores that have pages already took the room. Then a pool without a share of its own has none.
 
     Raises:
@@ -183,7 +184,7 @@ def open_pools(
                     engine=engine.facts,
                     model=engine.model,
                 )
-                shelf = Shelf(one, settings, namespace, open_backend(settings, rank_of(config), name, rooms[name]))
+                shelf = Shelf(one, settings, namespace, open_backend(settings, folder, name, rooms[name]))
             elif name not in rooms and not isinstance(one, Empty):
                 _LOG.warning("kvpool: host pool %s came late and has no share: its pages are not kept", name)
             writes = not is_replicated(config, pool, name) or bool(config.is_storage_writer)

@@ -49,15 +49,15 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(b"kvpool sglang key\0" + key.encode("utf-8", "surrogatepass")).digest()
 
 
-def open_backend(settings: Settings, rank: str, pool: str, capacity_bytes: int) -> Backend:
+def open_backend(settings: Settings, folder: str, pool: str, capacity_bytes: int) -> Backend:
     """Returns the back end for the pages of a host pool: a folder of the rank, or a back end that all ranks share.
 
     A shared back end keeps ranks and pools apart by their namespaces.
     """
     if settings.url is not None:
         return backend_from_url(settings.url, capacity_bytes)
-    folder = Path(settings.root_dir or "").expanduser() / rank / pool
-    return Disk(folder, capacity_bytes, free_floor_bytes=settings.free_floor_bytes)
+    path = Path(settings.root_dir or "").expanduser() / folder / pool
+    return Disk(path, capacity_bytes, free_floor_bytes=settings.free_floor_bytes)
 
 
 def is_shared(settings: Settings) -> bool:

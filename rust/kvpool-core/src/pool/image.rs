@@ -50,6 +50,9 @@ pub struct PoolImage {
     pub num_blocks: usize,
     /// What its hashes are made with, if it had any.
     pub algorithm: Option<HashAlgorithm>,
+    /// Other settings that its contents depend on, as text. The owner of the pool compares them. Empty if
+    /// unknown.
+    pub settings: String,
     /// Its epoch: hashes are of it.
     pub epoch: u64,
     /// The next to be evicted first; those that somebody held behind all others.
@@ -65,6 +68,27 @@ pub struct Restored {
     pub blocks: usize,
     /// Blocks that the caller refused.
     pub refused: usize,
+}
+
+/// The positions of an image's contents in their chains.
+struct Positions<'a>(Vec<(&'a BlockHash, u16, u32)>);
+
+impl<'a> Positions<'a> {
+    fn of(blocks: &[&'a SavedBlock]) -> Self {
+        let mut positions: Vec<_> =
+            blocks.iter().map(|saved| (&saved.hash, saved.group, saved.depth)).collect();
+        positions.sort_unstable();
+        Self(positions)
+    }
+
+    /// Whether every copy of `parent`'s content is before `child`. A parent that the image does not contain
+    /// may be.
+    fn is_before(&self, parent: &BlockHash, child: &SavedBlock) -> bool {
+        let first = self.0.partition_point(|&(hash, group, _)| (hash, group) < (parent, child.group));
+        let copies =
+            self.0.iter().skip(first).take_while(|&&(hash, group, _)| (hash, group) == (parent, child.group));
+        copies.into_iter().all(|&(_, _, depth)| depth < child.depth)
+    }
 }
 
 impl BlockPool {
@@ -103,6 +127,7 @@ impl BlockPool {
             block_size: self.block_size(),
             num_blocks: self.num_blocks(),
             algorithm: self.index.algorithm(),
+            settings: String::new(),
             epoch: self.epoch,
             blocks: order.into_iter().filter_map(saved).collect(),
             free: self.free_order(),
@@ -134,8 +159,10 @@ impl BlockPool {
     /// ```
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if the pool is not as new, if it has another block size or fewer blocks, if it verifies hits, of which
-    /// an image has not what it compares, or if a block is named twice or is the null block; then nothing has changed.
+    /// [`PoolError::InvalidConfig`] if the pool is not as new, if it has another block size, another
+    /// algorithm or fewer blocks, if it verifies hits, of which an image has not what it compares, if a block
+    /// is named twice or is the null block, or if the epoch leaves no room for others; then nothing has
+    /// changed.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -154,16 +181,23 @@ impl BlockPool {
         } else if by_depth.iter().any(|saved| saved.copy > 0) {
             by_depth.sort_by_key(|saved| saved.copy);
         }
+        let positions = Positions::of(&by_depth);
         self.acquire_blocks(&by_depth.iter().map(|saved| saved.block).collect::<Vec<_>>())?;
         for saved in &by_depth {
             let name = Name { hash: &saved.hash, group: saved.group };
+            // A parent is before its child. Any other parent would make a ring of blocks that wait for each
+            // other.
+            let before = saved.parent.filter(|parent| positions.is_before(parent, saved));
             // The parent that the policy knows, if it is what the index knows.
             let behind = saved.behind.filter(|&block| self.is_registered(block)).and_then(|block| {
+                if self.records.of(block).is_none_or(|record| record.depth() >= saved.depth) {
+                    return None;
+                }
                 let hash = *self.name_of(block).filter(|parent| parent.group == name.group)?.hash;
-                saved.parent.is_none_or(|parent| parent == hash).then_some((block, hash))
+                before.is_none_or(|parent| parent == hash).then_some((block, hash))
             });
             let (parent, hash) = behind.filter(|_| saved.depth > 0).unzip();
-            self.register_behind_hash(saved.block, name, saved.depth, saved.parent.or(hash), parent)?;
+            self.register_behind_hash(saved.block, name, saved.depth, before.or(hash), parent)?;
             self.retain_saved(saved, elapsed)?;
         }
         if image.algorithm.is_some() {
@@ -207,6 +241,14 @@ impl BlockPool {
                 self.verify().name().into(),
                 "none: an image has nothing to compare".into(),
             );
+        }
+        if image.epoch > u64::MAX / 2 {
+            return refused("epoch", image.epoch.to_string(), format!("at most {}", u64::MAX / 2));
+        }
+        if let (Some(saved), Some(own)) = (image.algorithm, self.index.algorithm())
+            && saved != own
+        {
+            return refused("algorithm", saved.name().into(), own.name().into());
         }
         if image.block_size != self.block_size() {
             return refused("block_size", image.block_size.to_string(), self.block_size().to_string());

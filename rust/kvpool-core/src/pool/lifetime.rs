@@ -385,6 +385,8 @@ impl BlockPool {
             if let Some(hash) = self.index.parent_of(&self.records, block)
                 && let group = self.records.at(block.get()).group
                 && let Some(parent) = self.index.head_of_name(&self.records, Name { hash: &hash, group })
+                // No block waits for one that is not before it, whatever hashes an image has brought.
+                && self.records.at(parent.get()).depth() < self.records.at(block.get()).depth()
             {
                 self.place_again(parent);
                 self.order.relink(block, parent);

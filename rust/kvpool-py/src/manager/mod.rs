@@ -24,7 +24,7 @@ use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
-use crate::groups::{self, PyGroupFit, added, changed};
+use crate::groups::{self, PyGroupFit, PyGroupSpec, added, changed};
 use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
@@ -904,6 +904,15 @@ impl PyCacheManager {
     #[getter]
     fn num_groups(&self, py: Python<'_>) -> PyResult<usize> {
         self.enter(py, 0, |manager| manager.num_groups())
+    }
+
+    /// The KV-cache groups that it was made with; none without any.
+    #[getter]
+    fn groups(&self, py: Python<'_>) -> PyResult<Vec<PyGroupSpec>> {
+        self.enter(py, 0, |manager| {
+            let specs = manager.groups().map_or(&[][..], kvpool::groups::Groups::specs);
+            specs.iter().copied().map(PyGroupSpec).collect()
+        })
     }
 
     /// Blocks that an allocation can take now: free and cached-free.

@@ -61,6 +61,8 @@ pub(super) struct How {
     /// Round the page cache.
     pub(super) is_direct: bool,
     pub(super) io: String,
+    /// Why there is less room than was asked for.
+    pub(super) shortage: Option<String>,
 }
 
 /// How a disk of this machine would.
@@ -71,11 +73,12 @@ pub(super) fn io_found() -> String {
 impl Opener {
     /// Opens it, and says how it moves bytes. Waits.
     pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
-        let threads = How { is_direct: false, io: "threads".into() };
+        let threads = How { is_direct: false, io: "threads".into(), shortage: None };
         Ok(match self {
             Self::Disk(config) => {
                 let disk = DiskBackend::open(&config)?;
-                let how = How { is_direct: disk.is_direct(), io: disk.io().to_string() };
+                let shortage = disk.shortage().map(ToOwned::to_owned);
+                let how = How { is_direct: disk.is_direct(), io: disk.io().to_string(), shortage };
                 (disk, how)
             }
             Self::Folder(config) => (FolderBackend::open(config)?, threads),

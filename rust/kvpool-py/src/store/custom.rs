@@ -6,9 +6,10 @@
 use std::fmt;
 use std::io;
 
+use kvpool::BlockHash;
 use kvpool_store::{
-    Backend, BackendError, HEADER_BYTES, Namespace, NamespaceDigest, Object, ObjectMut, ObjectName, Place,
-    places,
+    Backend, BackendError, Generation, HEADER_BYTES, Header, Namespace, NamespaceDigest, Object, ObjectKey,
+    ObjectMut, ObjectName, Page, Place, TokenRange, places,
 };
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -89,6 +90,39 @@ impl Custom {
         let ended = || BackendError::Io { operation, error: io::Error::other("the interpreter has ended") };
         attached.unwrap_or_else(|| Err(ended()))
     }
+
+    fn write_named(&self, name: &str, object: Object<'_>) -> Result<(), BackendError> {
+        self.call("writing an object", |backend| {
+            let header = PyBytes::new(backend.py(), &object.header.0[..HEADER_BYTES]);
+            let address = object.pages.as_ptr().expose_provenance();
+            backend.call_method1("write", (name, header, address, object.len))?;
+            Ok(())
+        })
+    }
+
+    /// Whether there is such an object.
+    fn read_named(&self, name: &str, into: ObjectMut<'_>) -> Result<bool, BackendError> {
+        self.call("reading an object", |backend| {
+            let address = into.pages.as_mut_ptr().expose_provenance();
+            let answer = backend.call_method1("read", (name, address, into.len))?;
+            if answer.is_none() {
+                return Ok(false);
+            }
+            let header = answer.cast::<PyBytes>()?.as_bytes();
+            let len = header.len().min(HEADER_BYTES);
+            into.header.0[..len].copy_from_slice(&header[..len]);
+            Ok(true)
+        })
+    }
+}
+
+/// The key in the header of the record of a generation.
+const RECORD: ObjectKey = ObjectKey { hash: BlockHash::from_bytes([0; 32]), group: u32::MAX };
+
+/// What the record of a namespace's generation is called: no name of an object, so that nobody takes it for
+/// one.
+fn record_name(of: NamespaceDigest) -> String {
+    format!("{of}/0")
 }
 
 fn texts(names: &[ObjectName]) -> Vec<String> {
@@ -120,6 +154,44 @@ impl Backend for Custom {
         Ok(())
     }
 
+    /// The record is an object of 32 bytes under a name that no object has.
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+        let (mut header, mut page) = (Page::zeroed(), Page::zeroed());
+        let len = Generation::TEXT_BYTES as u32;
+        let found =
+            self.read_named(&record_name(of), ObjectMut { header: &mut header, pages: &mut page.0, len })?;
+        let record = &page.0[..Generation::TEXT_BYTES];
+        let intact = |header: Header| {
+            header.expect(of, RECORD, len)?;
+            header.verify(record)
+        };
+        let is_intact = found && Header::decode(&header.0).is_ok_and(|header| intact(header).is_ok());
+        Ok(is_intact.then(|| Generation::of_record(record)).flatten())
+    }
+
+    /// The store asks before and after: a back end that has no way to keep what is there writes once more.
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError> {
+        let (name, mut header, mut page) = (record_name(of), Page::zeroed(), Page::zeroed());
+        let record = generation.to_string();
+        page.0[..record.len()].copy_from_slice(record.as_bytes());
+        let failed =
+            || BackendError::Io { operation: "writing a generation", error: io::Error::other("too long") };
+        let front = Header::of(of, RECORD, TokenRange::default(), record.as_bytes()).ok_or_else(failed)?;
+        header.0[..HEADER_BYTES].copy_from_slice(&front.encode());
+        if replaces {
+            // Some keep what they have under a name.
+            self.call("removing a generation", |backend| {
+                backend.call_method1("remove", (vec![name.as_str()],)).map(drop)
+            })?;
+        }
+        self.write_named(&name, Object { header: &header, pages: &page.0, len: record.len() as u32 })
+    }
+
     /// If it wants it.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         self.call("writing the text of the namespace", |backend| {
@@ -138,27 +210,11 @@ impl Backend for Custom {
         object: Object<'_>,
     ) -> Result<(), BackendError> {
         self.clear(None, replaces)?;
-        self.call("writing an object", |backend| {
-            let header = PyBytes::new(backend.py(), &object.header.0[..HEADER_BYTES]);
-            let address = object.pages.as_ptr().expose_provenance();
-            backend.call_method1("write", (name.to_string(), header, address, object.len))?;
-            Ok(())
-        })
+        self.write_named(&name.to_string(), object)
     }
 
     fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
-        let found = self.call("reading an object", |backend| {
-            let address = into.pages.as_mut_ptr().expose_provenance();
-            let answer = backend.call_method1("read", (name.to_string(), address, into.len))?;
-            if answer.is_none() {
-                return Ok(false);
-            }
-            let header = answer.cast::<PyBytes>()?.as_bytes();
-            let len = header.len().min(HEADER_BYTES);
-            into.header.0[..len].copy_from_slice(&header[..len]);
-            Ok(true)
-        })?;
-        if found { Ok(()) } else { Err(BackendError::Absent) }
+        if self.read_named(&name.to_string(), into)? { Ok(()) } else { Err(BackendError::Absent) }
     }
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {

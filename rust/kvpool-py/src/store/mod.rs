@@ -9,6 +9,7 @@ mod server;
 mod stats;
 mod warm;
 
+use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use kvpool_store::{
     Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, StoreError, TokenRange,
     Waiter, Why,
 };
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
@@ -202,6 +204,9 @@ impl PyStore {
             Ok::<_, StoreError>((Store::open(backend, arena.0.clone(), &namespace.0, config)?, how))
         };
         let (store, how) = py.detach(open).or_raise(py)?;
+        if let Some(shortage) = how.shortage.as_ref().and_then(|text| CString::new(text.as_str()).ok()) {
+            PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &shortage, 1)?;
+        }
         let waiter = store.waiter();
         Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes, how })
     }
@@ -316,8 +321,13 @@ impl PyStore {
 
     /// Serves another namespace from now on.
     fn renew(&self, py: Python<'_>, namespace: &PyNamespace) -> PyResult<()> {
-        let digest = namespace.0.digest();
-        self.call(py, |store, now| store.renew(digest, now))
+        self.call(py, |store, now| store.renew(&namespace.0, now))?.or_raise(py)
+    }
+
+    /// The namespace that objects carry now.
+    #[getter]
+    fn namespace(&self, py: Python<'_>) -> PyResult<PyNamespace> {
+        Ok(PyNamespace(self.call(py, |store, _| store.namespace().clone())?))
     }
 
     /// What could be found and cannot any more, since the last call.

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use kvpool::{PoolImage, Restored, SavedBlock};
+use kvpool::{HashAlgorithm, PoolImage, Restored, SavedBlock};
 use kvpool_store::warm::{self, Headers, SlotHeaders};
-use kvpool_store::{Arena, NamespaceDigest, ObjectKey};
+use kvpool_store::{Arena, ObjectKey};
 use pyo3::prelude::*;
 
 use super::{PyArena, PyNamespace, keys};
@@ -59,7 +59,6 @@ fn system(py: Python<'_>, error: &std::io::Error) -> PyErr {
 pub(crate) struct PySlotHeaders {
     headers: SlotHeaders,
     arena: Arc<Arena>,
-    namespace: NamespaceDigest,
 }
 
 #[pymethods]
@@ -73,7 +72,7 @@ impl PySlotHeaders {
     ) -> PyResult<Self> {
         let (arena, namespace) = (arena.get().0.clone(), namespace.get().0.digest());
         let headers = py.detach(|| SlotHeaders::open(&path, namespace, arena.slots()));
-        Ok(Self { headers: headers.map_err(|error| system(py, &error))?, arena, namespace })
+        Ok(Self { headers: headers.map_err(|error| system(py, &error))?, arena })
     }
 
     /// Says that slots are about to be written to: from now on they are nobody's.
@@ -93,6 +92,12 @@ impl PySlotHeaders {
     ) -> PyResult<()> {
         let (slots, keys) = (self.slots_of(py, slots)?, self::keys(keys, groups)?);
         super::same_length(py, "slots", slots.len(), keys.len())?;
+        if let Some(position) = slots.iter().position(|&slot| slot == 0) {
+            let message = format!(
+                "slot {position} of the list is 0, the null block: its bytes are nobody's KV; leave null entries of a block table out"
+            );
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
         let sealed = py.detach(|| {
             slots.iter().zip(keys).try_for_each(|(&slot, key)| {
                 let bytes = self.arena.read(slot).map_err(std::io::Error::other)?;
@@ -100,6 +105,11 @@ impl PySlotHeaders {
             })
         });
         sealed.map_err(|error| system(py, &error))
+    }
+
+    /// Serves another namespace from now on.
+    fn renew(&self, namespace: &Bound<'_, PyNamespace>) {
+        self.headers.renew(namespace.get().0.digest());
     }
 
     fn __len__(&self) -> usize {
@@ -189,23 +199,33 @@ pub(crate) fn load_index(
     trusted: bool,
     elapsed: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyWarmStart> {
-    let namespace = namespace.get().0.digest();
+    let namespace = &namespace.get().0;
+    let digest = namespace.digest();
     let slots = slots.map(Bound::get);
     if slots.is_none() != trusted {
         let message = "slots or trusted=True: one of them says that the bytes are those of the hashes";
         return Err(raise(py, "InvalidArgumentError", message));
     }
-    if slots.is_some_and(|slots| slots.namespace != namespace) {
+    if slots.is_some_and(|slots| slots.headers.namespace() != digest) {
         return Err(raise(py, "InvalidArgumentError", "slots are of another namespace"));
     }
     let elapsed = elapsed.map(float).transpose()?;
-    let snapshot = match py.detach(|| warm::load(&path, namespace)) {
+    let snapshot = match py.detach(|| warm::load(&path, digest)) {
         Ok(snapshot) => snapshot,
         Err(cold) => {
             let cold = Some(cold.to_string());
             return Ok(PyWarmStart { blocks: 0, refused: 0, lost: 0, age: 0.0, cold });
         }
     };
+    if let (Subject::Pool(_), Some(saved)) = (&subject, snapshot.image.algorithm) {
+        // A pool learns its algorithm from the first chain. A manager compares its own.
+        let known = HashAlgorithm::ALL.iter().find(|one| one.name() == namespace.hash_algorithm);
+        if let Some(wanted) = known.filter(|&&wanted| wanted != saved) {
+            let (saved, wanted) = (saved.name(), wanted.name());
+            let message = format!("the snapshot's hashes are {saved}, the namespace's {wanted}");
+            return Err(raise(py, "InvalidArgumentError", message));
+        }
+    }
     let headers = slots.map(|slots| py.detach(|| slots.headers.read())).transpose();
     let headers = headers.map_err(|error| system(py, &error))?;
     let age = now().saturating_sub(snapshot.saved_at) as f64 / 1000.0;

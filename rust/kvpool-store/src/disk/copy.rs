@@ -37,7 +37,7 @@ const VERSION: u32 = 1;
 /// Bytes of the file's own header that its checksum covers.
 const CHECKED: usize = 28;
 /// Bytes of an entry, those that mean something, and where its seal begins.
-const ENTRY: usize = 128;
+pub(super) const ENTRY: usize = 128;
 const SEALED: usize = HEADER_BYTES + 8;
 
 #[derive(Debug)]

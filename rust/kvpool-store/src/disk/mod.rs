@@ -2,7 +2,7 @@
 //!
 //! | what | how |
 //! |---|---|
-//! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left; it never grows |
+//! | bound | the file has `capacity_bytes`, less if the disk would have less than `free_floor` left ([`DiskBackend::shortage`]); it never grows |
 //! | write | header and payload in one write; what is torn has a header whose checksum of the payload is another's |
 //! | load | header and payload in one read, straight into the slot of the arena |
 //! | threads | each worker has several transfers on their way by [`io_uring`](Io), found at run time, or one |
@@ -26,6 +26,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
 pub use self::inspect::Inspector;
@@ -35,6 +36,7 @@ use crate::backend::Backend;
 #[cfg(feature = "io-uring")]
 use crate::backend::Lane;
 use crate::error::{BackendError, StoreError};
+use crate::generation::{self, Generation};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
@@ -129,8 +131,8 @@ impl DiskBackend {
     /// Opens a folder, or makes it, and takes its room on the disk. Waits for the disk.
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::Backend`] if the disk has no room for one object above
-    /// the floor, or fails.
+    /// [`StoreError::InvalidConfig`]; [`StoreError::FolderInUse`]; [`StoreError::NoRoom`] if the disk has no
+    /// room for one object above the floor; [`StoreError::Backend`] if it fails.
     pub fn open(config: &DiskConfig) -> Result<Arc<Self>, StoreError> {
         for (field, value) in
             [("max_payload", u64::from(config.max_payload)), ("scanners", config.scanners as u64)]
@@ -145,6 +147,9 @@ impl DiskBackend {
         }
         fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
+        // Nobody else writes here.
+        generation::remove_abandoned(&config.folder, Duration::ZERO)
+            .map_err(BackendError::io("reading the folder"))?;
         let slab = Slab::open(config)?;
         let path = config.folder.join(file_name(slab.slot_bytes(), "headers"));
         let copy = HeaderCopy::open(&path, slab.file(), slab.slot_bytes(), slab.places());
@@ -158,6 +163,12 @@ impl DiskBackend {
     #[must_use]
     pub const fn is_direct(&self) -> bool {
         self.slab.is_direct()
+    }
+
+    /// Why it has less room than its capacity, if the disk has no more: folder, bytes wanted, free and taken.
+    #[must_use]
+    pub fn shortage(&self) -> Option<&str> {
+        self.slab.shortage()
     }
 
     /// How bytes move.
@@ -266,6 +277,19 @@ impl Backend for DiskBackend {
             }
         }
         Ok(())
+    }
+
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+        generation::read_record(&self.folder, of)
+    }
+
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError> {
+        generation::write_record(&self.folder, of, generation, replaces)
     }
 
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {

@@ -14,7 +14,8 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::DiskConfig;
-use crate::error::BackendError;
+use super::copy::ENTRY;
+use crate::error::{BackendError, StoreError};
 use crate::object::{PAGE, Page, Place, pages, places};
 
 #[derive(Debug)]
@@ -24,12 +25,23 @@ pub(super) struct Slab {
     places: u32,
     direct: bool,
     fresh: bool,
+    shortage: Option<String>,
 }
+
+/// Bytes for the other files of the folder: namespaces, the lock, the first page of the copy of the headers.
+const BESIDE: u64 = 64 << 10;
 
 impl Slab {
     /// Opens the file of `config`, or makes it, with room on the disk for every slot. Files of other slot sizes are removed.
-    pub(super) fn open(config: &DiskConfig) -> Result<Self, BackendError> {
+    pub(super) fn open(config: &DiskConfig) -> Result<Self, StoreError> {
         let slot_bytes = (PAGE + pages(config.max_payload as usize)) as u64;
+        if config.capacity_bytes < slot_bytes {
+            return Err(StoreError::InvalidConfig {
+                field: "capacity_bytes",
+                value: config.capacity_bytes.to_string(),
+                expected: "room for an object: max_payload in whole pages of 4 KiB, and a page of 4 KiB",
+            });
+        }
         let name = file_name(slot_bytes, "slab");
         remove_others(&config.folder, &[name.clone(), file_name(slot_bytes, "headers")])
             .map_err(BackendError::io("removing a slab of another slot size"))?;
@@ -37,7 +49,7 @@ impl Slab {
         let opening = BackendError::io("opening the slab");
         let mut file = open(&path, false).map_err(&opening)?;
         let fresh = file.metadata().map_err(&opening)?.len() == 0;
-        let places = allocate(&file, slot_bytes, config)?;
+        let (places, shortage) = allocate(&file, slot_bytes, config)?;
         let mut direct = false;
         if config.direct
             && let Ok(other) = open(&path, true)
@@ -45,7 +57,7 @@ impl Slab {
         {
             (file, direct) = (other, true);
         }
-        Ok(Self { file, slot_bytes, places, direct, fresh })
+        Ok(Self { file, slot_bytes, places, direct, fresh, shortage })
     }
 
     /// The slab that a folder has, to be looked at: it is neither made nor grown nor shrunk. `None` if there is none.
@@ -59,7 +71,8 @@ impl Slab {
             let file = File::options().read(true).write(writable).open(entry.path()).map_err(&opening)?;
             let bytes = file.metadata().map_err(&opening)?.len();
             let places = u32::try_from(bytes / slot_bytes).unwrap_or(u32::MAX - 1);
-            return Ok(Some(Self { file, slot_bytes, places, direct: false, fresh: false }));
+            let (direct, fresh, shortage) = (false, false, None);
+            return Ok(Some(Self { file, slot_bytes, places, direct, fresh, shortage }));
         }
         Ok(None)
     }
@@ -79,6 +92,11 @@ impl Slab {
     /// Whether nothing was ever written to it.
     pub(super) const fn is_fresh(&self) -> bool {
         self.fresh
+    }
+
+    /// Why it is smaller than its capacity, if it is.
+    pub(super) fn shortage(&self) -> Option<&str> {
+        self.shortage.as_deref()
     }
 
     /// Its file, to be told from others.
@@ -166,22 +184,37 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the room for as many slots as the bound allows, and as the disk has above the floor. Returns how many.
-fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<u32, BackendError> {
+/// Allocates as many slots as the capacity allows and as the disk has room for above the floor, with the copy
+/// of their headers. Returns the number of slots, and why they are fewer than the capacity allows.
+fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;
-    let own = file.metadata().map_err(&asking)?.blocks() * 512;
-    let room = (disk.f_bavail * disk.f_frsize + own).saturating_sub(config.free_floor);
-    let places = places(config.capacity_bytes.min(room), slot_bytes);
-    if places == 0 {
-        return Err(BackendError::Full);
+    let headers = fs::metadata(config.folder.join(file_name(slot_bytes, "headers")));
+    let own = (file.metadata().map_err(&asking)?.blocks() + headers.map_or(0, |file| file.blocks())) * 512;
+    let free = disk.f_bavail * disk.f_frsize + own;
+    let room = free.saturating_sub(config.free_floor).saturating_sub(BESIDE);
+    let wanted = places(config.capacity_bytes, slot_bytes);
+    let taken = wanted.min(places(room, slot_bytes + ENTRY as u64));
+    let bytes = u64::from(taken) * slot_bytes;
+    let short = || StoreError::NoRoom {
+        path: config.folder.clone(),
+        wanted: config.capacity_bytes,
+        free,
+        floor: config.free_floor,
+        object_bytes: slot_bytes,
+        taken: bytes,
+    };
+    if taken == 0 {
+        return Err(short());
     }
-    let bytes = u64::from(places) * slot_bytes;
-    let sizing = BackendError::io("taking room for the slab");
+    let sizing = |error: io::Error| match BackendError::io("taking room for the slab")(error) {
+        BackendError::Full => short(), // another process was faster
+        error => error.into(),
+    };
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         // Without it the file has holes, and a write may find the disk full.
         Ok(()) | Err(Errno::OPNOTSUPP) => file.set_len(bytes).map_err(sizing)?,
         Err(error) => return Err(sizing(error.into())),
     }
-    Ok(places)
+    Ok((taken, (taken < wanted).then(|| short().to_string())))
 }

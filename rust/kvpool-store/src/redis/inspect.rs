@@ -85,6 +85,7 @@ impl Inspector {
                     let namespace = namespace.filter(|namespace| namespace.digest() == digest);
                     scanned.namespaces.push((digest, namespace));
                 }
+                Key::Generation => {}
                 Key::Other => scanned.others += 1,
             }
         }
@@ -214,6 +215,8 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
 enum Key {
     Object(ObjectName),
     Namespace(NamespaceDigest),
+    /// The record of a namespace's generation.
+    Generation,
     Other,
 }
 
@@ -224,6 +227,10 @@ impl Key {
         };
         if let Some(digest) = text.strip_suffix(".json").and_then(|digest| digest.parse().ok()) {
             return Self::Namespace(digest);
+        }
+        let record = text.strip_suffix(".generation").map(str::parse::<NamespaceDigest>);
+        if record.is_some_and(|digest| digest.is_ok()) {
+            return Self::Generation;
         }
         text.parse().map_or(Self::Other, Self::Object)
     }

@@ -5,6 +5,7 @@
 //! | key | `kvpool/` and the object's name: its namespace, the digest of its prefix, its group; other weights, other keys |
 //! | value | header and payload, in one `SET`; it goes from the slot to the socket, and on a load from the socket to the slot |
 //! | bound | what this store wrote and may write is bounded as on a disk; for all together set the server's `maxmemory`, with a policy that evicts |
+//! | generation | the record `kvpool/NAMESPACE.generation`, without an end; an engine that asks for objects uses it, and makes it again where it is lost |
 //! | start | a server is not listed: what others wrote, or this store before, is found by asking ([`Store::probe`](crate::Store::probe)) |
 //! | age | values end after [`RedisConfig::time_to_live`], so what a store leaves behind goes by itself |
 //! | restart, failover | connections are made anew; what the server has lost is a miss |
@@ -32,6 +33,7 @@ use self::stream::{Place as Where, Stream};
 pub use self::tls::Tls;
 use crate::backend::Backend;
 use crate::error::{BackendError, StoreError};
+use crate::generation::Generation;
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Place, places};
@@ -99,6 +101,8 @@ pub struct RedisBackend {
     places: u32,
     /// Connections that no worker has. The lock is held for a push or a pop.
     idle: Mutex<Vec<Connection>>,
+    /// The command that records the generation that is served, unless there is a record.
+    record: Mutex<Vec<u8>>,
 }
 
 /// What a server needs for a value besides its bytes: the key, its objects, the allocator's rounding. Measured: 300 to 360.
@@ -133,7 +137,7 @@ impl RedisBackend {
             }
         }
         let at = config.address.ready().map_err(BackendError::io("reading certificates"))?;
-        let backend = Self { config, at, places, idle: Mutex::default() };
+        let backend = Self { config, at, places, idle: Mutex::default(), record: Mutex::default() };
         backend.call("asking the server", |server| {
             server.send(&[&command(&[b"PING"])])?;
             done(server)
@@ -222,6 +226,15 @@ fn unlink(names: &[ObjectName]) -> Vec<u8> {
     if keys.is_empty() { Vec::new() } else { command(&arguments) }
 }
 
+/// The key of the record of a namespace's generation.
+fn record_key(of: NamespaceDigest) -> Vec<u8> {
+    format!("kvpool/{of}.generation").into_bytes()
+}
+
+fn record_unless_there(record: &[u8], generation: Generation) -> Vec<u8> {
+    command(&[b"SET", record, generation.to_string().as_bytes(), b"NX"])
+}
+
 impl Backend for RedisBackend {
     fn name(&self) -> &'static str {
         "redis"
@@ -245,6 +258,50 @@ impl Backend for RedisBackend {
 
     fn restore(&self, _: NamespaceDigest, _: &mut dyn FnMut(Place, &[u8])) -> Result<(), BackendError> {
         Ok(())
+    }
+
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+        let record = record_key(of);
+        let get = command(&[b"GET", &record]);
+        let found = self.call("reading the generation of a namespace", |server| {
+            server.send(&[&get])?;
+            match server.reply()? {
+                Reply::Bulk(Generation::TEXT_BYTES) => {
+                    let mut text = [0; Generation::TEXT_BYTES];
+                    server.take(&mut text)?;
+                    server.finish(0)?;
+                    Ok(Generation::of_record(&text))
+                }
+                Reply::Bulk(other) => {
+                    server.finish(other)?;
+                    Ok(None)
+                }
+                Reply::Error(why) => Err(Fault::Refused(why)),
+                Reply::Null | Reply::Done | Reply::Integer(_) => Ok(None),
+            }
+        })?;
+        if let Some(found) = found {
+            *self.record.lock().unwrap_or_else(PoisonError::into_inner) = record_unless_there(&record, found);
+        }
+        Ok(found)
+    }
+
+    /// Without an end of its own: the record has to outlive the objects.
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError> {
+        let record = record_key(of);
+        let set = match replaces {
+            true => command(&[b"SET", &record, generation.to_string().as_bytes()]),
+            false => record_unless_there(&record, generation),
+        };
+        self.call("writing the generation of a namespace", |server| {
+            server.send(&[&set])?;
+            done(server)
+        })
     }
 
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
@@ -307,8 +364,17 @@ impl Backend for RedisBackend {
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
         let asked: Vec<_> = names.iter().flat_map(|name| command(&[b"EXISTS", &key(name)])).collect();
+        // A server that evicts the least recently used keys keeps the record, and a server that was emptied
+        // gets it again. So an engine that starts now finds what this one stores.
+        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.call("asking for objects", |server| {
-            server.send(&[&asked])?;
+            server.send(&[&record, &asked])?;
+            // A server without room refuses the record: the answers do not depend on it.
+            if !record.is_empty()
+                && let Err(fault @ Fault::Broken(_)) = done(server)
+            {
+                return Err(fault);
+            }
             let answers = names.iter().map(|_| server.reply()).collect::<Result<Vec<_>, _>>()?;
             answers
                 .into_iter()

@@ -25,7 +25,8 @@ use crate::breaker::Breaker;
 use crate::calls::{Completion, JobId, Presence, StoreConfig};
 use crate::directory::Directory;
 use crate::ends::{Ended, Waiter, ends};
-use crate::error::{StoreError, Why};
+use crate::error::{BackendError, StoreError, Why};
+use crate::generation::{self, Generation};
 use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{ObjectKey, ObjectName};
@@ -44,6 +45,12 @@ pub struct Store {
     backend: Arc<dyn Backend>,
     arena: Arc<Arena>,
     config: StoreConfig,
+    /// The namespace that is served, without its generation.
+    served: NamespaceDigest,
+    /// Namespaces that were served, and whose end is not recorded yet: the back end failed.
+    unrecorded: Vec<NamespaceDigest>,
+    /// The namespace that objects carry, and its digest.
+    carried: Namespace,
     namespace: NamespaceDigest,
     directory: Directory,
     admission: Admission,
@@ -95,8 +102,10 @@ impl Store {
             bytes: u64::from(backend.places()) * 200,
             error: error.to_string(),
         };
-        let (last_error, text) = (backend.describe(namespace).err(), namespace);
-        let namespace = text.digest();
+        check_namespace(namespace)?;
+        let (served, carried) = (namespace.digest(), generation::current(backend.as_ref(), namespace)?);
+        let last_error = backend.describe(&carried).err();
+        let namespace = carried.digest();
         let mut directory = Directory::new(backend.places(), config.eviction, config.tell_gone, namespace)
             .map_err(no_memory)?;
         let admission = Admission::new(config.remembered_offers).map_err(no_memory)?;
@@ -129,6 +138,9 @@ impl Store {
             backend,
             arena,
             config,
+            served,
+            unrecorded: Vec::new(),
+            carried,
             namespace,
             directory,
             admission,
@@ -218,15 +230,63 @@ impl Store {
         (self.stats.removed - before) as usize
     }
 
-    /// What is stored from now on is of another namespace, after an update of the weights for one: nothing of the old one is found any
-    /// more, not after a restart either; what is on its way is a miss ([`Why::Absent`]), and not kept. O(places). The text of the
-    /// namespace is not kept.
-    pub fn renew(&mut self, namespace: NamespaceDigest, now: Duration) {
+    /// The namespace that objects carry: the one that is served, with its generation.
+    #[must_use]
+    pub const fn namespace(&self) -> &Namespace {
+        &self.carried
+    }
+
+    /// Serves a namespace from now on, after an update of the weights for one. It may be the one that is
+    /// served.
+    ///
+    /// Every object of the old namespace is lost. This store does not find it any more, and neither does a
+    /// store that is opened later, however this process ends. Transfers that have not ended are misses
+    /// ([`Why::Absent`]). This store finds what other engines have stored in the new namespace. Other engines
+    /// that share the back end see no change until they open or renew a store.
+    ///
+    /// Waits for the back end, which records the renewal before this returns. O(places).
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidConfig`] for a namespace with a generation; nothing has changed.
+    /// [`StoreError::NotRenewed`] if the back end fails: this store has forgotten everything all the same,
+    /// and the next renewal records this one, too.
+    pub fn renew(&mut self, namespace: &Namespace, now: Duration) -> Result<(), StoreError> {
+        check_namespace(namespace)?;
+        self.unrecorded.push(self.served);
+        self.served = namespace.digest();
+        let carried = self.record_renewal(namespace);
+        self.carried = match &carried {
+            Ok(carried) => carried.clone(),
+            // Nobody else has this generation, so nothing of before can be found.
+            Err(_) => namespace.of_generation(Generation::fresh()),
+        };
+        self.forget_all(now);
+        carried.map(drop).map_err(StoreError::NotRenewed)
+    }
+
+    /// Ends the namespaces that were served, on the back end. Returns the new one as objects carry it from
+    /// now on.
+    fn record_renewal(&mut self, namespace: &Namespace) -> Result<Namespace, BackendError> {
+        while let Some(&ended) = self.unrecorded.last() {
+            self.backend.record_generation(ended, Generation::fresh(), true)?;
+            self.unrecorded.pop();
+        }
+        let carried = generation::current(self.backend.as_ref(), namespace)?;
+        self.stats.last_error = self
+            .backend
+            .describe(&carried)
+            .err()
+            .map(|error| error.to_string())
+            .or(self.stats.last_error.take());
+        Ok(carried)
+    }
+
+    fn forget_all(&mut self, now: Duration) {
         let before = self.directory.held();
-        self.directory.renew(namespace);
+        self.namespace = self.carried.digest();
+        self.directory.renew(self.namespace);
         self.answers.forget_all();
         self.stats.removed += before as u64;
-        self.namespace = namespace;
         let mut missed = Vec::new();
         for flight in self.flights.values_mut() {
             drop(flight.lent.as_ref().and_then(Lent::take));
@@ -383,6 +443,18 @@ impl Store {
             }
         }
     }
+}
+
+/// Refuses a namespace with a generation: the back end has the generation, and callers do not choose it.
+fn check_namespace(namespace: &Namespace) -> Result<(), StoreError> {
+    if !namespace.has_generation() {
+        return Ok(());
+    }
+    Err(StoreError::InvalidConfig {
+        field: "namespace.extra",
+        value: "a namespace with a generation".into(),
+        expected: "the namespace that an engine has, not one that a store has made of it",
+    })
 }
 
 impl Drop for Store {

@@ -4,16 +4,18 @@
 //!
 //! | bytes of the header | field |
 //! |---|---|
-//! | 0..8 | `kvpwarm1` |
+//! | 0..8 | `kvpwarm2` |
 //! | 8..40 | digest of the namespace |
 //! | 40..48 | milliseconds since 1970 when it was saved |
 //! | 48..56 | epoch |
 //! | 56..60, 60..64 | tokens per block; blocks of the pool, null block included |
 //! | 64..68, 68..72 | records of blocks, records of free blocks |
 //! | 72 | algorithm of the hashes: its place in [`HashAlgorithm::ALL`] and 1, or 0 |
-//! | 80..88 | XXH3-64 of what is before |
+//! | 76..80 | bytes of the settings |
+//! | 80..88 | XXH3-64 of what is before, and of the settings |
 //!
-//! Behind it chunks of [`PER_CHUNK`] records of 104 bytes, the last to be evicted first, and then of 4 bytes, ids of free blocks; behind each
+//! Behind it the settings of the owner, as text. Then chunks of [`PER_CHUNK`] records of 104 bytes, the last
+//! to be evicted first, and then of 4 bytes, ids of free blocks; behind each
 //! chunk the XXH3-64 of its bytes, seeded with its number. So a chunk that is damaged, or in another's place, is left out, and the others
 //! count.
 
@@ -24,11 +26,11 @@ use std::path::Path;
 use kvpool::hash::HashAlgorithm;
 use kvpool::retention::{Keep, Priority, Retention, Said, TenantId, Then, Ttl};
 use kvpool::{BlockHash, BlockId, PoolImage, SavedBlock};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::namespace::NamespaceDigest;
 
-const MAGIC: [u8; 8] = *b"kvpwarm1";
+const MAGIC: [u8; 8] = *b"kvpwarm2";
 const HEADER: usize = 88;
 const CHECKED: usize = 80;
 /// Bytes of a record of a block.
@@ -107,6 +109,7 @@ fn write(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at: u
     let file = File::create(path)?;
     let mut out = BufWriter::with_capacity(1 << 20, &file);
     out.write_all(&header(image, namespace, saved_at))?;
+    out.write_all(image.settings.as_bytes())?;
     let (mut chunk, mut number) = (Vec::with_capacity(PER_CHUNK * RECORD), 0);
     let mut end = |chunk: &mut Vec<u8>, out: &mut BufWriter<&File>| -> io::Result<()> {
         out.write_all(chunk)?;
@@ -141,9 +144,18 @@ fn header(image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> [u8; 
         bytes[56 + 4 * at..60 + 4 * at].copy_from_slice(&(count as u32).to_le_bytes());
     }
     bytes[72] = algorithm.map_or(0, |place| place as u8 + 1);
-    let sum = xxh3_64(&bytes[..CHECKED]);
+    bytes[76..CHECKED].copy_from_slice(&(image.settings.len() as u32).to_le_bytes());
+    let sum = checksum(&bytes, image.settings.as_bytes());
     bytes[CHECKED..].copy_from_slice(&sum.to_le_bytes());
     bytes
+}
+
+/// Returns the checksum of the first bytes of the header and of the settings.
+fn checksum(header: &[u8; HEADER], settings: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(&header[..CHECKED]);
+    hasher.update(settings);
+    hasher.digest()
 }
 
 /// Reads the snapshot that is there.
@@ -160,9 +172,12 @@ pub fn load(path: &Path, namespace: NamespaceDigest) -> Result<Snapshot, Cold> {
 
 fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
     let header: &[u8; HEADER] = bytes.first_chunk().ok_or(Cold::NoSnapshot)?;
-    if header[..8] != MAGIC || xxh3_64(&header[..CHECKED]) != u64_at(header, CHECKED) {
+    let rest = bytes.get(HEADER..).unwrap_or_default();
+    let (settings, rest) = rest.split_at_checked(u32_at(header, 76) as usize).ok_or(Cold::NoSnapshot)?;
+    if header[..8] != MAGIC || checksum(header, settings) != u64_at(header, CHECKED) {
         return Err(Cold::NoSnapshot);
     }
+    let settings = String::from_utf8(settings.to_vec()).map_err(|_| Cold::NoSnapshot)?;
     let found = NamespaceDigest::from_bytes(array(header, 8));
     if found != wanted {
         return Err(Cold::Namespace { found, wanted });
@@ -170,14 +185,14 @@ fn read(bytes: &[u8], wanted: NamespaceDigest) -> Result<Snapshot, Cold> {
     let [block_size, num_blocks, blocks, free] = [56, 60, 64, 68].map(|at| u32_at(header, at) as usize);
     let algorithm =
         usize::from(header[72]).checked_sub(1).and_then(|place| HashAlgorithm::ALL.get(place).copied());
-    let mut reader = Chunks { bytes: &bytes[HEADER..], number: 0 };
+    let mut reader = Chunks { bytes: rest, number: 0 };
     let (mut records, mut ids) = (Vec::new(), Vec::new());
     reader.take(blocks, RECORD, |record| records.extend(decode(record)));
     reader.take(free, 4, |id| ids.push(BlockId::new(u32_at(id, 0))));
     records.reverse();
     let lost = blocks.saturating_sub(records.len());
     let epoch = u64_at(header, 48);
-    let image = PoolImage { block_size, num_blocks, algorithm, epoch, blocks: records, free: ids };
+    let image = PoolImage { block_size, num_blocks, algorithm, settings, epoch, blocks: records, free: ids };
     Ok(Snapshot { image, saved_at: u64_at(header, 40), lost })
 }
 

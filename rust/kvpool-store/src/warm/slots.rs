@@ -14,6 +14,7 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use crate::header::{HEADER_BYTES, Header, Mismatch, TokenRange};
 use crate::locked::LockedFile;
@@ -27,7 +28,7 @@ const STRIDE: usize = 128;
 #[derive(Debug)]
 pub struct SlotHeaders {
     file: LockedFile,
-    namespace: NamespaceDigest,
+    namespace: Mutex<NamespaceDigest>,
     slots: u32,
 }
 
@@ -49,7 +50,19 @@ impl SlotHeaders {
             file.set_len(0)?;
             file.set_len(length)?;
         }
-        Ok(Self { file, namespace, slots })
+        Ok(Self { file, namespace: Mutex::new(namespace), slots })
+    }
+
+    /// The namespace that slots are sealed in.
+    #[must_use]
+    pub fn namespace(&self) -> NamespaceDigest {
+        *self.namespace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Seals slots in another namespace from now on, when weights change under a running engine. Headers that
+    /// were sealed before belong to the old namespace.
+    pub fn renew(&self, namespace: NamespaceDigest) {
+        *self.namespace.lock().unwrap_or_else(PoisonError::into_inner) = namespace;
     }
 
     /// Slots.
@@ -81,7 +94,7 @@ impl SlotHeaders {
     /// What the system says; a slot that there is not; a payload of 4 GiB or more. Then the slot is nobody's.
     pub fn seal(&self, slot: u32, key: ObjectKey, payload: &[u8]) -> io::Result<()> {
         let place = self.place(slot)?;
-        let header = Header::of(self.namespace, key, TokenRange::default(), payload)
+        let header = Header::of(self.namespace(), key, TokenRange::default(), payload)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "a slot of 4 GiB or more"))?;
         let mut bytes = [0; STRIDE];
         bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
@@ -95,7 +108,7 @@ impl SlotHeaders {
     pub fn read(&self) -> io::Result<Headers> {
         let mut bytes = vec![0; self.slots as usize * STRIDE];
         self.file.read_exact_at(&mut bytes, 0)?;
-        Ok(Headers { bytes, namespace: self.namespace })
+        Ok(Headers { bytes, namespace: self.namespace() })
     }
 }
 

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use kvpool::BlockHash;
 use kvpool_store::{
-    Admit, Arena, Backend, BackendError, Completion, Get, HEADER_BYTES, Header, Namespace, NamespaceDigest,
-    Object, ObjectKey, ObjectMut, ObjectName, Place, Put, Span, Store, StoreConfig, TokenRange, Why,
+    Admit, Arena, Backend, BackendError, Completion, Generation, Get, HEADER_BYTES, Header, Namespace,
+    NamespaceDigest, Object, ObjectKey, ObjectMut, ObjectName, Place, Put, Span, Store, StoreConfig,
+    TokenRange, Why,
 };
 
 pub(crate) const LEN: u32 = 5000;
@@ -140,6 +141,7 @@ struct Inside {
     answers_late: bool,
     waiting: usize,
     objects: HashMap<Place, (ObjectKey, Vec<u8>, Vec<u8>)>,
+    generations: HashMap<[u8; 32], Generation>,
     calls: u64,
 }
 
@@ -227,6 +229,12 @@ impl Fake {
         true
     }
 
+    /// Enters a call about records, which never stalls.
+    fn record(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
+        let inside = self.inside.lock().unwrap();
+        if inside.mode == Mode::Works { Ok(inside) } else { Err(BackendError::Full) }
+    }
+
     fn enter(&self) -> Result<std::sync::MutexGuard<'_, Inside>, BackendError> {
         let mut inside = self.inside.lock().unwrap();
         inside.calls += 1;
@@ -275,6 +283,23 @@ impl Backend for Fake {
             if let Some((_, header, _)) = inside.objects.get(&place) {
                 found(place, header);
             }
+        }
+        Ok(())
+    }
+
+    fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+        Ok(self.record()?.generations.get(of.as_bytes()).copied())
+    }
+
+    fn record_generation(
+        &self,
+        of: NamespaceDigest,
+        generation: Generation,
+        replaces: bool,
+    ) -> Result<(), BackendError> {
+        let mut inside = self.record()?;
+        if replaces || !inside.generations.contains_key(of.as_bytes()) {
+            inside.generations.insert(*of.as_bytes(), generation);
         }
         Ok(())
     }

@@ -3,7 +3,9 @@
 //! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where only swapped requests are.
 
 use super::{CacheManager, ManagerError};
-use kvpool_core::{PoolImage, Restored, SavedBlock};
+use kvpool_core::groups::Groups;
+use kvpool_core::hash::{BlockHasher, ExtraKeys, HashCursor};
+use kvpool_core::{PoolError, PoolImage, Restored, SavedBlock};
 
 impl CacheManager {
     /// What the device has cached, blocks of running requests included as far as they are registered: see [`crate::BlockPool::image`].
@@ -11,13 +13,35 @@ impl CacheManager {
     /// # Errors
     /// As [`crate::BlockPool::image`].
     pub fn image(&self) -> Result<PoolImage, ManagerError> {
-        Ok(self.pool().image()?)
+        let algorithm = Some(self.hasher().algorithm());
+        Ok(PoolImage { settings: self.image_settings()?, algorithm, ..self.pool().image()? })
     }
 
-    /// Makes the device's pool of a manager that has done nothing yet what an image says: see [`crate::BlockPool::restore`].
+    /// Returns the settings that the hashes and blocks of an image depend on: how tokens are hashed, and the
+    /// KV-cache groups. The text does not contain the key: the hash of a block of zeros differs for another
+    /// key or seed.
+    fn image_settings(&self) -> Result<String, ManagerError> {
+        let hasher = BlockHasher::new(self.hasher().config().clone())?;
+        let zeros = vec![0; hasher.block_size()];
+        let mut cursor = HashCursor::new(hasher.into(), ExtraKeys::default())?;
+        cursor.append(&zeros);
+        let algorithm = self.hasher().algorithm().name();
+        let mut settings = format!("{algorithm}, zeros hash to ");
+        let digest = cursor.chain().hashes().first().map_or([0; 32], |hash| *hash.as_bytes());
+        digest[..8].iter().for_each(|byte| settings += &format!("{byte:02x}"));
+        for spec in self.groups().map_or(&[][..], Groups::specs) {
+            settings += &format!(", {} group of {} tokens", spec.kind.name(), spec.block_tokens);
+            spec.kind.span().into_iter().for_each(|span| settings += &format!(" over {span}"));
+        }
+        Ok(settings)
+    }
+
+    /// Restores an image into the device's pool of a new manager: see [`crate::BlockPool::restore`]. The
+    /// manager first compares the settings of the image with its own, and takes none of them from the image.
     ///
     /// # Errors
-    /// As [`crate::BlockPool::restore`].
+    /// [`kvpool_core::PoolError::InvalidConfig`] if the image is of other hashes or KV-cache groups, and as
+    /// [`crate::BlockPool::restore`]; then nothing has changed.
     pub fn restore(
         &mut self,
         image: &PoolImage,
@@ -25,6 +49,16 @@ impl CacheManager {
         agrees: impl FnMut(&SavedBlock) -> bool,
     ) -> Result<Restored, ManagerError> {
         self.check_poison()?;
+        let (own, algorithm) = (self.image_settings()?, self.hasher().algorithm());
+        let refused = |field, saved: &str, own: &str| PoolError::config(field, saved, own);
+        if let Some(saved) = image.algorithm.filter(|&saved| saved != algorithm) {
+            return Err(refused("algorithm", saved.name(), algorithm.name()).into());
+        }
+        // The hash of zeros is of a block: another block size has an error of its own.
+        let is_comparable = image.block_size == self.pool().block_size() && !image.settings.is_empty();
+        if is_comparable && image.settings != own {
+            return Err(refused("settings", &image.settings, &own).into());
+        }
         let restored = self.tiers.device_mut().restore(image, elapsed, agrees)?;
         self.version += 1;
         self.tell_changed(None);

@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import fnmatch
-import hashlib
 import importlib.metadata
-import json
 import os
 import sys
 import uuid
-from collections.abc import Mapping, Sequence, Set
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import InvalidArgumentError
+from kvpool.integrations.canonical import Canonical, short
 from kvpool.integrations.vllm.offload import excluded
-from kvpool.integrations.weights import commit_of, content_of, weights_of
+from kvpool.integrations.weights import commit_of, weights_of
 
 if TYPE_CHECKING:
     import types
+    from collections.abc import Mapping
 
 __all__ = ["Identity", "config_of", "identity_of", "served_weights", "why_excluded"]
 
-#: A folder with more entries than this is not read, only because some setting names it.
-_MOST_FILES: Final = 2_000
-_DEPTH: Final = 40
 #: Loaders that read the weights of the model that the configuration names. Others can read them from a
 #: server.
 _LOADERS: Final = frozenset(
@@ -86,25 +81,25 @@ def identity_of(config: Any, weights: str | None) -> Identity:
     Raises:
         InvalidArgumentError: The name of the weights is not given, and cannot be found out.
     """
-    walk = _Walk()
+    written = Canonical(_is_skipped)
     facts = {name: _version(name) for name in _VERSIONS}
-    found = {} if weights is not None else _weights(config, walk)
+    found = {} if weights is not None else _weights(config, written)
     if config is None:
-        walk.unknown.append("VllmConfig")
+        written.unknown.append("VllmConfig")
     else:
         for field in dataclasses.fields(config):
             if why_excluded(config, field.name) is None:
-                form = walk.form(getattr(config, field.name), f"VllmConfig.{field.name}")
-                facts[f"config {field.name}"] = _digest(form)
+                text = written.text(f"VllmConfig.{field.name}", getattr(config, field.name))
+                facts[f"config {field.name}"] = short(text)
     for name, value in sorted(os.environ.items()):
         if name.startswith("VLLM_") and why_excluded("environment", name) is None:
-            facts[f"environment {name}"] = value
-    if walk.unknown:
+            facts[f"environment {name}"] = short(value)
+    if written.unknown:
         facts["unknown"] = str(uuid.uuid4())
     if weights is None:
         weights, *drafts = found.values()
         facts |= {f"weights of draft {number}": draft for number, draft in enumerate(drafts)}
-    return Identity(weights, facts, walk.unknown)
+    return Identity(weights, facts, written.unknown)
 
 
 def why_excluded(owner: object, name: str) -> str | None:
@@ -120,6 +115,12 @@ def why_excluded(owner: object, name: str) -> str | None:
     if any(kind.__name__ == "ModelConfig" for kind in type(owner).__mro__) and not _reads_media(owner):
         tables.append(excluded.TEXT_ONLY)
     return next((why for table in tables if (why := _listed(table, name)) is not None), None)
+
+
+def _is_skipped(owner: object, name: str) -> bool:
+    if hasattr(type(owner), "model_type"):  # a configuration of transformers
+        return name in excluded.HF_CONFIG
+    return why_excluded(owner, name) is not None
 
 
 def _listed(table: Mapping[str, str], name: str) -> str | None:
@@ -138,7 +139,7 @@ def _reads_media(model: object) -> bool:
         return True
 
 
-def _weights(config: Any, walk: _Walk) -> dict[str, str]:
+def _weights(config: Any, written: Canonical) -> dict[str, str]:
     """Names of the weights of the model and of its draft model, the model's first."""
     if config is None:
         raise InvalidArgumentError(
@@ -169,7 +170,7 @@ def _weights(config: Any, walk: _Walk) -> dict[str, str]:
             if folder is None:
                 raise
             found[of] = served_weights(source, revision)
-        _add_code(model, source, walk)
+        _add_code(model, source, written)
     return found
 
 
@@ -188,7 +189,7 @@ def served_weights(source: str, revision: str | None = None, folder: str | None 
     return weights_of(source, revision, cache_dir=folder)
 
 
-def _add_code(model: Any, source: str, walk: _Walk) -> None:
+def _add_code(model: Any, source: str, written: Canonical) -> None:
     """Marks code that a hub model imports from elsewhere as unknown, unless its commit is pinned."""
     if not getattr(model, "trust_remote_code", False) or Path(source).expanduser().exists():
         return
@@ -197,113 +198,10 @@ def _add_code(model: Any, source: str, walk: _Walk) -> None:
     if revision is None and "--" not in references:
         return  # the code is in the model's own commit
     if revision is None or revision != commit_of(source, revision):
-        walk.unknown.append("ModelConfig.code_revision")
+        written.unknown.append("ModelConfig.code_revision")
 
 
 def _version(name: str) -> str:
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(name)
     return ""
-
-
-def _digest(form: object) -> str:
-    text = json.dumps(form, sort_keys=True)
-    return text if len(text) <= 64 else hashlib.sha256(text.encode()).hexdigest()
-
-
-class _Walk:
-    """Makes canonical forms that JSON can hold, and lists the values that have none."""
-
-    def __init__(self) -> None:
-        self.unknown: list[str] = []
-        self._within: list[int] = []
-
-    def form(self, value: Any, path: str) -> object:
-        """Returns a form that is equal exactly for values that mean the same."""
-        kind = type(value)
-        if value is None or kind in (bool, int, float):
-            return value if kind is not float else ["float", repr(value)]
-        if isinstance(value, enum.Enum):
-            return [_name(kind), value.name]
-        if kind is str:
-            return self._text(value, path)
-        if isinstance(value, PurePath):
-            return self._text(str(value), path)
-        if kind is bytes:
-            return ["bytes", value.hex()]
-        if isinstance(value, type):
-            return ["class", _name(value)]
-        if kind.__module__.split(".")[0] == "torch" and kind.__name__ in ("dtype", "device", "Size"):
-            return [kind.__name__, str(value)]
-        if id(value) in self._within or len(self._within) > _DEPTH:
-            return self._none(path)
-        self._within.append(id(value))
-        try:
-            return self._nested(value, path)
-        finally:
-            self._within.pop()
-
-    def _nested(self, value: Any, path: str) -> object:
-        kind = type(value)
-        if isinstance(value, Mapping):
-            pairs = [[self.form(key, path), self.form(one, f"{path}.{key}")] for key, one in value.items()]
-            return ["mapping", sorted(pairs, key=json.dumps)]
-        if isinstance(value, Set):
-            return ["set", sorted((self.form(one, path) for one in value), key=json.dumps)]
-        if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
-            return ["list", [self.form(one, f"{path}[{at}]") for at, one in enumerate(value)]]
-        # A configuration of transformers, which has more attributes than the fields of its class.
-        if hasattr(kind, "to_dict") and hasattr(kind, "model_type"):
-            try:
-                found = value.to_dict()
-            except Exception:
-                return self._none(path)
-            return [_name(kind), self.form(_without(found), path)]
-        if dataclasses.is_dataclass(value):
-            names = [field.name for field in dataclasses.fields(value)]
-            kept = [name for name in names if why_excluded(value, name) is None]
-            return [_name(kind), {name: self.form(getattr(value, name, None), f"{path}.{name}") for name in kept}]
-        fields = getattr(kind, "model_fields", None)  # of pydantic
-        if isinstance(fields, Mapping):
-            return [_name(kind), {name: self.form(getattr(value, name), f"{path}.{name}") for name in fields}]
-        return self._none(path)
-
-    def _text(self, value: str, path: str) -> object:
-        """Returns text as it is, or the content of the file or folder that it names."""
-        if "/" not in value and not value.startswith("~"):
-            return value
-        with contextlib.suppress(OSError, ValueError, RuntimeError):
-            at = Path(value).expanduser()
-            if not at.exists():
-                return value
-            if at.is_file() or (at.is_dir() and _is_small(at)):
-                with contextlib.suppress(InvalidArgumentError):
-                    return ["content", value, content_of(at)]
-            return self._none(path)
-        return value
-
-    def _none(self, path: str) -> object:
-        self.unknown.append(path)
-        return None
-
-
-def _name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _without(value: Any) -> Any:
-    """Leaves out of a configuration of transformers what ``excluded`` lists, at any depth."""
-    if isinstance(value, Mapping):
-        return {key: _without(one) for key, one in value.items() if key not in excluded.HF_CONFIG}
-    if isinstance(value, (list, tuple)):
-        return [_without(one) for one in value]
-    return value
-
-
-def _is_small(folder: Path) -> bool:
-    count = 0
-    for _, folders, files in os.walk(folder):
-        count += len(folders) + len(files)
-        if count > _MOST_FILES:
-            return False
-    return True

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import time
 import uuid
 from pathlib import Path
@@ -28,12 +29,13 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from kvpool.errors import InvalidArgumentError, SlotBusyError
+from kvpool.errors import InvalidArgumentError, SlotBusyError, StoreError
 from kvpool.integrations.vllm.offload import hooks
 from kvpool.integrations.vllm.offload.adapters import Adapters, names_with
 from kvpool.integrations.vllm.offload.identity import config_of
 from kvpool.integrations.vllm.offload.namespace import namespace_of
 from kvpool.store import Arena, Namespace, Store, backend_from_url
+from kvpool.store.replicas import open_replica
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from kvpool._core.store import Admission, Outcome
 
 __all__ = ["KvpoolStoreTier"]
+
+_LOG: Final = logging.getLogger("vllm.kvpool")
 
 _PREFIX: Final = "vllm:kvpool_store_"
 
@@ -97,10 +101,11 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         primary_kv_view: vLLM's CPU memory, a row per chunk.
         tier_type: vLLM's name for it.
         backpressure_detector: vLLM's.
-        root_dir: The folder of a disk; one engine has it at a time.
+        root_dir: The folder of a disk. Engines with the same folder, such as data-parallel replicas, take one
+            beneath it each: ``kvpool.store.replicas``.
         url: A back end by its URL, instead: ``kvpool.store.backend_from_url`` has the list. A shared one is asked once
             a step, for all chunks that nothing is known of; their requests wait for the answer.
-        capacity_bytes: What it may take.
+        capacity_bytes: What each engine may take.
         weights: The name of the weights, draft models included. By default a digest over the files of a folder, or
             the commit of a Hugging Face model that is served.
         scales: The name of quantisation scales, if they are not part of the weights.
@@ -118,7 +123,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
 
     Raises:
         InvalidArgumentError: A setting is out of range, or the weights' revision cannot be found out.
-        StoreError: The back end cannot be used; another engine has the folder.
+        StoreError: The back end cannot be used.
     """
 
     medium = Medium.STORAGE
@@ -184,17 +189,21 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         self._has_adapters = config is not None and config.lora_config is not None
         self._namespace = namespace_of(offloading_spec, config, self._chunk_bytes, weights=weights, scales=scales)
         hooks.install(config, renews=self.renews)
-        self._store = Store(
-            backend_from_url(where, capacity_bytes, **floor),
-            Arena.over(primary_kv_view, self._chunk_bytes),
-            self._namespace,
-            eviction=eviction,
-            admission=admission,
-            workers=workers,
-            queue=queue,
-            deadline=deadline,
-            staged=True,
-            tell_gone=wanted,
+        arena = Arena.over(primary_kv_view, self._chunk_bytes)
+        self._store = open_replica(
+            where,
+            lambda place: Store(
+                backend_from_url(place, capacity_bytes, **floor),
+                arena,
+                self._namespace,
+                eviction=eviction,
+                admission=admission,
+                workers=workers,
+                queue=queue,
+                deadline=deadline,
+                staged=True,
+                tell_gone=wanted,
+            ),
         )
         self._told = self._store.stats()
         hooks.watch(self)
@@ -382,14 +391,20 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     def renew(self) -> None:
         """Forgets every chunk, because the weights may change. Waits for running jobs, at most for the deadline.
 
-        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that no other process
-        has, so that an engine that starts with the weights of before does not find them.
+        vLLM uses the same keys for other weights. Chunks that are stored from now on have a name that no other
+        process has, so that an engine that starts with the weights of before does not find them. If the back end
+        does not record that the old name has ended, such an engine may find the chunks of before, which are of its
+        weights.
         """
         self._drain()
         self.generation += 1
         fields = json.loads(self._namespace.to_json())
         fields["extra"]["renewed"] = str(uuid.uuid4())
-        self._store.renew(Namespace.from_json(json.dumps(fields)))
+        try:
+            self._store.renew(Namespace.from_json(json.dumps(fields)))
+        except StoreError as error:
+            # The store has forgotten its chunks all the same.
+            _LOG.error("kvpool: %s", error)
 
     def shutdown(self) -> None:
         """Ends the store; what is being written is waited for, at most for the deadline."""

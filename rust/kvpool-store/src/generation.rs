@@ -1,0 +1,185 @@
+//! `Generation`: which contents of a namespace count. Another one is a cold start.
+//!
+//! Owns: the record that a back end keeps for each namespace. The record has one random value. Objects carry
+//! the digest of the namespace together with that value ([`Namespace::of_generation`]). Replacing the record
+//! therefore ends every object of before at once, on every back end, also those that other engines still
+//! write. A record that is lost or damaged is replaced, which is a cold start, too. The value is no counter,
+//! so processes need not agree on one.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::path::Path;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use crate::backend::Backend;
+use crate::error::BackendError;
+use crate::namespace::{Namespace, NamespaceDigest, ParseDigestError};
+
+/// A random value. No two renewals have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generation([u8; 16]);
+
+impl Generation {
+    /// Bytes of its text.
+    pub const TEXT_BYTES: usize = 32;
+
+    /// Draws a value that no other renewal has.
+    #[must_use]
+    pub fn fresh() -> Self {
+        let seed = (std::process::id(), SystemTime::now());
+        let mut bytes = [0; 16];
+        // The keys of each `RandomState` are of the system's randomness.
+        for half in bytes.chunks_exact_mut(8) {
+            half.copy_from_slice(&RandomState::new().hash_one(seed).to_le_bytes());
+        }
+        Self(bytes)
+    }
+
+    /// Parses a record; `None` if the record is damaged.
+    #[must_use]
+    pub fn of_record(record: &[u8]) -> Option<Self> {
+        std::str::from_utf8(record).ok()?.parse().ok()
+    }
+}
+
+/// 32 hexadecimal digits, as in a record.
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Generation {
+    type Err = ParseDigestError;
+
+    fn from_str(text: &str) -> Result<Self, ParseDigestError> {
+        // Twice the same is as long as a digest of a namespace.
+        let digest: NamespaceDigest = format!("{text}{text}").parse()?;
+        let (bytes, _) =
+            digest.as_bytes().split_first_chunk().ok_or(ParseDigestError { text: text.into() })?;
+        Ok(Self(*bytes))
+    }
+}
+
+/// Returns the namespace that objects carry now. Creates a missing record. Waits for the back end.
+///
+/// # Errors
+/// [`BackendError`] if the record cannot be read, or a missing one cannot be written.
+pub(crate) fn current(backend: &dyn Backend, namespace: &Namespace) -> Result<Namespace, BackendError> {
+    let of = namespace.digest();
+    if let Some(found) = backend.generation(of)? {
+        return Ok(namespace.of_generation(found));
+    }
+    // Several engines may create it at once: the record that is there afterwards counts.
+    backend.record_generation(of, Generation::fresh(), false)?;
+    if let Some(found) = backend.generation(of)? {
+        return Ok(namespace.of_generation(found));
+    }
+    let fresh = Generation::fresh(); // the record is damaged
+    backend.record_generation(of, fresh, true)?;
+    Ok(namespace.of_generation(fresh))
+}
+
+/// The record in a folder.
+///
+/// # Errors
+/// [`BackendError`] if there is one that cannot be read.
+pub(crate) fn read_record(folder: &Path, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
+    match fs::read(record_path(folder, of)) {
+        Ok(record) => Ok(Generation::of_record(&record)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(BackendError::io("reading the generation of a namespace")(error)),
+    }
+}
+
+/// Writes the record in a folder, and waits until it is on the disk. Without `replaces` a record that is
+/// there stays.
+///
+/// # Errors
+/// [`BackendError`]. Then the record is the one of before, or the new one.
+pub(crate) fn write_record(
+    folder: &Path,
+    of: NamespaceDigest,
+    generation: Generation,
+    replaces: bool,
+) -> Result<(), BackendError> {
+    let path = record_path(folder, of);
+    // A name that no other process or thread has.
+    let fresh = folder.join(format!("{of}.{}.tmp", Generation::fresh()));
+    let written = File::options().write(true).create_new(true).open(&fresh).and_then(|mut file| {
+        file.write_all(generation.to_string().as_bytes())?;
+        file.sync_all()?;
+        if replaces {
+            return fs::rename(&fresh, &path);
+        }
+        match fs::hard_link(&fresh, &path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // File systems without links: of several that make it at once the last one counts.
+            Err(_) if !path.exists() => fs::rename(&fresh, &path),
+            linked => linked,
+        }
+    });
+    drop(fs::remove_file(&fresh)); // unless it was renamed
+    written
+        .and_then(|()| File::open(folder)?.sync_all())
+        .map_err(BackendError::io("writing the generation of a namespace"))
+}
+
+/// Removes temporary files of at least this age: a process that is killed while it writes a record leaves
+/// one.
+pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let old = |modified: SystemTime| modified.elapsed().is_ok_and(|elapsed| elapsed >= age);
+        if path.extension().is_some_and(|end| end == "tmp")
+            && fs::metadata(&path).and_then(|file| file.modified()).is_ok_and(old)
+        {
+            drop(fs::remove_file(path)); // another may have done so
+        }
+    }
+    Ok(())
+}
+
+fn record_path(folder: &Path, of: NamespaceDigest) -> std::path::PathBuf {
+    folder.join(format!("{of}.generation"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_whole_or_not_at_all() {
+        let one = Generation::fresh();
+        assert_ne!(one, Generation::fresh());
+        assert_eq!(Generation::of_record(one.to_string().as_bytes()), Some(one));
+        for end in 0..Generation::TEXT_BYTES {
+            assert_eq!(Generation::of_record(&one.to_string().as_bytes()[..end]), None);
+        }
+        assert_eq!(Generation::of_record(&[b'g'; Generation::TEXT_BYTES]), None);
+        assert_eq!(Generation::of_record(&[0; Generation::TEXT_BYTES]), None);
+    }
+
+    #[test]
+    fn a_record_that_is_there_stays_unless_it_is_replaced() {
+        let folder = std::env::temp_dir().join(format!("kvpool-generation-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (of, one, other) =
+            (NamespaceDigest::from_bytes([7; 32]), Generation::fresh(), Generation::fresh());
+        assert_eq!(read_record(&folder, of).unwrap(), None);
+        for (generation, replaces, expected) in [(one, false, one), (other, false, one), (other, true, other)]
+        {
+            write_record(&folder, of, generation, replaces).unwrap();
+            assert_eq!(read_record(&folder, of).unwrap(), Some(expected));
+        }
+        fs::write(folder.join("left.tmp"), "by a process that was killed").unwrap();
+        for (age, left) in [(Duration::from_secs(3600), 2), (Duration::ZERO, 1)] {
+            remove_abandoned(&folder, age).unwrap();
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), left);
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

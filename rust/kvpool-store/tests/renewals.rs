@@ -1,0 +1,171 @@
+//! Processes that are killed around a renewal: what was stored before is not found any more once the renewal
+//! has returned.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::folder::{Folder, config};
+use common::redis::Server;
+use common::{LEN, always, at, finish, key, namespace, payload};
+use kvpool_store::disk::DiskBackend;
+use kvpool_store::folder::{FolderBackend, FolderConfig};
+use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
+use kvpool_store::{Arena, Backend, Get, ObjectKey, PAGE, Put, Store, TokenRange};
+
+/// Objects that are stored before and after.
+const OBJECTS: u32 = 8;
+const PLACES: u64 = 32;
+
+/// How often a process is killed, on each back end.
+fn kills() -> u64 {
+    std::env::var("KVPOOL_STORE_KILLS").map_or(20, |kills| kills.parse().unwrap())
+}
+
+fn backend(kind: &str, path: &Path) -> Arc<dyn Backend> {
+    match kind {
+        "disk" => DiskBackend::open(&config(path, PLACES)).unwrap(),
+        "folder" => FolderBackend::open(FolderConfig {
+            folder: path.to_owned(),
+            capacity_bytes: PLACES * 3 * PAGE as u64,
+            max_payload: LEN,
+        })
+        .unwrap(),
+        _ => RedisBackend::open(RedisConfig::new(Address::Unix(path.to_owned()), 1 << 20, LEN)).unwrap(),
+    }
+}
+
+fn open(kind: &str, path: &Path, model: u8) -> (Store, Arc<Arena>) {
+    let arena = Arena::new(OBJECTS, LEN).unwrap();
+    (Store::open(backend(kind, path), arena.clone(), &namespace(model), always()).unwrap(), arena)
+}
+
+/// The payload of an object, before a renewal or after it.
+fn bytes(n: u32, after: bool) -> Vec<u8> {
+    payload(u64::from(n) + if after { 1000 } else { 0 }, LEN)
+}
+
+/// Each round has its own keys, because a store does not write an object that it has.
+fn name(round: u64, n: u32) -> ObjectKey {
+    key(round * u64::from(OBJECTS) + u64::from(n))
+}
+
+fn store_all(store: &mut Store, arena: &Arc<Arena>, round: u64, after: bool) {
+    let tokens = TokenRange { first: 0, count: 16 };
+    let offers: Vec<_> = (0..OBJECTS)
+        .map(|n| {
+            arena.write(n).unwrap().copy_from_slice(&bytes(n, after));
+            Put { key: name(round, n), tokens, len: LEN, slot: n, admit: None }
+        })
+        .collect();
+    store.put(&offers, at(0)).unwrap();
+    assert!(finish(store, at(0))[0].objects.iter().all(Result::is_ok));
+}
+
+/// The objects that a store finds: which of them are of before, and how many of after.
+fn found(kind: &str, path: &Path, model: u8, round: u64) -> (Vec<u32>, usize) {
+    let (mut store, arena) = open(kind, path, model);
+    store
+        .get(&(0..OBJECTS).map(|n| Get { key: name(round, n), len: LEN, slot: n }).collect::<Vec<_>>(), at(0))
+        .unwrap();
+    let outcomes = finish(&mut store, at(0)).remove(0).objects;
+    let (mut before, mut after) = (Vec::new(), 0);
+    for n in (0..OBJECTS).filter(|&n| outcomes[n as usize].is_ok()) {
+        let slot = arena.read(n).unwrap();
+        if slot[..] == bytes(n, false) {
+            before.push(n);
+        } else {
+            assert!(slot[..] == bytes(n, true), "bytes of nobody");
+            after += 1;
+        }
+    }
+    store.check_invariants().unwrap();
+    store.close();
+    (before, after)
+}
+
+/// The other process stores objects, renews, and stores objects again.
+#[test]
+fn renewer() {
+    let Ok(kind) = std::env::var("KVPOOL_STORE_RENEWS") else { return }; // not the other process
+    let path = PathBuf::from(std::env::var("KVPOOL_STORE_PLACE").unwrap());
+    let to: u8 = std::env::var("KVPOOL_STORE_RENEWED").unwrap().parse().unwrap();
+    let round: u64 = std::env::var("KVPOOL_STORE_ROUND").unwrap().parse().unwrap();
+    let (mut store, arena) = open(&kind, &path, 1);
+    let mut told = std::io::stdout();
+    store_all(&mut store, &arena, round, false);
+    writeln!(told, "stored").unwrap();
+    store.renew(&namespace(to), at(0)).unwrap();
+    writeln!(told, "renewed").unwrap();
+    store_all(&mut store, &arena, round, true);
+    writeln!(told, "stored again").unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap(); // the other side kills it
+}
+
+/// Kills a process around its renewal to `to`. Returns the lines that it has written.
+fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["renewer", "--exact", "--nocapture"])
+        .env("KVPOOL_STORE_RENEWS", kind)
+        .env("KVPOOL_STORE_PLACE", path)
+        .env("KVPOOL_STORE_RENEWED", to.to_string())
+        .env("KVPOOL_STORE_ROUND", round.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let mut lines = lines.filter(|line| ["stored", "renewed", "stored again"].contains(&line.as_str()));
+    let wanted = if round.is_multiple_of(4) { 3 } else { 1 + round as usize % 2 };
+    let read = lines.by_ref().take(wanted).count();
+    assert_eq!(read, wanted, "the process has ended");
+    // The machine and the length of this loop decide what the process is doing when the signal comes.
+    (0..round * 7919 % 200_000).for_each(|n| _ = std::hint::black_box(n));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    read + lines.count()
+}
+
+fn kill_and_look(kind: &str, path: &Path) {
+    let mut ends = [0; 4];
+    for round in 0..kills() {
+        // To the same namespace, or to another one.
+        let to = 1 + (round / 2 % 2) as u8;
+        let lines = kill_around(kind, path, to, round);
+        ends[lines] += 1;
+        let (before, after) = found(kind, path, 1, round);
+        if lines > 1 {
+            assert!(before.is_empty(), "{kind}, round {round}, to {to}: {before:?} of before are found");
+        }
+        // A renewal that has not returned took place, or it did not.
+        assert!(
+            before.is_empty() || after == 0,
+            "{kind}, round {round}: {before:?} of before, {after} of after"
+        );
+        if lines == 3 {
+            let stored = if to == 1 { after } else { found(kind, path, to, round).1 };
+            assert_eq!(stored, OBJECTS as usize, "{kind}, round {round}: what is stored since is found");
+        }
+    }
+    assert!(ends[1] + ends[2] > 0 && ends[3] > 0, "{kind}: killed after so many lines: {ends:?}");
+}
+
+#[test]
+fn a_killed_process_serves_nothing_of_before_its_renewal_on_a_disk() {
+    kill_and_look("disk", Folder::new().path());
+}
+
+#[test]
+fn a_killed_process_serves_nothing_of_before_its_renewal_in_a_folder() {
+    kill_and_look("folder", Folder::new().path());
+}
+
+#[test]
+fn a_killed_process_serves_nothing_of_before_its_renewal_on_a_server() {
+    let Some(server) = Server::start(&[]) else { return };
+    kill_and_look("redis", &server.socket());
+}
