@@ -1,7 +1,7 @@
 """Writes an engine's configuration as canonical text: equal settings have equal texts in every process.
 
-A text never contains an address in memory. A value of a type that this module does not know is reported, so that
-the caller can start cold. Depends on no engine.
+A text never contains an address in memory. A value of a type that this module does not know is reported, so
+that the caller can start cold. Depends on no engine.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Canonical:
     def text(self, name: str, value: Any) -> str:
         """Returns the canonical text of a setting. O(size of the value).
 
-        A string that contains JSON is written as what it contains. To a string that names a file the digest of the
-        file is added, because a setting such as a file of scales works by its content. A folder counts if the
-        string has a separator or the name of the setting ends in ``_path``. A folder of more than 2,000 entries
-        is unknown.
+        A string that contains JSON is written as what it contains. To a string that names a file the digest of
+        the file is added, because a setting such as a file of scales works by its content. A folder counts if
+        the string has a separator or the name of the setting ends in ``_path``. A folder of more than 2,000
+        entries is unknown.
 
         Args:
             name: The name of the setting, for ``unknown``.
@@ -123,7 +123,8 @@ class Canonical:
         if hasattr(type(value), "model_type") and hasattr(value, "to_dict"):
             return self._described(name, value)
         if isinstance(value, Mapping):
-            pairs = ([self._plain(name, key), self._plain(f"{name}.{key}", one)] for key, one in value.items())
+            items = value.items()
+            pairs = ([self._plain(name, key), self._plain(f"{name}.{key}", one)] for key, one in items)
             return ["dict", sorted(pairs, key=json.dumps)]
         record = fields_of(value)
         if record is not None:
