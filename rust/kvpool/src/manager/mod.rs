@@ -268,7 +268,7 @@ impl CacheManager {
     }
 
     /// Where the next chunk of a running request should end, if a state of it is to be kept: so many tokens. A checkpoint is made when
-    /// a commit ends there and its table covers no more ([`Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep
+    /// a commit ends there and its table covers no more ([`crate::Part::allocate_tokens`], [`Self::extend`]). `None` without groups that keep
     /// states, or if nothing is known. O(groups).
     ///
     /// # Errors
