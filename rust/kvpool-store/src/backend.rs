@@ -135,3 +135,25 @@ pub(crate) fn perform(transfer: &mut Transfer, backend: &dyn Backend) -> Result<
         Moving::Write(place, name, replaces, object) => backend.write(place, name, replaces, object),
     }
 }
+
+/// Returns the namespace that objects carry now. Creates a missing record. Waits for the back end.
+///
+/// # Errors
+/// [`BackendError`] if the record cannot be read, or a missing one cannot be written.
+pub(crate) fn current_namespace(
+    backend: &dyn Backend,
+    namespace: &Namespace,
+) -> Result<Namespace, BackendError> {
+    let of = namespace.digest();
+    if let Some(found) = backend.generation(of)? {
+        return Ok(namespace.of_generation(found));
+    }
+    // Several engines may create it at once: the record that is there afterwards counts.
+    backend.record_generation(of, Generation::fresh(), false)?;
+    if let Some(found) = backend.generation(of)? {
+        return Ok(namespace.of_generation(found));
+    }
+    let fresh = Generation::fresh(); // the record is damaged
+    backend.record_generation(of, fresh, true)?;
+    Ok(namespace.of_generation(fresh))
+}

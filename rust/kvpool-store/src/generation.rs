@@ -14,7 +14,6 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
-use crate::backend::Backend;
 use crate::error::BackendError;
 use crate::namespace::{Namespace, NamespaceDigest, ParseDigestError};
 
@@ -64,23 +63,32 @@ impl FromStr for Generation {
     }
 }
 
-/// Returns the namespace that objects carry now. Creates a missing record. Waits for the back end.
-///
-/// # Errors
-/// [`BackendError`] if the record cannot be read, or a missing one cannot be written.
-pub(crate) fn current(backend: &dyn Backend, namespace: &Namespace) -> Result<Namespace, BackendError> {
-    let of = namespace.digest();
-    if let Some(found) = backend.generation(of)? {
-        return Ok(namespace.of_generation(found));
+/// The name of a generation in [`Namespace::extra`].
+const GENERATION: &str = "kvpool generation";
+
+impl Namespace {
+    /// This namespace as objects of a generation carry it: with the generation in [`Self::extra`].
+    #[must_use]
+    pub fn of_generation(&self, generation: Generation) -> Self {
+        let mut namespace = self.clone();
+        namespace.extra.insert(GENERATION.into(), generation.to_string());
+        namespace
     }
-    // Several engines may create it at once: the record that is there afterwards counts.
-    backend.record_generation(of, Generation::fresh(), false)?;
-    if let Some(found) = backend.generation(of)? {
-        return Ok(namespace.of_generation(found));
+
+    /// This namespace without a generation: what [`Self::of_generation`] was called on.
+    #[must_use]
+    pub fn without_generation(&self) -> Self {
+        let mut namespace = self.clone();
+        namespace.extra.remove(GENERATION);
+        namespace
     }
-    let fresh = Generation::fresh(); // the record is damaged
-    backend.record_generation(of, fresh, true)?;
-    Ok(namespace.of_generation(fresh))
+
+    /// Whether it has a generation: such a namespace is what a back end has, and none that a store is opened
+    /// with.
+    #[must_use]
+    pub fn has_generation(&self) -> bool {
+        self.extra.contains_key(GENERATION)
+    }
 }
 
 /// The record in a folder.

@@ -14,13 +14,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::generation::Generation;
-
 /// The version of the byte layout. Of another one nothing is read.
 pub const FORMAT_VERSION: u32 = 1;
-
-/// The name of a generation in [`Namespace::extra`].
-const GENERATION: &str = "kvpool generation";
 
 /// All that the bytes of an object depend on, besides its tokens.
 ///
@@ -159,29 +154,6 @@ impl Namespace {
         hasher.update(FORMAT_VERSION.to_le_bytes());
         hasher.update(self.to_json());
         NamespaceDigest(hasher.finalize().into())
-    }
-
-    /// This namespace as objects of a generation carry it: with the generation in [`Self::extra`].
-    #[must_use]
-    pub fn of_generation(&self, generation: Generation) -> Self {
-        let mut namespace = self.clone();
-        namespace.extra.insert(GENERATION.into(), generation.to_string());
-        namespace
-    }
-
-    /// This namespace without a generation: what [`Self::of_generation`] was called on.
-    #[must_use]
-    pub fn without_generation(&self) -> Self {
-        let mut namespace = self.clone();
-        namespace.extra.remove(GENERATION);
-        namespace
-    }
-
-    /// Whether it has a generation: such a namespace is what a back end has, and none that a store is opened
-    /// with.
-    #[must_use]
-    pub fn has_generation(&self) -> bool {
-        self.extra.contains_key(GENERATION)
     }
 
     /// Its fields as JSON.

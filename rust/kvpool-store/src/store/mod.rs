@@ -20,13 +20,13 @@ use hashbrown::HashMap;
 use self::flights::{Flight, Job, Kind};
 use crate::admission::{Admission, Answers};
 use crate::arena::Arena;
-use crate::backend::Backend;
+use crate::backend::{self, Backend};
 use crate::breaker::Breaker;
 use crate::calls::{Completion, JobId, Presence, StoreConfig};
 use crate::directory::Directory;
 use crate::ends::{Ended, Waiter, ends};
 use crate::error::{BackendError, StoreError, Why};
-use crate::generation::{self, Generation};
+use crate::generation::Generation;
 use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{ObjectKey, ObjectName};
@@ -103,7 +103,8 @@ impl Store {
             error: error.to_string(),
         };
         check_namespace(namespace)?;
-        let (served, carried) = (namespace.digest(), generation::current(backend.as_ref(), namespace)?);
+        let (served, carried) =
+            (namespace.digest(), backend::current_namespace(backend.as_ref(), namespace)?);
         let last_error = backend.describe(&carried).err();
         let namespace = carried.digest();
         let mut directory = Directory::new(backend.places(), config.eviction, config.tell_gone, namespace)
@@ -271,7 +272,7 @@ impl Store {
             self.backend.record_generation(ended, Generation::fresh(), true)?;
             self.unrecorded.pop();
         }
-        let carried = generation::current(self.backend.as_ref(), namespace)?;
+        let carried = backend::current_namespace(self.backend.as_ref(), namespace)?;
         self.stats.last_error = self
             .backend
             .describe(&carried)
