@@ -15,7 +15,7 @@ fn settings(operations: u64) -> Settings {
         blocks: 512,
         resize_every: 200,
         epoch_every: 4000,
-        reset_every: 3000,
+        reset_every: 5000,
         check_every: Some(500),
         line_every: Duration::from_secs(3600),
         orders_every: 20,
