@@ -42,6 +42,8 @@ pub(crate) struct Grouped {
     /// What the oldest step computes of those that are not committed, and the latest one.
     oldest: StepEnd,
     latest: StepEnd,
+    /// So many tokens have been covered as tokens of the request, those that a truncation took back not counted.
+    covered: usize,
     /// Some step may have written the state behind so many tokens, of all that have been covered.
     reached: usize,
     /// So many tokens are committed, and their states are to be kept.
@@ -60,6 +62,7 @@ impl Grouped {
             boundaries: Boundaries::default(),
             oldest: StepEnd::default(),
             latest: StepEnd::default(),
+            covered: 0,
             reached: 0,
             due: None,
         })
@@ -79,7 +82,8 @@ impl Grouped {
         let loads = staged.ready_tokens > staged.cached_tokens;
         let tokens = if loads { staged.ready_tokens } else { staged.covered_tokens };
         let first = StepEnd { tokens, drafts: 0 };
-        (self.oldest, self.latest, self.reached, self.due) = (first, first, tokens, None);
+        (self.oldest, self.latest, self.due) = (first, first, None);
+        (self.covered, self.reached) = (tokens, tokens);
     }
 
     /// Holds the blocks that an admission staged for a table.
@@ -108,7 +112,7 @@ impl Grouped {
     /// Tokens that every table has blocks for; states, of the tokens that steps were to compute and of their drafts.
     pub(super) fn covered_tokens(&self, main: &Table) -> usize {
         let covered = |table: &Table| match (table.layout, table.blocks.len()) {
-            (Layout::State, 1..) => self.latest.tokens.saturating_add(self.latest.drafts),
+            (Layout::State, 1..) => self.covered.max(self.latest.tokens.saturating_add(self.latest.drafts)),
             _ => table.covered_tokens(),
         };
         self.others.iter().map(covered).fold(covered(main), usize::min)
@@ -122,6 +126,7 @@ impl Grouped {
         // What was covered stays so.
         let before = if end == self.latest.tokens { self.latest.drafts } else { 0 };
         self.latest = StepEnd { tokens: end, drafts: slots.saturating_sub(end).max(before) };
+        self.covered = self.covered.max(slots.min(tokens));
         self.reached = self.reached.max(end);
         if settled {
             self.oldest = self.latest;
@@ -154,7 +159,8 @@ impl Grouped {
 
     /// Notes that the request keeps so many tokens. Returns whether some step still has drafts.
     pub(super) fn note_truncated(&mut self, tokens: usize) -> bool {
-        let Self { oldest, latest, .. } = self;
+        let Self { oldest, latest, covered, .. } = self;
+        *covered = tokens.min(*covered);
         if tokens <= oldest.tokens {
             (*oldest, *latest) = (StepEnd { tokens, drafts: 0 }, StepEnd { tokens, drafts: 0 });
         } else if tokens <= oldest.tokens + oldest.drafts {

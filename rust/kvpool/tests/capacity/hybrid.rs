@@ -154,6 +154,19 @@ fn a_fork_has_no_drafts_of_its_parent() {
     assert_eq!(manager.group_table(1, 1).unwrap(), table);
 }
 
+/// Tokens that a growth covered stay covered, although the step before it had drafts.
+#[test]
+fn a_truncation_keeps_the_cover_of_the_tokens_that_stay() {
+    let mut manager = manager(&[STATE], 20);
+    admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[6], Some(6), 1).unwrap();
+    step(&mut manager, 0, &[7, 8], None, 0).unwrap();
+    manager.truncate(0, 8, Until::Now).unwrap();
+    manager.commit(0, 7).unwrap();
+    manager.commit(0, 8).unwrap();
+    assert!(matches!(step(&mut manager, 0, &[9], Some(9), 0), Err(ManagerError::BadComputedCount { .. })));
+}
+
 #[test]
 fn an_admission_that_computes_all_hits_nothing_and_caches_what_it_computes() {
     let all = Part { compute_all: true, ..Part::WHOLE };
