@@ -570,11 +570,9 @@ pub(super) fn check_length(requests: &[RequestRef<'_>], values: usize, what: &'s
 /// Refuses more computed tokens than there are then, or than had blocks until now: no step can have computed those. And fewer than before.
 #[inline]
 fn check_computed(request: &Request, pool: &BlockPool, asked: usize, tokens: usize) -> Result<()> {
-    let Sequence { computed_tokens: computed, .. } = request.sequence;
-    let mut covered = request.sequence.covered_tokens();
-    if asked > request.sequence.num_tokens() {
-        covered = request.sequence.computable_tokens(pool);
-    }
+    let (sequence, computed) = (&request.sequence, request.sequence.computed_tokens);
+    let is_draft = asked > sequence.num_tokens();
+    let covered = if is_draft { sequence.computable_tokens(pool) } else { sequence.covered_tokens() };
     if asked >= computed && asked <= tokens && asked <= covered {
         return Ok(());
     }

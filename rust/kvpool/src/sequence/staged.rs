@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::table::Layout;
 use crate::tiers::{TierError, Tiers};
-use kvpool_core::groups::{Blocks, GroupHit, GroupKind, Groups, Tokens};
+use kvpool_core::groups::{Blocks, GroupHit, GroupKind, GroupSpec, Groups, Tokens};
 use kvpool_core::hash::HashCursor;
 use kvpool_core::parts::PrefixMatch;
 use kvpool_core::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
@@ -171,22 +171,21 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         }
         let matched: Vec<_> = tables.iter().flatten().copied().filter(|block| !block.is_null()).collect();
         let room = (self.room)(&matched);
-        // Entries of a table that are there, and neither written to nor allocated.
-        let whole = |group: usize| {
-            let Blocks(of_hit) = specs[group].full_blocks(Tokens(cached_tokens));
-            let (Blocks(first), Blocks(end)) = specs[group].given_up(ready, ready);
-            of_hit.max(if first < end { end } else { 0 }).min(tables[group].len())
+        // Of each table the entries that are there, neither written to nor allocated; and the holes before them.
+        let entries = |(spec, table): (&GroupSpec, &Vec<BlockId>)| {
+            let Blocks(of_hit) = spec.full_blocks(Tokens(cached_tokens));
+            let (Blocks(first), Blocks(end)) = spec.given_up(ready, ready);
+            let gap = first < end;
+            let holes = if spec.is_cached() && gap { of_hit.min(first)..first } else { 0..0 };
+            (of_hit.max(if gap { end } else { 0 }).min(table.len()), holes)
         };
-        let holes = |group: usize| {
-            let (Blocks(first), Blocks(end)) = specs[group].given_up(ready, ready);
-            let of_hit = specs[group].full_blocks(Tokens(cached_tokens)).0.min(first);
-            if specs[group].is_cached() && first < end { of_hit..first } else { 0..0 }
-        };
+        let entries: Vec<_> = specs.iter().zip(&tables).map(entries).collect();
         // Blocks of a group beyond its match, for so many tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
             Layout::Positions => {
-                let behind = specs[group].covering(Tokens(tokens)).0.saturating_sub(whole(group));
-                behind.saturating_add(holes(group).len())
+                let (whole, ref holes) = entries[group];
+                let behind = specs[group].covering(Tokens(tokens)).0.saturating_sub(whole);
+                behind.saturating_add(holes.len())
             }
             Layout::State => 1,
             Layout::Encoder => 0,
@@ -201,10 +200,9 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             *(if fits { &mut fitting_tokens } else { &mut too_many }) = middle;
         }
         let new_blocks = new_in_all(covered_tokens);
-        let fact = |group| (new_of(group, covered_tokens), whole(group), holes(group));
-        let facts: Vec<_> = (0..specs.len()).map(fact).collect();
-        let staged = tables.into_iter().zip(facts).zip(specs).map(|((blocks, facts), spec)| {
-            let (new_blocks, whole, holes) = facts;
+        let new: Vec<_> = (0..specs.len()).map(|group| new_of(group, covered_tokens)).collect();
+        let staged = tables.into_iter().zip(specs).zip(entries).zip(new);
+        let staged = staged.map(|(((blocks, spec), (whole, holes)), new_blocks)| {
             let is_state = spec.kind == GroupKind::State;
             let shares = Layout::of(spec.kind) == Layout::Positions && blocks.len() > whole;
             let source = blocks.first().copied().filter(|_| is_state);
