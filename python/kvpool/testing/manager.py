@@ -86,11 +86,11 @@ class ReferenceManager(ReferenceTables):
         return self.size(request, len(found), *part) - len(found) <= max(0, available - idle - reserve)
 
     def served(self, request: ReferenceRequest, longest: list[int], part: Part, vacancy: Vacancy) -> list[int]:
-        """The longest part of a match behind which an admission fits; of none, what says best how much would fit."""
+        """The longest part of a match that an admission fits behind, or else one with a place for a first token."""
         matches = [longest[:n] for n in range(len(longest), -1, -1)]
-        fitting = (found for found in matches if self.fits(request, found, part, vacancy))
-        chunks = [self.fitting(request, found, part[1], vacancy) for found in (longest, [])]
-        return next(fitting, [] if chunks[1] > chunks[0] == 0 else longest)
+        fitting = [found for found in matches if self.fits(request, found, part, vacancy)]
+        partly = [found for found in matches if self.fitting(request, found, part[1], vacancy)]
+        return [*fitting[:1], *partly[:1], longest][0]
 
     def fitting(self, request: ReferenceRequest, found: list[int], external_tokens: int, vacancy: Vacancy) -> int:
         """The longest first chunk behind a match."""

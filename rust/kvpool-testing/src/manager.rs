@@ -242,8 +242,8 @@ impl ReferenceManager {
         self.place(id, &self.requests[&id].clone(), part)
     }
 
-    /// What an admission would find: blocks of its hit, and the largest chunk that it could have behind it. Found by trying them all. Of one
-    /// that is refused that of the longest hit, or of none if no token has a place behind that.
+    /// What an admission would find: blocks of its hit, and the largest chunk that it could have behind it. Found by
+    /// trying them all. A refused admission has the longest hit with a place for a token behind it, or else the longest.
     #[must_use]
     pub fn fit(&self, tokens: &[u32], salt: &[u8], part: Part) -> (usize, usize) {
         let request = ReferenceRequest::new(tokens, salt);
@@ -257,8 +257,8 @@ impl ReferenceManager {
             (0..=tokens.len() - ready).filter(fits).max().unwrap_or(0)
         };
         let placed = self.clone().place(i64::MAX, &request, part);
-        let refused = if fitting(longest) == 0 && fitting(0) > 0 { 0 } else { longest };
-        let cached = placed.unwrap_or(refused);
+        let refused = || (0..=longest).rev().find(|&most| fitting(most) > 0).unwrap_or(longest);
+        let cached = placed.unwrap_or_else(refused);
         (cached, fitting(cached))
     }
 

@@ -226,11 +226,8 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         })
     }
 
-    /// A shorter hit that the blocks are there for, at worst none, if the `longest` takes more than there are: what the call can do without
-    /// a cache it can do with one. The longest if there is none.
-    ///
-    /// A hit of whole blocks takes no more than no hit, but for copies of states; a first chunk behind a long hit takes the hit's idle
-    /// blocks besides.
+    /// Returns a shorter hit that the pool has the blocks for. If there is none, returns the longest hit with a
+    /// place for a first token, or else `longest`. A call that succeeds without a cache succeeds with one.
     fn shorter(&self, groups: Option<&Groups>, longest: Staged) -> Result<Staged, PoolError> {
         let whole = groups.filter(|groups| groups.interior_units() > 0).map(Groups::in_whole_blocks);
         let whole = whole.and_then(Result::ok);
@@ -241,28 +238,57 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
                 return Ok(found);
             }
         }
-        let mut best = self.within(groups, 0)?;
-        if !best.fits() {
-            let more = best.fitting_tokens > 0 && longest.fitting_tokens == 0;
-            return Ok(if more { best } else { longest });
+        if let Some(found) = self.longest_where(groups, longest.cached_tokens, Staged::fits)? {
+            return Ok(found);
         }
-        if self.part.allocate_tokens.is_none() {
-            return Ok(best);
+        if longest.fitting_tokens > 0 {
+            return Ok(longest);
         }
-        // In lengths that a hit can have: within the first it fits, of the second it does not.
+        let found = self.longest_where(groups, longest.cached_tokens, |hit| hit.fitting_tokens > 0)?;
+        Ok(found.unwrap_or(longest))
+    }
+
+    /// Returns the longest hit of fewer than `longest` tokens that `fits` accepts. O(log n) lookups.
+    ///
+    /// Up to the external tokens a longer hit never takes more blocks, but for copies of states: their blocks are
+    /// taken either way. Beyond them the first chunk begins behind the hit, and takes blocks besides the hit's
+    /// idle ones. The search starts where a hit takes the fewest blocks: the hit that ends with the external
+    /// tokens.
+    fn longest_where(
+        &self,
+        groups: Option<&Groups>,
+        longest: usize,
+        fits: impl Fn(&Staged) -> bool,
+    ) -> Result<Option<Staged>, PoolError> {
+        // In lengths that a hit can have.
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
-        let (mut fits, mut too_many) = (0, longest.cached_tokens.div_ceil(step));
-        while fits + 1 < too_many {
-            let middle = fits.midpoint(too_many);
+        let (external, longest) = (self.part.external_tokens, longest.div_ceil(step));
+        let starts = [external.div_ceil(step), external / step, 0].map(|start| start.min(longest));
+        let mut first = None;
+        for (i, &start) in starts.iter().enumerate() {
+            if starts[..i].contains(&start) {
+                continue;
+            }
+            let found = self.within(groups, start * step)?;
+            if fits(&found) {
+                first = Some((start, found));
+                break;
+            }
+        }
+        let Some((mut fitting, mut best)) = first else { return Ok(None) };
+        // The hit of `fitting` steps is accepted, the one of `too_many` is not.
+        let mut too_many = longest;
+        while fitting + 1 < too_many {
+            let middle = fitting.midpoint(too_many);
             let found = self.within(groups, middle * step)?;
-            if !found.fits() {
+            if !fits(&found) {
                 too_many = found.cached_tokens.div_ceil(step);
                 continue;
             }
-            fits = middle;
+            fitting = middle;
             best = if found.cached_tokens > best.cached_tokens { found } else { best };
         }
-        Ok(best)
+        Ok(Some(best))
     }
 }
 

@@ -67,6 +67,18 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     admit(&mut manager, 1, &ids(0..5000), Part::WHOLE).unwrap();
 }
 
+/// Three hits are possible, and only the one in the middle has its blocks: another request holds its first block, and the
+/// longest hit would take the only block that is left.
+#[test]
+fn a_hit_between_the_longest_and_none_is_found() {
+    let mut manager = of_unit(&[FULL], 4, 4);
+    serve(&mut manager, 0, &ids(0..9), 9).unwrap();
+    admit(&mut manager, 1, &[ids(0..4), ids(100..105)].concat(), Part::WHOLE).unwrap();
+    let part = Part { allocate_tokens: Some(1), external_tokens: 4, ..Part::WHOLE };
+    let admission = admit(&mut manager, 2, &ids(0..10), part).unwrap();
+    assert_eq!((admission.cached_tokens, admission.block_ids.len()), (4, 2));
+}
+
 /// A hit that needs a copy is shorter if no block is available for the copy.
 #[test]
 fn a_hit_is_as_long_as_the_pool_allows() {
