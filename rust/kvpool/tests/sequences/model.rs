@@ -343,11 +343,13 @@ impl World {
             cached = probe.cached_blocks;
             let available = pool.num_available() - probe.idle_blocks;
             let fit = total - cached <= available;
-            // Where nothing is left behind a hit, what is said is said of none.
-            let (needed, available) = match available {
-                0 if cached > 0 && probe.idle_blocks > 0 => (total, probe.idle_blocks),
-                _ => (total - cached, available),
+            // A refusal reports the longest hit with a block for a first token behind it, or else the longest.
+            let behind = |blocks: usize| {
+                let idle = pool.probe(prompt.chain(), blocks).unwrap().idle_blocks;
+                (total - blocks, pool.num_available() - idle)
             };
+            let place = (0..=cached).rev().map(behind).find(|&(_, available)| available > 0);
+            let (needed, available) = place.unwrap_or((total - cached, available));
             fits = Some((fit, needed, available, total <= pool.num_usable()));
         }
         let result = self.sequences.admit(prompt, tier);
