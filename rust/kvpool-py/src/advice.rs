@@ -1,9 +1,9 @@
 //! `AdvisorConfig`, and what an advisor says as dicts.
 
+use crate::python::prelude::*;
 use kvpool::{EvictionPolicy, PoolError};
 use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
 use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::convert::{Int, count, text};

@@ -1,10 +1,11 @@
 //! How requests ended, from what Python says of them.
 
+use crate::python::prelude::*;
 use kvpool::{Finish, Signal};
-use pyo3::prelude::*;
 
-use crate::convert::Int;
+use crate::convert::{Int, Text};
 use crate::errors::raise;
+use crate::gather::gather_as;
 
 /// A signal from a finish reason and a count of tokens.
 pub(crate) fn signal(
@@ -29,12 +30,16 @@ fn tokens_of(py: Python<'_>, tokens: Int) -> PyResult<u32> {
 pub(crate) fn signals(
     py: Python<'_>,
     requests: usize,
-    finish_reasons: Option<Vec<Option<String>>>,
-    output_tokens: Option<Vec<Option<Int>>>,
+    finish_reasons: Option<&Bound<'_, PyAny>>,
+    output_tokens: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Vec<Signal>>> {
     if finish_reasons.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
+    let reasons = |list| gather_as::<Option<Text>>("finish_reasons", list, "a str or None");
+    let finish_reasons = finish_reasons.map(reasons).transpose()?;
+    let tokens = |list| gather_as::<Option<Int>>("output_tokens", list, "an int or None");
+    let output_tokens = output_tokens.map(tokens).transpose()?;
     let lengths = [
         ("finish_reasons", finish_reasons.as_ref().map(Vec::len)),
         ("output_tokens", output_tokens.as_ref().map(Vec::len)),
@@ -47,6 +52,9 @@ pub(crate) fn signals(
     }
     let mut reasons = finish_reasons.unwrap_or_default().into_iter();
     let mut tokens = output_tokens.unwrap_or_default().into_iter();
-    let mut next = || signal(py, reasons.next().flatten().as_deref(), tokens.next().flatten());
+    let mut next = || {
+        let reason = reasons.next().flatten();
+        signal(py, reason.as_ref().map(|reason| reason.0.as_str()), tokens.next().flatten())
+    };
     (0..requests).map(|_| next()).collect::<PyResult<_>>().map(Some)
 }

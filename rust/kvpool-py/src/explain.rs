@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::python::prelude::*;
 use kvpool::{Kept, RequestId};
 use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
 use kvpool_observe::{ExplainConfig, Explanation, GroupReach};
 use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 
 use crate::convert::{Int, count};

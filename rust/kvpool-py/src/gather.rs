@@ -6,8 +6,8 @@
 
 use std::mem;
 
+use crate::python::prelude::*;
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
-use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyIterator, PySet, PyString};
 
 use crate::errors::{is_ours, raise};
@@ -62,7 +62,7 @@ pub(crate) fn drain<'py, T>(
         let converted = item(position, next)?;
         push(py, what, &mut list, converted)?;
         if position % SIGNALS == SIGNALS - 1 {
-            py.check_signals()?;
+            crate::python::check_signals(py)?;
         }
     }
     Ok(list)

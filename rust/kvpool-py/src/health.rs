@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::prelude::*;
+use crate::python::prelude::*;
 
 use crate::errors::raise;
 

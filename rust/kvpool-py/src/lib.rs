@@ -7,6 +7,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
 
 mod advice;
+mod argument;
 mod convert;
 mod ended;
 mod enter;
@@ -23,6 +24,7 @@ mod metrics;
 mod parts;
 mod policy;
 mod pool;
+mod python;
 mod replay;
 mod request;
 mod retention;
@@ -203,7 +205,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // An extension has no path to search: its submodules are imported only if they are known already.
-        let known = module.py().import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+        let known = crate::python::import(module.py(), "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
         for submodule in module.dict().values() {
             if let Ok(submodule) = submodule.cast::<PyModule>() {
                 known.set_item(submodule.name()?, submodule)?;

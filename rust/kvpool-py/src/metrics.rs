@@ -1,8 +1,8 @@
 //! What a meter counted, as dicts.
 
+use crate::python::prelude::*;
 use kvpool_observe::PoolMetrics;
 use kvpool_observe::metrics::{Histogram, TenantHits};
-use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// What there is to say of one tier, as dicts of numbers, names and lists: `json.dumps` takes it as it is.

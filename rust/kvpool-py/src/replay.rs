@@ -1,12 +1,13 @@
 //! `Replay`.
 
+use crate::python::prelude::*;
 use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};
-use pyo3::prelude::*;
 
-use crate::convert::{Int, Text, count, float, int};
+use crate::convert::{Int, Text, count};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
+use crate::gather::gather_as;
 use crate::groups;
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
@@ -17,14 +18,16 @@ pub(crate) use crate::trace::PyTrace;
 const AT_ONCE: usize = 64;
 
 /// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and what stays cached.
-type GroupTuple<'py> = (String, usize, usize, Option<Bound<'py, PyAny>>);
+type GroupTuple<'py> = (Text, usize, usize, Option<Bound<'py, PyAny>>);
 
-fn groups_of(py: Python<'_>, specs: Vec<GroupTuple<'_>>) -> PyResult<Groups> {
+fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {
+    let py = specs.py();
     let spec = |(kind, block_tokens, span, keep): GroupTuple<'_>| {
         let keep = keep.map_or(Ok(Keep::All), |keep| groups::keep(&keep))?;
-        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, &kind, span)?, block_tokens) })
+        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, &kind.0, span)?, block_tokens) })
     };
-    let specs = specs.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
+    let each = "a tuple (kind, block_size, span, keep)";
+    let specs = gather_as("groups", specs, each)?.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
     Groups::new(specs, None).or_raise(py)
 }
 
@@ -45,30 +48,32 @@ impl PyReplay {
         py: Python<'_>,
         trace: &Bound<'_, PyTrace>,
         mode: &str,
-        #[pyo3(from_py_with = int)] block_size: i128,
-        groups: Option<Vec<GroupTuple<'_>>>,
-        #[pyo3(from_py_with = int)] capacity_blocks: i128,
+        block_size: i128,
+        groups: Option<&Bound<'_, PyAny>>,
+        capacity_blocks: i128,
         algorithm: &str,
         verify: &str,
         seed: Option<Text>,
         eviction: &str,
         explain: bool,
-        #[pyo3(from_py_with = float)] watermark: f64,
-        #[pyo3(from_py_with = int)] max_running: i128,
-        #[pyo3(from_py_with = int)] step_tokens: i128,
-        #[pyo3(from_py_with = float)] step_ms: f64,
-        #[pyo3(from_py_with = float)] prefill_tokens_per_s: f64,
-        tiers: Option<Vec<(Int, f64)>>,
-        #[pyo3(from_py_with = int)] threads: i128,
+        watermark: f64,
+        max_running: i128,
+        step_tokens: i128,
+        step_ms: f64,
+        prefill_tokens_per_s: f64,
+        tiers: Option<&Bound<'_, PyAny>>,
+        threads: i128,
         journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let tier = |(blocks, load_ms_per_block): (Int, f64)| {
             Ok(TierConfig { blocks: count(py, "blocks of a tier", blocks)?, load_ms_per_block })
         };
+        let each = "a tuple (blocks, load_ms_per_block)";
+        let tiers = tiers.map_or(Ok(Vec::new()), |tiers| gather_as("tiers", tiers, each))?;
         let config = ReplayConfig {
             mode: named(py, mode)?,
             block_size: count(py, "block_size", block_size)?,
-            groups: groups.map(|specs| groups_of(py, specs)).transpose()?,
+            groups: groups.map(groups_of).transpose()?,
             capacity_blocks: count(py, "capacity_blocks", capacity_blocks)?,
             algorithm: named(py, algorithm)?,
             verify: named(py, verify)?,
@@ -80,7 +85,7 @@ impl PyReplay {
             step_tokens: count(py, "step_tokens", step_tokens)?,
             step_ms,
             prefill_tokens_per_s,
-            tiers: tiers.unwrap_or_default().into_iter().map(tier).collect::<PyResult<_>>()?,
+            tiers: tiers.into_iter().map(tier).collect::<PyResult<_>>()?,
             threads: count(py, "threads", threads)?,
         };
         let trace = trace.get().shared();
@@ -106,7 +111,7 @@ impl PyReplay {
         let target = total.min(finished.saturating_add(requests));
         while finished < target {
             finished = run(AT_ONCE.min(target - finished))?;
-            py.check_signals()?;
+            crate::python::check_signals(py)?;
         }
         Ok(finished)
     }

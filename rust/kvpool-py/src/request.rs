@@ -1,8 +1,8 @@
 //! Request ids from Python: a str or an int.
 
+use crate::python::prelude::*;
 use kvpool::{RequestId, RequestRef};
 use pyo3::buffer::ElementType;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
 
 use crate::convert::{items, native, shown, text, untyped};

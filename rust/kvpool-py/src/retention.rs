@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
 use kvpool::{AdmitOptions, EvictionPolicy, Evictor, Part, RetentionRange, shorten};
 use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 
-use crate::convert::{Int, count, some_float};
+use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::health::Health;
@@ -33,7 +33,7 @@ impl PyRetention {
     fn new(
         py: Python<'_>,
         priority: Option<Int>,
-        #[pyo3(from_py_with = some_float)] ttl: Option<f64>,
+        ttl: Option<f64>,
         idle: bool,
         then: &str,
         pinned: bool,

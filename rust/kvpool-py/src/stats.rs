@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::python::prelude::*;
 use kvpool::{Admission, AdmissionFit, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
 use kvpool_observe::{BlockEvent, EventBatch, MissStats, ScrubReport};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::ids;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::python::prelude::*;
 use kvpool::{Covered, Part, RequestRef, Rows};
-use pyo3::prelude::*;
 
 use crate::convert::{Int, both, count, counts, tokens};
 use crate::errors::raise;

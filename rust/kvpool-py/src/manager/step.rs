@@ -1,8 +1,8 @@
 //! `Step`: a planned scheduler step.
 
+use crate::python::prelude::*;
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use kvpool_journal::ops::manager::CommitStep;
-use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::batch::{Batch, part};

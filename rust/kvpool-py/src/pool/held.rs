@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
+use crate::python::prelude::*;
 use kvpool::{BlockId, BlockPool, PoolError, PoolImage, Restored, SavedBlock, TierError, Tiers};
 use kvpool_journal::{Journaled, Operation};
 use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
-use pyo3::prelude::*;
 
 use super::PyBlockPool;
 use crate::convert::block;

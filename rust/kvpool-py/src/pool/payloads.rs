@@ -1,7 +1,7 @@
 //! Payloads of cached blocks: ints and bytes.
 
+use crate::python::prelude::*;
 use kvpool_observe::{Evicted, Payload};
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes};
 
 use crate::convert::{Int, count};

@@ -3,20 +3,20 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig, Tls};
 use kvpool_store::{Backend, StoreError};
-use pyo3::prelude::*;
 
 use super::custom::{Custom, PyCustom};
 use super::{duration, u32_from, u32_of};
-use crate::convert::{Int, Text, count, float, int};
+use crate::convert::{Int, Text, count};
 use crate::errors::raise;
 
 /// Whichever a caller gives.
 #[derive(FromPyObject)]
-pub(super) enum AnyBackend<'py> {
+pub(crate) enum AnyBackend<'py> {
     #[pyo3(annotation = "Disk")]
     Disk(PyRef<'py, PyDisk>),
     #[pyo3(annotation = "SharedFolder")]
@@ -109,9 +109,9 @@ impl PyDisk {
         folder: PathBuf,
         capacity_bytes: Int,
         max_payload: Option<Int>,
-        #[pyo3(from_py_with = int)] free_floor_bytes: i128,
+        free_floor_bytes: i128,
         direct: bool,
-        #[pyo3(from_py_with = int)] scanners: i128,
+        scanners: i128,
         io_uring: bool,
     ) -> PyResult<Self> {
         let config = DiskConfig {
@@ -175,15 +175,15 @@ impl PyRedis {
         py: Python<'_>,
         capacity_bytes: Int,
         host: Option<Text>,
-        #[pyo3(from_py_with = int)] port: i128,
+        port: i128,
         unix_socket: Option<PathBuf>,
         username: Option<Text>,
         password: Option<Text>,
-        #[pyo3(from_py_with = int)] database: i128,
-        #[pyo3(from_py_with = int)] protocol: i128,
+        database: i128,
+        protocol: i128,
         max_payload: Option<Int>,
         time_to_live: Option<f64>,
-        #[pyo3(from_py_with = float)] timeout: f64,
+        timeout: f64,
         tls: bool,
         tls_ca: Option<PathBuf>,
         tls_certificate: Option<(PathBuf, PathBuf)>,

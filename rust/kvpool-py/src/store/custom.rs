@@ -6,17 +6,18 @@
 use std::fmt;
 use std::io;
 
+use crate::python::prelude::*;
 use kvpool::BlockHash;
 use kvpool_store::{
     Backend, BackendError, Generation, HEADER_BYTES, Header, Namespace, NamespaceDigest, Object, ObjectKey,
     ObjectMut, ObjectName, Page, Place, TokenRange, places,
 };
 use pyo3::exceptions::PyOSError;
-use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::u32_of;
 use crate::convert::{Int, count};
+use crate::gather::gather_as;
 
 /// A back end written in Python, and how much of it.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Custom")]
@@ -78,7 +79,7 @@ impl Custom {
         operation: &'static str,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, BackendError> {
-        let attached = Python::try_attach(|py| {
+        let attached = crate::python::try_attach(|py| {
             call(self.backend.bind(py)).map_err(|error| {
                 let errno = error.is_instance_of::<PyOSError>(py).then(|| error.value(py).getattr("errno"));
                 let errno = errno.and_then(|number| number.ok()?.extract().ok());
@@ -218,7 +219,9 @@ impl Backend for Custom {
     }
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
-        self.call("asking for objects", |backend| backend.call_method1("exist", (texts(names),))?.extract())
+        self.call("asking for objects", |backend| {
+            gather_as("exist()'s answer", &backend.call_method1("exist", (texts(names),))?, "a bool")
+        })
     }
 
     fn clear(&self, _: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {

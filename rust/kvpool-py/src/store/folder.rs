@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::python::prelude::*;
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, NamespaceDigest, StoreError};
-use pyo3::prelude::*;
 
 use super::{namespace::PyNamespace, u32_of};
 use crate::convert::{Int, Text};

@@ -13,25 +13,25 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
+use crate::python::prelude::*;
 use kvpool::BlockHash;
 use kvpool_store::{
     Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, StoreError, TokenRange,
     Waiter, Why,
 };
 use pyo3::exceptions::PyRuntimeWarning;
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
 
 pub(crate) use self::arena::PyArena;
-use self::backends::{AnyBackend, How};
-pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
+use self::backends::How;
+pub(crate) use self::backends::{AnyBackend, PyDisk, PyRedis, PySharedFolder};
 pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
 pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
-pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, load_index, save_index};
-use crate::convert::{Int, count, float, int};
+pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, Subject, load_index, save_index};
+use crate::convert::{Int, count};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, or_wrong_item};
@@ -171,13 +171,13 @@ impl PyStore {
         namespace: &PyNamespace,
         eviction: &str,
         admission: &str,
-        #[pyo3(from_py_with = int)] remembered_offers: i128,
-        #[pyo3(from_py_with = int)] workers: i128,
-        #[pyo3(from_py_with = int)] queue: i128,
-        #[pyo3(from_py_with = float)] deadline: f64,
-        #[pyo3(from_py_with = int)] breaker_failures: i128,
-        #[pyo3(from_py_with = float)] breaker_pause: f64,
-        #[pyo3(from_py_with = float)] believed_for: f64,
+        remembered_offers: i128,
+        workers: i128,
+        queue: i128,
+        deadline: f64,
+        breaker_failures: i128,
+        breaker_pause: f64,
+        believed_for: f64,
         staged: bool,
         tell_gone: bool,
     ) -> PyResult<Self> {
@@ -343,7 +343,7 @@ impl PyStore {
 
     /// Waits for a job to end.
     #[pyo3(signature = (timeout=1.0))]
-    fn wait(&self, py: Python<'_>, #[pyo3(from_py_with = float)] timeout: f64) -> PyResult<Vec<Ended>> {
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Ended>> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
         loop {
             let (out, idle) = self.poll_once(py)?;
@@ -352,7 +352,7 @@ impl PyStore {
                 return Ok(out);
             }
             py.detach(|| self.waiter.wait(left.min(LOOK)));
-            py.check_signals()?;
+            crate::python::check_signals(py)?;
         }
     }
 
@@ -380,7 +380,7 @@ impl PyStore {
 
     /// Ends the store.
     #[pyo3(signature = (timeout=10.0))]
-    fn close(&self, py: Python<'_>, #[pyo3(from_py_with = float)] timeout: f64) -> PyResult<()> {
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
         let taken = loop {
             let opened = self.opened;
@@ -399,7 +399,7 @@ impl PyStore {
                 break ended;
             }
             py.detach(|| self.waiter.wait(LOOK));
-            py.check_signals()?;
+            crate::python::check_signals(py)?;
         };
         if let (Some(store), idle) = taken {
             // Workers that have nothing to do end at once; one that hangs is left to itself.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::python::prelude::*;
 use kvpool_store::redis::{Inspector, Seen};
 use kvpool_store::{Header, Mismatch, NamespaceDigest, ObjectName, StoreError};
-use pyo3::prelude::*;
 
 use super::backends::PyRedis;
 use super::namespace::PyNamespace;

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::python::prelude::*;
 use kvpool::{HashAlgorithm, PoolImage, Restored, SavedBlock};
 use kvpool_store::warm::{self, Headers, SlotHeaders};
 use kvpool_store::{Arena, ObjectKey};
-use pyo3::prelude::*;
 
 use super::{PyArena, PyNamespace, keys};
 use crate::convert::float;

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::python::prelude::*;
 use kvpool::shorten;
 use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
     TransferError,
 };
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
-use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::mapping::Mapping;
@@ -109,7 +109,7 @@ fn wait_in_slices(
                 if let Some(timeout) = limit.filter(|&limit| start.elapsed() >= limit) {
                     return Err(TransferError::Timeout { id, timeout }).or_raise(py);
                 }
-                py.check_signals()?;
+                crate::python::check_signals(py)?;
             }
             result => return result.or_raise(py),
         }
@@ -303,7 +303,7 @@ impl PyTransferEngine {
         });
         let text = serde_json::to_string(&measured.or_raise(py)?);
         let text = text.map_err(|error| raise(py, "KvpoolError", error.to_string()))?;
-        py.import("json")?.call_method1("loads", (text,))
+        crate::python::import(py, "json")?.call_method1("loads", (text,))
     }
 
     /// Refuses new work, waits for what is under way, and ends the worker thread.

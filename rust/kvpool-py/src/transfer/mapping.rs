@@ -1,9 +1,9 @@
 //! Mappings from Python: lists of pairs, buffers, tensors on the CPU or on a device.
 
+use crate::python::prelude::*;
 use kvpool_transfer::{Device, DeviceMapping, RawPairs};
 use pyo3::buffer::ElementType;
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt, PyList, PyString};
 
@@ -111,9 +111,9 @@ impl Mapping {
 /// Compared by identity, which takes nanoseconds; by name for tensors of somebody else, where there is no torch.
 fn is_int64(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = dtype.py();
-    if let Ok(int64) =
-        INT64.get_or_try_init(py, || Ok::<_, PyErr>(py.import("torch")?.getattr("int64")?.unbind()))
-        && dtype.is(int64)
+    if let Ok(int64) = INT64.get_or_try_init(py, || {
+        Ok::<_, PyErr>(crate::python::import(py, "torch")?.getattr("int64")?.unbind())
+    }) && dtype.is(int64)
     {
         return Ok(true);
     }

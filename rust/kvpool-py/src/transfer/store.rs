@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool::shorten;
 use kvpool_transfer::{Array, Device, HostOptions, NumaNode, Region, Store};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyTuple};
 
 use super::mapping::block_id;

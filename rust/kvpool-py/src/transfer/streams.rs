@@ -1,8 +1,8 @@
 //! Streams and events from Python: torch's current stream, or what the caller names.
 
+use crate::python::prelude::*;
 use kvpool_transfer::{After, Device, StreamHandle};
 use pyo3::intern;
-use pyo3::prelude::*;
 
 use super::engine::PyTransfer;
 use crate::errors::raise;
@@ -18,7 +18,7 @@ pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamH
 }
 
 /// An argument whose default is torch's current stream.
-pub(super) enum Wanted<'py> {
+pub(crate) enum Wanted<'py> {
     Current,
     Given(Bound<'py, PyAny>),
 }

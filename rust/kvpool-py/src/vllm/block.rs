@@ -5,11 +5,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{Journaled, Operation};
 use kvpool_vllm::{Key, Pool, Start};
 use pyo3::exceptions::{PyAssertionError, PyTypeError};
-use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool::groups::{GroupKind, GroupSpec};
 use kvpool_vllm::{Arrival, Finals, Growth, Retention, Step};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};

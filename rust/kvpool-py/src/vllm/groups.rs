@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::{Shared, own};

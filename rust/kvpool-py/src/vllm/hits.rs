@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::python::prelude::*;
 use kvpool::groups::GroupKind;
 use kvpool_vllm::{Family, Found, Index, Key, Lookup, Reads};
-use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::Shared;

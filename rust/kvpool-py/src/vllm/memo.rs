@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool_vllm::{Key, LastHit};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytesMethods, PyList};
 
 use super::block::Shared;

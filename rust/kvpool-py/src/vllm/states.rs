@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use crate::python::prelude::*;
 use kvpool::groups::GroupSpec;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};

@@ -1,9 +1,9 @@
 //! The steps of [`PyVllmGroups`]: a request that goes on, and one that comes.
 
+use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::block::{own, own_ids};
