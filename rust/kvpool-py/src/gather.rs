@@ -11,6 +11,7 @@ use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyIterator, PySet, PyString};
 
 use crate::errors::{is_ours, raise};
+use crate::python::Single;
 
 /// Items from one look at signals to the next.
 const SIGNALS: usize = 1 << 16;
@@ -104,7 +105,7 @@ pub(crate) fn gather<'py, T>(
 /// As [`gather`], of items that convert themselves; one that does not is named with its position.
 pub(crate) fn gather_as<'py, T>(what: &str, object: &Bound<'py, PyAny>, each: &str) -> PyResult<Vec<T>>
 where
-    T: for<'a> FromPyObject<'a, 'py>,
+    T: for<'a> FromPyObject<'a, 'py> + Single,
 {
     gather(what, object, |position, item| extract(what, position, &item, each))
 }
@@ -117,7 +118,7 @@ pub(crate) fn extract<'py, T>(
     each: &str,
 ) -> PyResult<T>
 where
-    T: for<'a> FromPyObject<'a, 'py>,
+    T: for<'a> FromPyObject<'a, 'py> + Single,
 {
     or_wrong_item(what, position, item, each, item.extract().map_err(Into::into))
 }

@@ -8,6 +8,7 @@
 
 mod advice;
 mod argument;
+mod clock;
 mod convert;
 mod ended;
 mod enter;
@@ -24,6 +25,7 @@ mod metrics;
 mod parts;
 mod policy;
 mod pool;
+mod process;
 mod python;
 mod replay;
 mod request;

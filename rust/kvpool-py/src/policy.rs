@@ -22,10 +22,11 @@ use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, Content, Evictor, InvariantViolation, Policy, PoolError};
 use kvpool_policies::Closed;
 use kvpool_policies::parts::BlockLists;
-use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyException, PyRuntimeWarning, PyValueError};
 use pyo3::types::{PyBool, PyInt};
 
 use crate::enter::raise_after;
+use crate::errors::raise;
 use crate::health::{Health, describe};
 
 /// Leaves interrupts for the caller of the call that is under way, and other exceptions to nobody.
@@ -69,7 +70,7 @@ impl Calls {
                 let message = format!(
                     "eviction is a {found} without {name}(): must be the name of a policy, or a kvpool.policies.Policy with release, pop and forget"
                 );
-                PyTypeError::new_err(message)
+                raise(py, "ArgumentTypeError", message)
             })
         };
         Ok(Self {

@@ -11,6 +11,7 @@ use crate::gather::gather_as;
 use crate::groups;
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
+use crate::process::OfProcess;
 use crate::retention::eviction_named;
 pub(crate) use crate::trace::PyTrace;
 
@@ -33,7 +34,13 @@ fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
-pub(crate) struct PyReplay(Locked<Replay>);
+pub(crate) struct PyReplay(OfProcess<Locked<Replay>>);
+
+impl PyReplay {
+    fn replay(&self, py: Python<'_>) -> PyResult<&Locked<Replay>> {
+        self.0.get(py, "the replay")
+    }
+}
 
 #[pymethods]
 impl PyReplay {
@@ -93,21 +100,22 @@ impl PyReplay {
             None => py.detach(|| Replay::new(trace, config)).or_raise(py),
             Some(journal) => journal.get().record(py, |journal| Replay::with_journal(trace, config, journal)),
         };
-        Ok(Self(Locked::new(replay?)))
+        Ok(Self(OfProcess::new(Locked::new(replay?))))
     }
 
     /// Requests of the trace.
     #[getter]
-    fn total(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |replay| replay.total())
+    fn total(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(enter(py, self.replay(py)?, |replay| replay.total()))
     }
 
     /// Runs on until this many more requests are finished, or all are, and returns how many are finished.
     #[pyo3(signature = (requests=None))]
     fn advance(&self, py: Python<'_>, requests: Option<Int>) -> PyResult<usize> {
         let requests = requests.map_or(Ok(usize::MAX), |n| count(py, "requests", n))?;
-        let run = |some| enter_sized(py, &self.0, LONG, |replay| replay.advance(some)).or_raise(py);
-        let (mut finished, total) = (run(0)?, self.total(py));
+        let replay = self.replay(py)?;
+        let run = |some| enter_sized(py, replay, LONG, |replay| replay.advance(some)).or_raise(py);
+        let (mut finished, total) = (run(0)?, self.total(py)?);
         let target = total.min(finished.saturating_add(requests));
         while finished < target {
             finished = run(AT_ONCE.min(target - finished))?;
@@ -118,13 +126,13 @@ impl PyReplay {
 
     /// Returns what has been measured so far, as a JSON object.
     fn report_json(&self, py: Python<'_>) -> PyResult<String> {
-        let report = enter(py, &self.0, |replay| replay.report());
+        let report = enter(py, self.replay(py)?, |replay| replay.report());
         serde_json::to_string(&report).map_err(|error| raise(py, "KvpoolError", error.to_string()))
     }
 
     /// Returns how far the journal has come, or None without one.
-    fn journal_stats(&self, py: Python<'_>) -> Option<PyJournalStats> {
-        enter(py, &self.0, |replay| replay.journal().map(Into::into))
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        Ok(enter(py, self.replay(py)?, |replay| replay.journal().map(Into::into)))
     }
 
     /// Writes what the journal has collected: what a crash would lose.
@@ -133,11 +141,11 @@ impl PyReplay {
             replay.flush_journal();
             replay.journal().and_then(|journal| journal.error().map(str::to_owned))
         };
-        journal::check_flushed(py, enter_sized(py, &self.0, LONG, flush))
+        journal::check_flushed(py, enter_sized(py, self.replay(py)?, LONG, flush))
     }
 
     /// Recounts the invariants of the pool or manager that is replayed.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.0, LONG, |replay| replay.check_invariants()).or_raise(py)
+        enter_sized(py, self.replay(py)?, LONG, |replay| replay.check_invariants()).or_raise(py)
     }
 }

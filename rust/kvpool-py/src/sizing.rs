@@ -228,7 +228,7 @@ impl PyHitCurve {
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let bytes: usize = count(py, "bytes_per_token", bytes_per_token)?;
         let gib = gather("gib", gib, |position, item| {
-            or_wrong_item("gib", position, &item, "a number", float(&item))
+            or_wrong_item("gib", position, &item, "a number", crate::convert::float(&item))
         })?;
         let kv = KvBytes::per_token(bytes as u64).or_raise(py)?;
         let worth = self.curve().worth(kv, &gib, prefill_tokens_per_s).or_raise(py)?;

@@ -17,6 +17,7 @@ use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
+use crate::clock::Clock;
 use crate::convert::{
     ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, ids, tokens, too_short, until_of,
 };
@@ -50,6 +51,7 @@ pub(crate) struct PyCacheManager {
     health: Option<Arc<Health>>,
     /// Whether there are KV-cache groups: changes of block tables name them then.
     grouped: bool,
+    clock: Clock,
 }
 
 impl PyCacheManager {
@@ -208,7 +210,13 @@ impl PyCacheManager {
                     (manager.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { hasher: manager.hasher().clone(), inner: Locked::new(manager), health, grouped })
+        Ok(Self {
+            hasher: manager.hasher().clone(),
+            inner: Locked::new(manager),
+            health,
+            grouped,
+            clock: Clock::default(),
+        })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -742,7 +750,9 @@ impl PyCacheManager {
 
     /// Says what time it is for the metrics, in seconds on a clock of the caller's.
     fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
-        self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
+        self.clock.observe(py, now, || {
+            self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
+        })
     }
 
     /// Says why a request had to compute what it did when it was admitted or resumed last.

@@ -10,6 +10,7 @@ use kvpool_journal::{Journaled, Operation};
 use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
 
 use super::PyBlockPool;
+use crate::clock::Clock;
 use crate::convert::block;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
 use crate::errors::OrRaise;
@@ -69,7 +70,7 @@ impl Entered<'_> {
 
 impl PyBlockPool {
     pub(crate) fn new(tiers: Arc<Locked<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
-        Self { held: Held::Tier(tiers, tier), scrubbers, health: None }
+        Self { held: Held::Tier(tiers, tier), scrubbers, health: None, clock: Clock::default() }
     }
 
     /// Runs an operation on `size` blocks.

@@ -15,6 +15,7 @@ use kvpool_observe::{PoolWatch, WatchConfig};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::advice;
+use crate::clock::Clock;
 use crate::convert::{IdsOut, Int, block, blocks, count, ids};
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_sized};
@@ -36,6 +37,7 @@ pub(crate) struct PyBlockPool {
     scrubbers: Scrubbers,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
+    clock: Clock,
 }
 
 /// Positions of a table, and what is there now.
@@ -112,7 +114,12 @@ impl PyBlockPool {
                     (pool.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { held: Held::Own(Box::new(Locked::new(pool))), scrubbers: Arc::default(), health })
+        Ok(Self {
+            held: Held::Own(Box::new(Locked::new(pool))),
+            scrubbers: Arc::default(),
+            health,
+            clock: Clock::default(),
+        })
     }
 
     /// Blocks, null block included.
@@ -476,7 +483,7 @@ impl PyBlockPool {
 
     /// Says what time it is for the metrics, in seconds on a clock of the caller's.
     fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
-        self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now)))
+        self.clock.observe(py, now, || self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now))))
     }
 
     /// Raises ``PolicyError`` if the pool's policy is written in Python and has failed.

@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, reason = "the one place that calls them")]
 
 mod exit;
+mod single;
 
 use pyo3::IntoPyObject;
 use pyo3::buffer::{Element, PyBuffer, PyUntypedBuffer};
@@ -18,6 +19,7 @@ use pyo3::type_object::PyTypeCheck;
 use pyo3::types::{PyDict, PyIterator, PyMemoryView, PyString, PyType};
 
 pub(crate) use self::exit::protect;
+pub(crate) use self::single::Single;
 
 /// What the bindings import instead of `pyo3::prelude`.
 pub(crate) mod prelude {
@@ -89,7 +91,7 @@ macro_rules! calls {
             $(fn $name $(<$($of: $bound),+>)? (&self $(, $arg: $type)*) -> $answer;)+
 
             fn is_instance_of<T: PyTypeCheck>(&self) -> bool;
-            fn extract<'a, T: FromPyObject<'a, 'py>>(&'a self) -> Result<T, T::Error>;
+            fn extract<'a, T: FromPyObject<'a, 'py> + Single>(&'a self) -> Result<T, T::Error>;
         }
 
         impl<'py> PyObjectMethods<'py> for Bound<'py, PyAny> {
@@ -103,7 +105,7 @@ macro_rules! calls {
                 PyAnyMethods::is_instance_of::<T>(self)
             }
 
-            fn extract<'a, T: FromPyObject<'a, 'py>>(&'a self) -> Result<T, T::Error> {
+            fn extract<'a, T: FromPyObject<'a, 'py> + Single>(&'a self) -> Result<T, T::Error> {
                 protect();
                 PyAnyMethods::extract(self)
             }

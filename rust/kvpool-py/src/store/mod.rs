@@ -35,6 +35,7 @@ use crate::convert::{Int, count};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, or_wrong_item};
+use crate::process::OfProcess;
 use crate::retention::eviction_named;
 
 /// From one look at signals to the next.
@@ -121,15 +122,24 @@ fn keys(keys: &Bound<'_, PyAny>, groups: Option<&Bound<'_, PyAny>>) -> PyResult<
 /// A bounded store of objects beneath an engine's memory.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Store")]
 pub(crate) struct PyStore {
-    /// `None` once it is closed.
-    store: Locked<Option<Store>>,
-    waiter: Waiter,
+    open: OfProcess<Open>,
     opened: Instant,
     slot_bytes: u32,
     how: How,
 }
 
+/// A store with its threads.
+struct Open {
+    /// `None` once it is closed.
+    store: Locked<Option<Store>>,
+    waiter: Waiter,
+}
+
 impl PyStore {
+    fn open(&self, py: Python<'_>) -> PyResult<&Open> {
+        self.open.get(py, "the store")
+    }
+
     /// Runs a call on the store, with the time since it was opened.
     fn call<R: Send>(
         &self,
@@ -137,7 +147,9 @@ impl PyStore {
         call: impl FnOnce(&mut Store, Duration) -> R + Send,
     ) -> PyResult<R> {
         let opened = self.opened;
-        let done = enter(py, &self.store, |store| store.as_mut().map(|store| call(store, opened.elapsed())));
+        let done = enter(py, &self.open(py)?.store, |store| {
+            store.as_mut().map(|store| call(store, opened.elapsed()))
+        });
         done.ok_or_else(|| raise(py, "ClosedError", "the store is closed"))
     }
 
@@ -208,7 +220,8 @@ impl PyStore {
             PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &shortage, 1)?;
         }
         let waiter = store.waiter();
-        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes, how })
+        let open = OfProcess::new(Open { store: Locked::new(Some(store)), waiter });
+        Ok(Self { open, opened: Instant::now(), slot_bytes, how })
     }
 
     /// Offers objects.
@@ -351,14 +364,15 @@ impl PyStore {
             if !out.is_empty() || idle || left.is_zero() {
                 return Ok(out);
             }
-            py.detach(|| self.waiter.wait(left.min(LOOK)));
+            let waiter = &self.open(py)?.waiter;
+            py.detach(|| waiter.wait(left.min(LOOK)));
             crate::python::check_signals(py)?;
         }
     }
 
     /// A file that is readable when there is something to poll.
-    fn fileno(&self) -> i32 {
-        self.waiter.as_fd().as_raw_fd()
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.open(py)?.waiter.as_fd().as_raw_fd())
     }
 
     /// Whether transfers go round the page cache.
@@ -382,9 +396,10 @@ impl PyStore {
     #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
+        let open = self.open(py)?;
         let taken = loop {
             let opened = self.opened;
-            let ended = enter(py, &self.store, |store| {
+            let ended = enter(py, &open.store, |store| {
                 let idle = match store {
                     None => return Some((None, true)),
                     Some(store) => {
@@ -398,7 +413,7 @@ impl PyStore {
             if let Some(ended) = ended {
                 break ended;
             }
-            py.detach(|| self.waiter.wait(LOOK));
+            py.detach(|| open.waiter.wait(LOOK));
             crate::python::check_signals(py)?;
         };
         if let (Some(store), idle) = taken {
@@ -418,7 +433,8 @@ impl PyStore {
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {
-        match enter(py, &self.store, |store| store.as_ref().map(Store::stats)) {
+        let Ok(open) = self.open(py) else { return "Store(of another process)".into() };
+        match enter(py, &open.store, |store| store.as_ref().map(Store::stats)) {
             Some(stats) => format!(
                 "Store(objects={}, bytes={}, capacity_bytes={})",
                 stats.objects, stats.bytes, stats.capacity_bytes

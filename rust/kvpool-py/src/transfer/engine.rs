@@ -10,7 +10,7 @@ use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
     TransferError,
 };
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::types::PyTuple;
 
 use super::mapping::Mapping;
@@ -121,10 +121,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
         let message = format!("timeout is {}: seconds, 0 or more, or None", shown(seconds));
         raise(seconds.py(), "InvalidArgumentError", message)
     };
-    let number: f64 = match seconds.extract::<f64>() {
-        Err(error) if error.is_instance_of::<PyTypeError>(seconds.py()) => return Err(error),
-        number => number.map_err(|_| refuse())?,
-    };
+    let number: f64 = crate::argument::take("timeout", seconds)?;
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 

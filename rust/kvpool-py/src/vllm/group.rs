@@ -52,6 +52,8 @@ pub(super) struct GroupConfig<'py> {
     states: Option<StatesConfig<'py>>,
 }
 
+impl crate::python::Single for GroupConfig<'_> {}
+
 pub(super) struct Group {
     pub(super) spec: GroupSpec,
     /// Tokens before those that are read which are kept all the same.

@@ -28,6 +28,8 @@ pub(super) struct StatesConfig<'py> {
     lookahead: Option<usize>,
 }
 
+impl crate::python::Single for StatesConfig<'_> {}
+
 /// What vLLM's manager of a group of aligned states keeps of requests.
 pub(super) struct States {
     /// What it is like.
