@@ -6,6 +6,8 @@
 //!
 //! An argument with a `#[pyo3(..)]` of its own keeps that. Special methods, such as `__len__`, and setters keep what PyO3 does.
 
+#![forbid(unsafe_code)]
+
 use proc_macro::TokenStream;
 use proc_macro2::TokenStream as Tokens;
 use quote::{ToTokens, format_ident, quote};

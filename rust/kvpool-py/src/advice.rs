@@ -1,6 +1,5 @@
 //! `AdvisorConfig`, and what an advisor says as dicts.
 
-use crate::python::prelude::*;
 use kvpool::{EvictionPolicy, PoolError};
 use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
 use pyo3::types::{PyBool, PyDict, PyString};
@@ -8,6 +7,7 @@ use pyo3::types::{PyBool, PyDict, PyString};
 use crate::convert::{Int, count, text};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
 /// Settings of the advisor of a pool.

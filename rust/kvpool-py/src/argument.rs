@@ -46,14 +46,23 @@ fn wrong<'py>(
     }
     let raised = if error.is_instance_of::<PyTypeError>(py) {
         let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
-        raise(py, "ArgumentTypeError", format!("{name} is a {found}: must be {}", expected(py)))
+        raise(py, "ArgumentTypeError", format!("{name} is {}: must be {}", a(&found), expected(py)))
     } else if error.is_instance_of::<PyOverflowError>(py) || error.is_instance_of::<PyValueError>(py) {
         raise(py, "InvalidArgumentError", format!("{name} is {}: must be {}", shown(object), expected(py)))
     } else {
         return error;
     };
-    raised.set_cause(py, Some(error));
+    // Python code of the argument raised it.
+    if error.traceback(py).is_some() {
+        raised.set_cause(py, Some(error));
+    }
     raised
+}
+
+/// The name of a type with its article.
+fn a(name: &str) -> String {
+    let article = if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} {name}")
 }
 
 /// Types that convert themselves.
@@ -150,7 +159,7 @@ impl<'a, 'py, T: Argument<'a, 'py>> Argument<'a, 'py> for Option<T> {
 
 fn instance<T: PyTypeInfo>(py: Python<'_>) -> String {
     let name = T::type_object(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
-    format!("a {name}")
+    a(&name)
 }
 
 impl<'a, 'py, T: PyTypeInfo> Argument<'a, 'py> for &'a Bound<'py, T> {

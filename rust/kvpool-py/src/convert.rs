@@ -7,7 +7,6 @@
 use std::borrow::Cow;
 use std::ffi::CStr;
 
-use crate::python::prelude::*;
 use kvpool::{BlockId, NewBlock, Ticket, Until, shorten};
 use pyo3::buffer::{Element, ElementType, PyUntypedBuffer};
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
@@ -18,6 +17,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PySet, Py
 
 use crate::errors::raise;
 use crate::gather::{drain, list_of, no_room, with_room};
+use crate::python::prelude::*;
 
 /// Integers of one kind, with the words for what is wrong with others.
 #[derive(Clone, Copy)]

@@ -1,11 +1,12 @@
 //! How requests ended, from what Python says of them.
 
-use crate::python::prelude::*;
 use kvpool::{Finish, Signal};
 
+use crate::argument::take;
 use crate::convert::{Int, Text};
 use crate::errors::raise;
-use crate::gather::gather_as;
+use crate::gather::gather;
+use crate::python::prelude::*;
 
 /// A signal from a finish reason and a count of tokens.
 pub(crate) fn signal(
@@ -36,10 +37,10 @@ pub(crate) fn signals(
     if finish_reasons.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
-    let reasons = |list| gather_as::<Option<Text>>("finish_reasons", list, "a str or None");
-    let finish_reasons = finish_reasons.map(reasons).transpose()?;
-    let tokens = |list| gather_as::<Option<Int>>("output_tokens", list, "an int or None");
-    let output_tokens = output_tokens.map(tokens).transpose()?;
+    let reason = |_, item: Bound<'_, PyAny>| take::<Option<Text>>("an item of finish_reasons", &item);
+    let finish_reasons = finish_reasons.map(|list| gather("finish_reasons", list, reason)).transpose()?;
+    let tokens = |_, item: Bound<'_, PyAny>| take::<Option<Int>>("an item of output_tokens", &item);
+    let output_tokens = output_tokens.map(|list| gather("output_tokens", list, tokens)).transpose()?;
     let lengths = [
         ("finish_reasons", finish_reasons.as_ref().map(Vec::len)),
         ("output_tokens", output_tokens.as_ref().map(Vec::len)),

@@ -2,7 +2,6 @@
 //!
 //! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
 
-use crate::python::prelude::*;
 use kvpool::{
     HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
 };
@@ -13,6 +12,8 @@ use kvpool_replay::replay::ReplayError;
 use kvpool_store::StoreError;
 use kvpool_transfer::{CudaError, TransferError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
+
+use crate::python::prelude::*;
 
 /// An exception of `kvpool.errors` by name.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> PyErr {

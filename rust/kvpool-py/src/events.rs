@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::python::prelude::*;
 use kvpool_events::{Batch, Digest, Form, Group, Keys, Publisher, PublisherError, SinkConfig};
 use kvpool_observe::{FeedBatch, ManagerWatch};
 use pyo3::types::{PyBytes, PyDict};
@@ -15,6 +14,7 @@ use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
+use crate::python::prelude::*;
 use crate::vllm::PyVllmFeed;
 
 impl ToPyErr for PublisherError {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::python::prelude::*;
 use kvpool::{Kept, RequestId};
 use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
 use kvpool_observe::{ExplainConfig, Explanation, GroupReach};
@@ -10,6 +9,7 @@ use pyo3::types::{PyBool, PyDict};
 
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
+use crate::python::prelude::*;
 
 /// Settings of what is remembered to explain misses.
 #[pyclass(frozen, module = "kvpool._core.explain", name = "ExplainConfig", eq)]

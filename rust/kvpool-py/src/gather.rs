@@ -6,12 +6,12 @@
 
 use std::mem;
 
-use crate::python::prelude::*;
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyIterator, PySet, PyString};
 
 use crate::errors::{is_ours, raise};
 use crate::python::Single;
+use crate::python::prelude::*;
 
 /// Items from one look at signals to the next.
 const SIGNALS: usize = 1 << 16;

@@ -1,6 +1,5 @@
 //! `GroupSpec`: the KV-cache groups of a hybrid model, as a manager takes them.
 
-use crate::python::prelude::*;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{GroupFit, NewBlock, TableChange};
 use pyo3::types::PyString;
@@ -8,6 +7,7 @@ use pyo3::types::PyString;
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 
 /// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
 #[pyclass(frozen, module = "kvpool._core.groups", name = "GroupSpec", eq, hash)]

@@ -5,7 +5,6 @@ use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
     HasherConfig, MultimodalItem, Verify, shorten,
@@ -16,6 +15,7 @@ use crate::convert::{Int, Text, bytes, count, tokens};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 
 /// Parses a setting that is one of a few names.
 pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>

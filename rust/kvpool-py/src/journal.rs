@@ -6,7 +6,6 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use crate::python::prelude::*;
 use kvpool::{BlockPool, ManagerStats, PoolStats};
 use kvpool_journal::{
     Difference, EXPORT_LIMIT, Flush, Goal, Journal, JournalConfig, JournalError, JournalFile, JournalHeader,
@@ -18,6 +17,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::{self, Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::python::prelude::*;
 use crate::stats::{PyManagerStats, PyPoolStats};
 use crate::{advice, explain, metrics};
 

@@ -43,7 +43,8 @@ mod vllm;
 /// The Rust core of kvpool.
 #[pyo3::pymodule(module = "kvpool", gil_used = false)]
 mod _core {
-    use pyo3::prelude::*;
+    use crate::python::prelude::*;
+    use pyo3::prelude::{PyModule, PyModuleMethods, pymodule};
     use pyo3::types::PyDict;
 
     /// What a pool's own traffic says of other sizes and policies.

@@ -1,6 +1,5 @@
 //! The parts of the pool as classes of their own: `FreeBlockList`, `BlockAllocator`, `PrefixIndex`, `LruEvictor`.
 
-use crate::python::prelude::*;
 use kvpool::{
     BlockAllocator, BlockId, Candidate, Evictor, FreeBlockList, Inserted, LruEvictor, PoolError, PrefixIndex,
 };
@@ -10,6 +9,7 @@ use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::{PyHashChain, named};
+use crate::python::prelude::*;
 
 /// Runs one operation on a part.
 macro_rules! on {

@@ -17,7 +17,6 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, Content, Evictor, InvariantViolation, Policy, PoolError};
 use kvpool_policies::Closed;
@@ -28,6 +27,7 @@ use pyo3::types::{PyBool, PyInt};
 use crate::enter::raise_after;
 use crate::errors::raise;
 use crate::health::{Health, describe};
+use crate::python::prelude::*;
 
 /// Leaves interrupts for the caller of the call that is under way, and other exceptions to nobody.
 fn drop_or_raise_after(py: Python<'_>, error: PyErr) {

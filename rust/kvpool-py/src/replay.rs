@@ -1,6 +1,5 @@
 //! `Replay`.
 
-use crate::python::prelude::*;
 use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};
 
@@ -12,6 +11,7 @@ use crate::groups;
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::process::OfProcess;
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 pub(crate) use crate::trace::PyTrace;
 

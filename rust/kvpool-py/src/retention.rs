@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
@@ -14,6 +13,7 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::health::Health;
 use crate::policy;
+use crate::python::prelude::*;
 
 fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     raise(py, "InvalidArgumentError", message)

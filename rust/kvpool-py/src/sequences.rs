@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::{
     BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange,
 };
@@ -14,6 +13,7 @@ use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 use crate::stats::{Events, PyPoolStats, events};
 use crate::tiers::{PyTransferPlan, tiers};

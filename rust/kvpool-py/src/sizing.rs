@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool_replay::sizing::{
     Blocks, Form, HintConfig, HitCurve, KvBytes, Outcome, PolicyRun, References, ReuseDistances,
     SampleConfig, SampledLru, SizingError, lru_distances, lru_with_hints, optimal, over_time, run_policy,
@@ -13,6 +12,7 @@ use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{gather, or_wrong_item};
 use crate::hashing::named;
+use crate::python::prelude::*;
 use crate::replay::PyTrace;
 use crate::retention::eviction_named;
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::{
     BlockId, BlockPool, Place, PoolConfig, PoolError, SwapId, TierError, Tiers, Transfer, TransferPlan, runs,
 };
@@ -16,6 +15,7 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::named;
 use crate::pool::{PyBlockPool, Scrubbers};
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
 /// Tier and block, as Python has them.

@@ -4,7 +4,6 @@ use std::io::{self, BufReader, Cursor, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool_replay::formats::{ReadNotes, TraceFormat, write_trace};
 use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::reader::{ReadOptions, ReadTrace, TraceLoader};
@@ -16,6 +15,7 @@ use crate::convert::{Int, count};
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
+use crate::python::prelude::*;
 
 /// Names of the trace formats.
 #[pyfunction]

@@ -6,7 +6,7 @@ pub(crate) mod step;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::python::prelude::*;
+use batch::{Batch, part, token_ranges};
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, Computed, HashCursor, Loaded, ManagerConfig, ManagerError,
     PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
@@ -15,6 +15,7 @@ use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use pyo3::types::{PyBytes, PyDict};
+use step::PyStep;
 
 use crate::advice;
 use crate::clock::Clock;
@@ -30,6 +31,7 @@ use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::metrics;
+use crate::python::prelude::*;
 use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::swap_id;
@@ -38,8 +40,6 @@ use crate::stats::{
     events,
 };
 use crate::tiers::PyTransferPlan;
-use batch::{Batch, part, token_ranges};
-use step::PyStep;
 
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]

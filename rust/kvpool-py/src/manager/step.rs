@@ -1,6 +1,5 @@
 //! `Step`: a planned scheduler step.
 
-use crate::python::prelude::*;
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use kvpool_journal::ops::manager::CommitStep;
 use pyo3::types::PyList;
@@ -12,6 +11,7 @@ use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::groups::changed;
 use crate::hashing::PyExtraKeys;
+use crate::python::prelude::*;
 use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::stats::PyAdmission;

@@ -2,12 +2,12 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::python::prelude::*;
 use kvpool::Match;
 
 use crate::convert::{blocks, count, ids};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain};
+use crate::python::prelude::*;
 
 /// Cached blocks of a chain as a lookup found them; it holds none.
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]

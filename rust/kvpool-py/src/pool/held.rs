@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
-use crate::python::prelude::*;
 use kvpool::{BlockId, BlockPool, PoolError, PoolImage, Restored, SavedBlock, TierError, Tiers};
 use kvpool_journal::{Journaled, Operation};
 use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
@@ -15,6 +14,7 @@ use crate::convert::block;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::parts::unknown_block;
+use crate::python::prelude::*;
 
 /// Where the scrubber of each tier's pool is: its lock is taken within the pool's.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;

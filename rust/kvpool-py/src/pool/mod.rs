@@ -7,7 +7,9 @@ mod payloads;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
-use crate::python::prelude::*;
+pub(crate) use found::PyMatch;
+use held::Held;
+pub(crate) use held::Scrubbers;
 use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Ticket, Tiers};
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::pool as op;
@@ -24,11 +26,9 @@ use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::metrics;
+use crate::python::prelude::*;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
-pub(crate) use found::PyMatch;
-use held::Held;
-pub(crate) use held::Scrubbers;
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]

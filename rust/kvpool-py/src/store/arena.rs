@@ -3,7 +3,6 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool_store::Arena;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::intern;
@@ -12,6 +11,7 @@ use pyo3::types::PyBytes;
 use super::u32_of;
 use crate::convert::Int;
 use crate::errors::{OrRaise, raise};
+use crate::python::prelude::*;
 
 /// Host memory in slots, into and out of which a store moves objects.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Arena")]

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig, Tls};
@@ -13,6 +12,7 @@ use super::custom::{Custom, PyCustom};
 use super::{duration, u32_from, u32_of};
 use crate::convert::{Int, Text, count};
 use crate::errors::raise;
+use crate::python::prelude::*;
 
 /// Whichever a caller gives.
 #[derive(FromPyObject)]
@@ -63,6 +63,8 @@ pub(super) struct How {
     pub(super) io: String,
     /// Why there is less room than was asked for.
     pub(super) shortage: Option<String>,
+    /// A back end written in Python.
+    pub(super) object: Option<Arc<Py<PyAny>>>,
 }
 
 /// How a disk of this machine would.
@@ -73,17 +75,21 @@ pub(super) fn io_found() -> String {
 impl Opener {
     /// Opens it, and says how it moves bytes. Waits.
     pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
-        let threads = How { is_direct: false, io: "threads".into(), shortage: None };
+        let threads = How { is_direct: false, io: "threads".into(), shortage: None, object: None };
         Ok(match self {
             Self::Disk(config) => {
                 let disk = DiskBackend::open(&config)?;
                 let shortage = disk.shortage().map(ToOwned::to_owned);
-                let how = How { is_direct: disk.is_direct(), io: disk.io().to_string(), shortage };
+                let how =
+                    How { is_direct: disk.is_direct(), io: disk.io().to_string(), shortage, object: None };
                 (disk, how)
             }
             Self::Folder(config) => (FolderBackend::open(config)?, threads),
             Self::Redis(config) => (RedisBackend::open(config)?, threads),
-            Self::Custom(custom) => (Arc::new(custom), threads),
+            Self::Custom(custom) => {
+                let object = Some(Arc::clone(&custom.backend));
+                (Arc::new(custom), How { object, ..threads })
+            }
         })
     }
 }

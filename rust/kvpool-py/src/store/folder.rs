@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::python::prelude::*;
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, NamespaceDigest, StoreError};
 
 use super::{namespace::PyNamespace, u32_of};
 use crate::convert::{Int, Text};
 use crate::errors::{OrRaise, raise};
+use crate::python::prelude::*;
 
 /// An object as it lies in a folder: place, namespace, group, bytes of its payload, or what is wrong with it.
 type Found = (u32, Option<String>, u32, u32, Option<String>);

@@ -13,13 +13,14 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-use crate::python::prelude::*;
 use kvpool::BlockHash;
 use kvpool_store::{
     Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, StoreError, TokenRange,
     Waiter, Why,
 };
+use pyo3::PyVisit;
 use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::gc::PyTraverseError;
 use pyo3::types::{PyBytes, PyInt};
 
 pub(crate) use self::arena::PyArena;
@@ -36,6 +37,7 @@ use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, or_wrong_item};
 use crate::process::OfProcess;
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
 /// From one look at signals to the next.
@@ -430,6 +432,17 @@ impl PyStore {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
         self.close(py, 10.0)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.how.object.as_ref().map_or(Ok(()), |backend| visit.call(backend.as_ref()))
+    }
+
+    /// Ends the store without waiting. Its workers end when they are done, and let go of the back end.
+    fn __clear__(&self, py: Python<'_>) {
+        if let Ok(open) = self.open(py) {
+            drop(enter(py, &open.store, Option::take));
+        }
     }
 
     fn __repr__(&self, py: Python<'_>) -> String {

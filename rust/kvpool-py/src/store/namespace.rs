@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::python::prelude::*;
 use kvpool_store::{Layout, Namespace, Span};
 use pyo3::types::{PyBytes, PyDict};
 
@@ -11,6 +10,7 @@ use crate::argument::take;
 use crate::convert::{Int, Text, count};
 use crate::errors::raise;
 use crate::gather::{gather, gather_as};
+use crate::python::prelude::*;
 
 /// All that the bytes of an object depend on, besides its tokens.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Namespace", eq, hash)]

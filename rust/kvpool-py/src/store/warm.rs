@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::python::prelude::*;
 use kvpool::{HashAlgorithm, PoolImage, Restored, SavedBlock};
 use kvpool_store::warm::{self, Headers, SlotHeaders};
 use kvpool_store::{Arena, ObjectKey};
@@ -18,6 +17,7 @@ use crate::errors::raise;
 use crate::gather::{extract, gather};
 use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
+use crate::python::prelude::*;
 
 /// Whose index it is.
 #[derive(FromPyObject)]

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::python::prelude::*;
 use kvpool::shorten;
 use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
@@ -19,6 +18,7 @@ use super::streams::{Wanted, after, current_stream, stream};
 use crate::convert::{Int, count, shown};
 use crate::errors::{OrRaise, ToPyErr, is_ours, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 use crate::tiers::PyTransferPlan;
 
 /// Bytes from which on a copy lets other threads run meanwhile.

@@ -1,6 +1,5 @@
 //! Mappings from Python: lists of pairs, buffers, tensors on the CPU or on a device.
 
-use crate::python::prelude::*;
 use kvpool_transfer::{Device, DeviceMapping, RawPairs};
 use pyo3::buffer::ElementType;
 use pyo3::intern;
@@ -11,6 +10,7 @@ use super::store::device_of;
 use crate::convert::{items, native, shown, untyped};
 use crate::errors::raise;
 use crate::gather::{drain, list_of, with_room};
+use crate::python::prelude::*;
 
 /// A block id: one that has more than 64 bits is out of range everywhere.
 pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {

@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{Journaled, Operation};
 use kvpool_vllm::{Key, Pool, Start};
@@ -15,6 +14,7 @@ use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefRe
 
 use crate::errors::{OrRaise, raise};
 use crate::gather::drain;
+use crate::python::prelude::*;
 
 /// What the blocks of a pool share.
 pub(crate) struct Shared {

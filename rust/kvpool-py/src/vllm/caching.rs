@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::groups::Tokens;
 use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Key, boundaries};
@@ -19,6 +18,7 @@ use super::groups::PyVllmGroups;
 use super::pool::digests;
 use super::slots::attr;
 use crate::errors::OrRaise;
+use crate::python::prelude::*;
 
 /// What a request says of its prompt.
 #[derive(Clone, Copy, Debug, Default)]

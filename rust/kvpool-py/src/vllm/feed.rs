@@ -12,7 +12,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::python::prelude::*;
 use kvpool::BlockHash;
 use kvpool_events::{Digest, Extra, Group, GroupName, Keys, Label};
 use kvpool_observe::FeedBatch;
@@ -26,6 +25,7 @@ use super::pool::{digest, removed_keys};
 use crate::convert::{Int, count, exact_ints, tokens};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};
+use crate::python::prelude::*;
 
 /// What is said of blocks beside their tokens: their digests, their groups.
 pub(crate) type Said = Vec<(Digest, u16, Keys)>;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::groups::{GroupKind, GroupSpec};
 use kvpool_vllm::{Arrival, Finals, Growth, Retention, Step};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -13,6 +12,7 @@ use super::caching::{Caching, Said};
 use super::hits::reads;
 use super::states::{StateWork, States, StatesConfig};
 use crate::errors::raise;
+use crate::python::prelude::*;
 
 /// What a call of `allocate_slots` asks for.
 pub(super) struct Asked {

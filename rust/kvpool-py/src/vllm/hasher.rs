@@ -5,7 +5,6 @@
 //! the interpreter; those with extra keys take vLLM's own keys and the core's encoding of them, object identities
 //! included, and whatever that can't represent is vLLM's to hash.
 
-use crate::python::prelude::*;
 use kvpool::hash::vllm::{Atom, ExtraTuple, ObjectId, hash_block, hash_text_blocks};
 use kvpool::{BlockHash, HashAlgorithm};
 use pyo3::intern;
@@ -14,6 +13,7 @@ use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyModule, PyString, PyTuple};
 use crate::convert::exact_ints;
 use crate::errors::OrRaise;
 use crate::hashing::named;
+use crate::python::prelude::*;
 
 /// Tokens from which on hashing detaches.
 const LONG: usize = 1024;

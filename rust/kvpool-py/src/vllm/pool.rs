@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{Journaled, VllmConfig};
 use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
@@ -18,6 +17,7 @@ use crate::ended;
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
 use crate::journal::{PyJournal, PyJournalStats};
+use crate::python::prelude::*;
 use crate::retention::{self, PyHintReport, PyRetention, PyRetentionStats, eviction_named};
 
 impl ToPyErr for VllmError {

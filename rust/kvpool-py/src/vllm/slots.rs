@@ -7,7 +7,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Demand, Key, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -20,6 +19,7 @@ use super::memo::Memo;
 use super::pool::{PyVllmPool, digests};
 use crate::errors::OrRaise;
 use crate::gather::gather_as;
+use crate::python::prelude::*;
 
 /// The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmSlots")]

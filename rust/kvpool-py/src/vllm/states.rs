@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::python::prelude::*;
 use kvpool::groups::GroupSpec;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
@@ -11,6 +10,7 @@ use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};
 use super::group::is_null;
+use crate::python::prelude::*;
 
 /// As Python says it: see `VllmGroups` in the stub.
 #[derive(FromPyObject)]

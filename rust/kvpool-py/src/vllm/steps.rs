@@ -1,6 +1,5 @@
 //! The steps of [`PyVllmGroups`]: a request that goes on, and one that comes.
 
-use crate::python::prelude::*;
 use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
@@ -11,6 +10,7 @@ use super::group::{Asked, Coming, Group, Row};
 use super::groups::PyVllmGroups;
 use super::slots::{attr, num_tokens};
 use crate::errors::OrRaise;
+use crate::python::prelude::*;
 
 impl PyVllmGroups {
     /// A plain step; `None`, and nothing has changed, where vLLM's managers have to look.
