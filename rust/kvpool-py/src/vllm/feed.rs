@@ -278,8 +278,8 @@ impl PyVllmFeed {
     /// Tells of keys that were removed, as allocate gives them.
     #[pyo3(name = "removed")]
     fn py_removed(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
-        for item in keys.try_iter()? {
-            let (key, last_copy): (Bound<'_, PyBytes>, bool) = item?.extract()?;
+        let keys: Vec<(Bound<'_, PyBytes>, bool)> = gather_as("keys", keys, "a tuple (key, last_copy)")?;
+        for (key, last_copy) in keys {
             if last_copy {
                 let key = Key::from_bytes(key.as_bytes()).or_raise(py)?;
                 Self::remove(&mut self.with_room(1), &key);
