@@ -50,7 +50,7 @@ APART := env -u MAKEFLAGS -u MFLAGS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch test-exit fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -157,7 +157,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 # failure.
 nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
 	vllm-tier-check vllm-identity-check test-mutants coverage journal-check \
-	supply-chain crates-check release-host test-torch wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
+	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
 test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes): MODEL_OPERATIONS=n FAULT_STATES=n SCHEDULES=n FUZZ_SECONDS=n EXAMPLES=n
@@ -202,6 +202,9 @@ fuzz-corpus: $(VENV)/.built ## What fuzzing has found since into fuzz/corpus, as
 
 coverage: $(VENV)/.built ## Lines of the core that its tests run, by file; fails below 95 %
 	$(BIN)/python tools/coverage.py --missing
+
+test-exit: $(VENV)/.test ## Processes that end while a daemon thread runs a callback, 50 runs of each kind of callback: EXIT_RUNS=50
+	KVPOOL_EXIT_RUNS=$(or $(EXIT_RUNS),50) $(APART) $(BIN)/python -m pytest -q tests/test_exit.py --timeout 14400 $(WORKERS)
 
 # Torch alone differs: the other packages are those of the tests.
 test-torch: $(VENV)/.test ## Tests of what calls torch, with each of several versions: TORCH="2.11.0 2.13.0"

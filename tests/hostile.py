@@ -10,6 +10,7 @@ import itertools
 import json
 import resource
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ warnings.filterwarnings("ignore", "kvpool was built", RuntimeWarning)
 import numpy as np  # noqa: E402
 
 import kvpool  # noqa: E402
-from kvpool import _core  # noqa: E402
+from kvpool import _core, store  # noqa: E402
 from kvpool.transfer import BlockStore, TransferEngine  # noqa: E402
 
 HUGE = 2**40
@@ -81,6 +82,10 @@ class World:
         self.references = _core.sizing.References(self.trace)
         self.curve = self.references.lru()
         self.vllm = _core.vllm.VllmPool(16, True)
+        self.feed = _core.vllm.VllmFeed(lambda *_: (None, None, None, None, None), 9)
+        self.anything: Any = None
+        self.folder = tempfile.TemporaryDirectory()
+        self.objects = self.opened()
         self.journal = kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=1 << 18)).journal_image() or b""
         fallback = {"tables": {}, "num_cached": {}, "blocks_class": tuple, "empty": None, "fallback": None}
         self.slots: dict[str, Any] = {
@@ -103,6 +108,22 @@ class World:
             "coordinator": None,
             "scheduler_block": 4,
         }
+
+    def namespace(self, **changed: Any) -> store.Namespace:
+        names: dict[str, Any] = {
+            "model": "m",
+            "weights": "w",
+            "kv_dtype": "b",
+            "scales": "",
+            "hash_algorithm": "sha256",
+            "extra": {},
+        }
+        sizes: dict[str, Any] = {"layouts": [], "block_size": 16, "layers": (0, 1), "heads": (0, 1), "hash_seed": b""}
+        return store.Namespace(**(names | sizes | changed))
+
+    def opened(self, backend: Any = None, **settings: Any) -> store.Store:
+        backend = backend or store.SharedFolder(self.folder.name, 1 << 20)
+        return store.Store(backend, store.Arena(4, 64), self.namespace(), **settings)
 
     def tensor(self, shape: Any, strides: Any) -> Any:
         class Tensor:
@@ -206,6 +227,8 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "truncate_batch, lengths": (lambda w, s: w.manager.truncate_batch(["a"], s), 1),
     "external_done, failed": (lambda w, s: w.manager.external_done("loads", failed=s), (0, 1)),
     "release_batch": (lambda w, s: w.manager.release_batch(s), 1),
+    "release_batch, reasons": (lambda w, s: w.manager.release_batch(["a"], finish_reasons=s), "stop"),
+    "release_batch, tokens": (lambda w, s: w.manager.release_batch(["a"], output_tokens=s), 1),
     "fork_batch": (lambda w, s: w.manager.fork_batch(s, ["new"]), 1),
     "fork_batch, children": (lambda w, s: w.manager.fork_batch(["a"], s), 1),
     "begin_swap_out": (lambda w, s: w.manager.begin_swap_out(s), 1),
@@ -232,6 +255,15 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     ),
     "AdvisorConfig": (lambda _, s: kvpool.AdvisorConfig(policies=s), "lru"),
     "worth": (lambda w, s: w.curve.worth(8, s), 1.0),
+    "pass_on": (lambda w, s: _core.events.EventPublisher(w.pool, 0).pass_on(s), 1),
+    "Replay, tiers": (lambda w, s: kvpool.traces.Replay(w.trace, tiers=s), (8, 1.0)),
+    "Replay, groups": (lambda w, s: _core.traces.Replay(w.trace, groups=s), ("full", 16, 0, None)),
+    # A store.
+    "Namespace, layouts": (lambda w, s: w.namespace(layouts=s), (0, "a", [1], [1])),
+    "store.put": (lambda w, s: w.objects.put(s, [0]), b"k"),
+    "store.put, slots": (lambda w, s: w.objects.put([b"k"], s), 0),
+    "store.probe": (lambda w, s: w.objects.probe(s), b"k"),
+    "store.touch": (lambda w, s: w.objects.touch(s), b"k"),
     # Moved bytes.
     "from_tensors": (lambda _, s: BlockStore.from_tensors(s), 1),
     "from_tensors, dims": (lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], [8, 1])], block_dim=s), 0),
@@ -260,6 +292,9 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "vllm_block_ids": (lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
     "VllmSlots": (lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
     "VllmGroups": (lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
+    "VllmFeed.set_groups": (lambda w, s: w.feed.set_groups(s), (4, "full", None, True)),
+    "VllmFeed.stored": (lambda w, s: w.feed.stored(None, [], 0, 4, 0, s), None),
+    "VllmFeed.removed": (lambda w, s: w.feed.removed(s), (b"x" * 36, False)),
     "VllmGroups, waiting": (lambda w, s: _core.vllm.VllmGroups(w.vllm, [], waiting=s, **w.groups), 1),
     "VllmGroups, lookup": (
         lambda w, s: _core.vllm.VllmGroups(w.vllm, [GROUP], waiting=[], lookup=(4, s), **w.groups),
@@ -322,6 +357,13 @@ COUNTS: dict[str, Call] = {
     "vllm.allocate": lambda w, n: w.vllm.allocate(n),
     "vllm.peek": lambda w, n: w.vllm.peek(n),
     "vllm.queue_pop": lambda w, n: w.vllm.queue_pop(n),
+    "workers": lambda w, n: w.opened(workers=n),
+    "queue": lambda w, n: w.opened(queue=n),
+    "remembered_offers": lambda w, n: w.opened(remembered_offers=n),
+    "slots": lambda _, n: store.Arena(n, 1),
+    "slot_bytes": lambda _, n: store.Arena(1, n),
+    "slots over memory": lambda w, n: store.Arena.over(w.memory, n),
+    "capacity_bytes": lambda w, n: w.opened(store.Custom(w.anything, n, max_payload=1)),
     "VllmPool": lambda _, n: _core.vllm.VllmPool(n, True),
 }
 KINDS: dict[str, Callable[[Any], object]] = {

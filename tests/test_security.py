@@ -142,7 +142,7 @@ UNSAFE = {
         "store/mod.rs",
     },
     "kvpool-store": {"arena.rs", "disk/ring.rs"},
-    "kvpool-py": {"convert.rs", "store/arena.rs", "transfer/mapping.rs", "transfer/store.rs"},
+    "kvpool-py": {"convert.rs", "python/exit.rs", "store/arena.rs", "transfer/mapping.rs", "transfer/store.rs"},
 }  # fmt: skip
 
 

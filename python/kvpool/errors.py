@@ -180,7 +180,7 @@ class MappingTypeError(KvpoolError, TypeError):
 
 
 class ClosedError(KvpoolError, RuntimeError):
-    """A store or an engine that was closed, or a handle of none."""
+    """A store or an engine that was closed or belongs to another process, or a handle of none."""
 
 
 class CaptureError(KvpoolError, RuntimeError):

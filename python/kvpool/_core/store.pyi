@@ -82,10 +82,11 @@ class Arena:
     def over(memory: Buffer, slot_bytes: int) -> Arena:
         """Slots in memory that somebody else has.
 
-        A tensor's ``numpy()``, shared memory, an engine's view. The memory is kept, and cannot be resized, as long as
-        the arena or a transfer uses it. Nothing but the store may write to a slot that a job has, and nothing may read
-        one that is being loaded: what would be read is unspecified. Where the memory does not begin at a page of 4 KiB,
-        or ``slot_bytes`` are not whole pages, each transfer costs a copy in a worker thread (``is_paged``).
+        A tensor's ``numpy()``, shared memory, an engine's view. The arena and its transfers keep the memory. The caller
+        must not resize it: ``bytearray`` refuses to, but ``ndarray.resize(refcheck=False)`` frees the memory. Nothing
+        but the store may write to a slot that a job has, and nothing may read one that is being loaded: what would be
+        read is unspecified. Where the memory does not begin at a page of 4 KiB, or ``slot_bytes`` are not whole pages,
+        each transfer costs a copy in a worker thread (``is_paged``).
 
         Args:
             memory: A writable, contiguous buffer of any shape and format, of whole slots.
@@ -94,6 +95,7 @@ class Arena:
         Raises:
             ArgumentTypeError: No such buffer.
             InvalidArgumentError: Not whole slots, or none.
+            TooLargeError: There are too many slots for the memory that is left.
         """
     @property
     def slots(self) -> int:
@@ -334,7 +336,7 @@ class Store:
     """A bounded store of objects beneath an engine's memory.
 
     No call but ``wait``, ``renew`` and ``close`` waits for the back end. Opening it does: it takes the room, and reads
-    the headers that are there.
+    the headers that are there. In a forked child every call raises ``ClosedError``: the threads are the parent's.
 
     Args:
         backend: Where objects are kept.
@@ -345,7 +347,7 @@ class Store:
         admission: What is written, where an offer does not say: ``second_touch`` spares a disk the prompts that
             nobody sends again.
         remembered_offers: How many offers are remembered for a second one.
-        workers: Threads that wait for the back end.
+        workers: Threads that wait for the back end, at most 1024.
         queue: Objects on their way; more are misses.
         deadline: Seconds that a transfer may take; then it is a miss, and its slot stays taken until it has ended.
         breaker_failures: Failures in a row after which the back end is left alone.

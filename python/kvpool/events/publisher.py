@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from kvpool import errors
 from kvpool._core.events import EventPublisher
+from kvpool._owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,6 +95,7 @@ class Publisher:
         InvalidArgumentError: A setting is out of its range.
         ArgumentTypeError: ``source`` is something else.
         MissingPackageError: A sink needs a package that is not there.
+        ClosedError: A call in a forked child.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Publisher:
         for name, value in (("interval", interval), ("heartbeat", heartbeat)):
             if not 0 < value < threading.TIMEOUT_MAX:
                 raise errors.InvalidArgumentError(f"{name} is {value}: must be a positive number of seconds")
+        self._owner = Owner("the publisher")
         self._sinks = list(sinks)
         self._interval = interval
         self._heartbeat = heartbeat
@@ -172,6 +175,7 @@ class Publisher:
 
     def flush(self) -> bool:
         """Sends what has changed. Returns whether a sink has more to answer: then it is worth another call at once."""
+        self._owner.check()
         with self._turn:
             if self._end.is_set():
                 return False
@@ -195,19 +199,23 @@ class Publisher:
 
         What it tells is in no snapshot.
         """
+        self._owner.check()
         self._core.pass_on(batch)
 
     def snapshot(self, sink: int = 0) -> Snapshot:
         """All that a sink, by its position, was told and that is still so, in its form. O(contents), detached."""
+        self._owner.check()
         return Snapshot(*self._core.snapshot(sink, time.time()))
 
     def counts(self) -> Counts:
         """What it has done. O(contents), detached."""
+        self._owner.check()
         counts = self._core.counts()
         return Counts(counts["contents"], counts["untold"], self._batches, self._lost, self._failures)
 
     def close(self) -> None:
         """Ends the thread, and closes the sinks. What has changed since the last turn is not told. Idempotent."""
+        self._owner.check()
         self._end.set()
         if self._thread is not None:
             self._thread.join()

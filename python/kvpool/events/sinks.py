@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from kvpool._owner import Owner
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class CallSink:
         if room < 1:
             raise InvalidArgumentError(f"room is {room}: must be at least 1 batch")
         self.form: Form = form
+        self._owner = Owner("the sink")
         self._call = call
         self._queue: queue.Queue[tuple[int, bytes] | None] = queue.Queue(room)
         self._failed = threading.Event()
@@ -108,6 +110,7 @@ class CallSink:
 
     def send(self, number: int, batch: bytes) -> bool:
         """Queues a batch, if there is room and the last one did not fail."""
+        self._owner.check()
         if self._closed or self._failed.is_set():
             return False
         try:
@@ -118,6 +121,7 @@ class CallSink:
 
     def has_room(self) -> bool:
         """Whether all that waited was taken."""
+        self._owner.check()
         if self._closed or not self._queue.empty():
             return False
         self._failed.clear()
@@ -129,6 +133,7 @@ class CallSink:
 
     def close(self) -> None:
         """Ends the thread when the function has taken what waits, and waits for that, as far as its patience goes."""
+        self._owner.check()
         if self._closed or not self._thread.is_alive():
             return
         self._closed = True

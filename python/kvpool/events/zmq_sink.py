@@ -17,6 +17,8 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Any
 
+from kvpool._owner import Owner
+from kvpool._text import utf8
 from kvpool.errors import InvalidArgumentError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class ZmqSink:
             import zmq
         except ImportError as error:
             raise MissingPackageError("kvpool.events needs pyzmq: pip install 'kvpool[events]'") from error
+        self._owner = Owner("the sink")
         self._zmq = zmq
         self.form: Form = form
         self.replay_batches = replay_batches
@@ -82,7 +85,7 @@ class ZmqSink:
         self.endpoint = endpoint
         self.replay_endpoint = replay_endpoint
         self._bind = bind
-        self._topic = topic.encode()
+        self._topic = utf8(topic, "topic")
         self._high_water_mark = high_water_mark
         self._context: Any = None
         self._live: Any = None
@@ -103,6 +106,7 @@ class ZmqSink:
 
     def open(self, replays: Replays) -> None:
         """Opens the sockets, unless they are."""
+        self._owner.check()
         zmq = self._zmq
         self._replays = replays
         if self._context is not None:
@@ -138,6 +142,7 @@ class ZmqSink:
 
     def send(self, number: int, batch: bytes) -> bool:
         """Hands a batch to ZeroMQ, which sends it to who is there."""
+        self._owner.check()
         if self._live is None:
             return False
         self._last = number
@@ -154,6 +159,7 @@ class ZmqSink:
 
     def serve(self) -> bool:
         """Reads what was asked for, and sends some of it."""
+        self._owner.check()
         if self._router is None:
             return False
         self._read()
@@ -191,6 +197,7 @@ class ZmqSink:
 
     def close(self) -> None:
         """Closes the sockets."""
+        self._owner.check()
         for socket in (self._live, self._router):
             if socket is not None:
                 socket.close(0)

@@ -27,6 +27,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from kvpool._text import utf8
 from kvpool.errors import ArgumentTypeError, InvalidArgumentError
 from kvpool.metrics import page, telemetry
 from kvpool.metrics.aliases import Engine
@@ -64,7 +65,8 @@ class Metrics:
         self._labels = dict(labels or {})
         self._also = tuple(dict.fromkeys(also))
         taken = {label for definition in CATALOGUE for label in definition.labels} | {"le", "cache_source"}
-        for name in self._labels:
+        for name, value in self._labels.items():
+            utf8(value, f"label {name!r}")
             if not _LABEL.fullmatch(name) or name.startswith("__") or name in taken:
                 raise InvalidArgumentError(f"label {name!r}: must be a name such as rank, and none of the metrics' own")
         for engine in self._also:
@@ -75,13 +77,14 @@ class Metrics:
         """Watches a manager, a pool or a store, under a name of its own.
 
         Raises:
-            InvalidArgumentError: Another has the name.
+            InvalidArgumentError: Another has the name, or it has no UTF-8 form.
             ArgumentTypeError: It is none of them.
         """
         if not isinstance(subject, Subject):
             raise ArgumentTypeError(
                 f"{name!r} is a {type(subject).__name__}: must be a CacheManager, BlockPool or Store"
             )
+        utf8(name, "name")
         with self._lock:
             if self._subjects.get(name, subject) is not subject:
                 raise InvalidArgumentError(f"the name {name!r} is taken: remove it first, or take another")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import kvpool
+from kvpool._owner import Owner
 from kvpool.errors import MissingPackageError
 from kvpool.metrics.aliases import ALIASES, values
 from kvpool.metrics.catalogue import CATALOGUE
@@ -127,12 +128,18 @@ class Server:
     """
 
     def __init__(self, server: Any, thread: Any, host: str) -> None:
+        self._owner = Owner("the metrics server")
         self._server, self._thread = server, thread
         self.port: int = server.server_port
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stops listening. Closing it again does nothing."""
+        """Stops listening. Closing it again does nothing.
+
+        Raises:
+            ClosedError: This process is a forked child.
+        """
+        self._owner.check()
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()

@@ -151,11 +151,13 @@ impl Contents {
     }
 
     /// The tokens of whole blocks: one of each content's own, behind zeros.
-    fn spell(&self, path: &[u32], tokens: &mut Vec<u32>) {
-        for &token in path {
-            tokens.resize(tokens.len() + self.block_size - 1, 0);
-            tokens.push(token);
+    fn spell(&self, path: &[u32]) -> Result<Vec<u32>, ReplayError> {
+        let mut tokens = zeros(path.len().saturating_mul(self.block_size))?;
+        let ends = tokens.iter_mut().skip(self.block_size - 1).step_by(self.block_size);
+        for (end, &token) in ends.zip(path) {
+            *end = token;
         }
+        Ok(tokens)
     }
 
     /// A prompt with the digests of a record.
@@ -164,8 +166,7 @@ impl Contents {
         let hasher = if foreign { &self.foreign } else { &self.hasher };
         let extra = ExtraKeys { epoch: record.epoch, ..ExtraKeys::default() };
         let mut cursor = HashCursor::new(Arc::clone(hasher), extra)?;
-        let mut tokens = Vec::new();
-        self.spell(&path, &mut tokens);
+        let mut tokens = self.spell(&path)?;
         let tail = record.tokens.checked_sub(tokens.len()).filter(|&tail| tail < self.block_size);
         tokens.resize(tokens.len() + tail.ok_or(ReplayError::BadLength { tokens: record.tokens })?, 0);
         cursor.append(&tokens);
@@ -181,10 +182,8 @@ impl Contents {
         let hashes = contents.iter().map(|content| BlockHash::from_key(content.key)).collect();
         let has_fingerprints = self.has_fingerprints(record);
         let fingerprints = contents.iter().filter(|_| has_fingerprints).map(|one| one.fingerprint.into());
-        let mut tokens = Vec::new();
-        if record.has_tokens && record.block_size == self.block_size {
-            self.spell(&path, &mut tokens);
-        }
+        let spelled = record.has_tokens && record.block_size == self.block_size;
+        let tokens = if spelled { self.spell(&path)? } else { Vec::new() };
         let fingerprints = fingerprints.collect();
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
     }
@@ -242,7 +241,7 @@ impl Contents {
         fingerprints: &mut impl Iterator<Item = u64>,
     ) -> Result<Vec<u32>, ReplayError> {
         let mut parent = cursor.chain().tokens().last().copied();
-        let mut tokens = zeros(count, "tokens")?;
+        let mut tokens = zeros(count)?;
         let first = self.block_size - 1 - cursor.tail().len();
         for last in tokens.iter_mut().skip(first).step_by(self.block_size) {
             // An append that was refused has filled nothing, and one whose prompt was shortened fills other blocks: nothing is

@@ -61,6 +61,14 @@ pub enum ReplayError {
         /// Of what.
         what: &'static str,
     },
+    /// A call with more tokens than any engine makes at once.
+    #[error("the journal has a call with {tokens} tokens: a replay spells at most {limit} at once")]
+    TooManyTokens {
+        /// Its tokens.
+        tokens: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A journal that is too long to be a test.
     #[error(
         "the journal has {operations} operations, and a test has at most {limit}: bisect and shrink it first, or raise the limit"
@@ -90,11 +98,18 @@ pub enum ReplayError {
     Stopped,
 }
 
-/// Room for `wanted` items that a record asks for: a record may say anything.
-pub(crate) fn zeros(wanted: usize, what: &'static str) -> Result<Vec<u32>, ReplayError> {
+/// The most tokens of one call in a replay: 256 MiB. A record names a number of tokens in a few bytes.
+const MAX_TOKENS: usize = 1 << 26;
+
+/// Tokens that a record asks for: a record may contain any number.
+pub(crate) fn zeros(tokens: usize) -> Result<Vec<u32>, ReplayError> {
+    if tokens > MAX_TOKENS {
+        return Err(ReplayError::TooManyTokens { tokens, limit: MAX_TOKENS });
+    }
     let mut items = Vec::new();
-    items.try_reserve_exact(wanted).map_err(|_| ReplayError::NoMemory { wanted, what })?;
-    items.resize(wanted, 0);
+    let no_memory = |_| ReplayError::NoMemory { wanted: tokens, what: "tokens" };
+    items.try_reserve_exact(tokens).map_err(no_memory)?;
+    items.resize(tokens, 0);
     Ok(items)
 }
 

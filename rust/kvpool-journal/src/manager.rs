@@ -192,7 +192,7 @@ impl ManagerSubject {
         };
         let ids = self.batch(rows)?;
         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
-        let mut spelled = zeros(*tokens, "tokens")?;
+        let mut spelled = zeros(*tokens)?;
         for (row, id) in ids.iter().enumerate() {
             let ends = offsets.get(row..row + 2).map_or(row..row + 1, |ends| ends[0]..ends[1]);
             if let (Ok(cursor), Some(tokens)) = (self.manager.cursor(id), spelled.get_mut(ends)) {
@@ -235,7 +235,7 @@ impl ManagerSubject {
                             let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                             self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                         }
-                        Err(_) => zeros(*tokens, "tokens")?,
+                        Err(_) => zeros(*tokens)?,
                     };
                     let rows = kvpool::Rows {
                         requests: &[id.as_ref()],
@@ -386,7 +386,7 @@ impl Subject for ManagerSubject {
                         let (mut keys, mut prints) = (filled.unpack(), fingerprints.unpack());
                         self.contents.appended(cursor, *tokens, &mut keys, &mut prints)?
                     }
-                    Err(_) => zeros(*tokens, "tokens")?,
+                    Err(_) => zeros(*tokens)?,
                 };
                 let (request, lookahead) = (id.as_ref(), *lookahead);
                 let result = self.manager.apply(op::AppendTokens {

@@ -2,13 +2,12 @@
 
 use kvpool::{EvictionPolicy, PoolError};
 use kvpool_observe::advisor::{Advice, AdvisorConfig, CurvePoint, PolicyAdvice, TenantAdvice};
-use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::convert::{Int, count, text};
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
 /// Settings of the advisor of a pool.
@@ -114,7 +113,7 @@ fn default_config() -> AdvisorConfig {
 /// Names of policies, one after the other; a name alone is none.
 fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     if names.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err("policies is a str: must be a sequence of names"));
+        return Err(raise(names.py(), "ArgumentTypeError", "policies is a str: must be a sequence of names"));
     }
     gather("policies", names, |position, item| {
         let name: Bound<'_, PyString> = extract("policies", position, &item, "the name of one")?;
@@ -132,7 +131,11 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Advis
         return Ok(if object.is_truthy()? { Some(default_config()) } else { None });
     }
     let found = object.get_type().name()?;
-    Err(PyTypeError::new_err(format!("advisor is a {found}: must be an AdvisorConfig, a bool, or None")))
+    Err(raise(
+        object.py(),
+        "ArgumentTypeError",
+        format!("advisor is a {found}: must be an AdvisorConfig, a bool, or None"),
+    ))
 }
 
 /// What there is to say, as dicts of numbers, names and lists: `json.dumps` takes it as it is.

@@ -8,18 +8,16 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 
 use kvpool::{BlockId, NewBlock, Ticket, Until, shorten};
-use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::{Element, ElementType, PyUntypedBuffer};
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::sync::critical_section::with_critical_section;
-use pyo3::types::{
-    PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PySlice, PyString, PyTuple,
-};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PySet, PySlice, PyString, PyTuple};
 
 use crate::errors::raise;
 use crate::gather::{drain, list_of, no_room, with_room};
+use crate::python::prelude::*;
 
 /// Integers of one kind, with the words for what is wrong with others.
 #[derive(Clone, Copy)]
@@ -184,7 +182,7 @@ impl Kind {
         // A tensor has no buffer of its own, but lends one.
         if object.hasattr(intern!(py, "data_ptr"))? {
             let array = object.call_method0(intern!(py, "numpy"))?;
-            return self.buffer(&PyUntypedBuffer::get(&array)?, &array);
+            return self.buffer(&crate::python::untyped_buffer(&array)?, &array);
         }
         match object.try_iter() {
             Err(_) => Err(self.wrong_type(py, &format!("a {}", object.get_type().name()?))),
@@ -202,8 +200,8 @@ pub(crate) fn native(format: &CStr) -> Option<ElementType> {
 
 /// The buffer of an object, if it has one. A memoryview fills in what an exporter may leave out, such as strides.
 pub(crate) fn untyped(object: &Bound<'_, PyAny>) -> Option<PyUntypedBuffer> {
-    PyUntypedBuffer::get(object)
-        .or_else(|_| PyMemoryView::from(object).and_then(|view| PyUntypedBuffer::get(&view)))
+    crate::python::untyped_buffer(object)
+        .or_else(|_| crate::python::memory_view(object).and_then(|view| crate::python::untyped_buffer(&view)))
         .ok()
 }
 
@@ -222,7 +220,7 @@ pub(crate) fn items<T: Element, const N: usize>(
         typed.copy_to_slice(py, &mut out)?;
         return Ok(out);
     }
-    let copied = PyMemoryView::from(object)?.call_method0(intern!(py, "tobytes"));
+    let copied = crate::python::memory_view(object)?.call_method0(intern!(py, "tobytes"));
     let bytes = copied.map_err(|error| {
         let full = error.is_instance_of::<PyMemoryError>(py);
         if full { no_room(py, what, buffer.item_count()) } else { error }
@@ -265,11 +263,6 @@ impl From<Int> for i128 {
     }
 }
 
-/// As [`Int`], for arguments whose default is a number: `#[pyo3(from_py_with = int)]`.
-pub(crate) fn int(object: &Bound<'_, PyAny>) -> PyResult<i128> {
-    object.extract::<Int>().map(i128::from)
-}
-
 /// A float from Python; an int that is too large for one is refused with its value.
 pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
     object.extract::<f64>().map_err(|error| {
@@ -279,11 +272,6 @@ pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
         let message = format!("{} is more than a float holds: must be at most {:e}", shown(object), f64::MAX);
         raise(object.py(), "InvalidArgumentError", message)
     })
-}
-
-/// A float, or None.
-pub(crate) fn some_float(object: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
-    if object.is_none() { Ok(None) } else { float(object).map(Some) }
 }
 
 /// An object as text for a message, shortened.
@@ -361,9 +349,9 @@ impl<'py> Int32Out<'py> {
         let py = object.py();
         let wrong =
             |found: &str| raise(py, "ArgumentTypeError", format!("out is {found}: must be {expected}"));
-        let view = PyMemoryView::from(object).map_err(|_| wrong("not a buffer"))?;
+        let view = crate::python::memory_view(object).map_err(|_| wrong("not a buffer"))?;
         // A buffer without dimensions lends its one item otherwise.
-        let buffer = PyUntypedBuffer::get(&view).map_err(|_| wrong("of no dimensions"))?;
+        let buffer = crate::python::untyped_buffer(&view).map_err(|_| wrong("of no dimensions"))?;
         if !matches!(native(buffer.format()), Some(ElementType::SignedInteger { bytes: 4 })) {
             return Err(wrong(&format!("of format {:?}", buffer.format())));
         }
@@ -380,7 +368,7 @@ impl<'py> Int32Out<'py> {
         // `PyBuffer` takes the machine's byte order only where it is not named ("i", not "<i").
         let flat =
             view.call_method1(intern!(py, "cast"), ("B",))?.call_method1(intern!(py, "cast"), ("i",))?;
-        PyBuffer::<i32>::get(&flat).map_err(|_| wrong("not aligned"))?;
+        crate::python::buffer::<i32>(&flat).map_err(|_| wrong("not aligned"))?;
         Ok(Self { flat: Some(flat), len })
     }
 
@@ -390,7 +378,7 @@ impl<'py> Int32Out<'py> {
         let Some(flat) = self.flat.as_ref().filter(|_| !values.is_empty()) else { return Ok(()) };
         let (from, end) = (at.cast_signed(), (at + values.len()).cast_signed());
         let part = flat.get_item(PySlice::new(flat.py(), from, end, 1))?;
-        PyBuffer::get(&part)?.copy_from_slice(flat.py(), &values)
+        crate::python::buffer(&part)?.copy_from_slice(flat.py(), &values)
     }
 }
 

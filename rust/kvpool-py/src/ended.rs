@@ -1,10 +1,12 @@
 //! How requests ended, from what Python says of them.
 
 use kvpool::{Finish, Signal};
-use pyo3::prelude::*;
 
-use crate::convert::Int;
+use crate::argument::take;
+use crate::convert::{Int, Text};
 use crate::errors::raise;
+use crate::gather::gather;
+use crate::python::prelude::*;
 
 /// A signal from a finish reason and a count of tokens.
 pub(crate) fn signal(
@@ -29,12 +31,16 @@ fn tokens_of(py: Python<'_>, tokens: Int) -> PyResult<u32> {
 pub(crate) fn signals(
     py: Python<'_>,
     requests: usize,
-    finish_reasons: Option<Vec<Option<String>>>,
-    output_tokens: Option<Vec<Option<Int>>>,
+    finish_reasons: Option<&Bound<'_, PyAny>>,
+    output_tokens: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Option<Vec<Signal>>> {
     if finish_reasons.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
+    let reason = |_, item: Bound<'_, PyAny>| take::<Option<Text>>("an item of finish_reasons", &item);
+    let finish_reasons = finish_reasons.map(|list| gather("finish_reasons", list, reason)).transpose()?;
+    let tokens = |_, item: Bound<'_, PyAny>| take::<Option<Int>>("an item of output_tokens", &item);
+    let output_tokens = output_tokens.map(|list| gather("output_tokens", list, tokens)).transpose()?;
     let lengths = [
         ("finish_reasons", finish_reasons.as_ref().map(Vec::len)),
         ("output_tokens", output_tokens.as_ref().map(Vec::len)),
@@ -47,6 +53,9 @@ pub(crate) fn signals(
     }
     let mut reasons = finish_reasons.unwrap_or_default().into_iter();
     let mut tokens = output_tokens.unwrap_or_default().into_iter();
-    let mut next = || signal(py, reasons.next().flatten().as_deref(), tokens.next().flatten());
+    let mut next = || {
+        let reason = reasons.next().flatten();
+        signal(py, reason.as_ref().map(|reason| reason.0.as_str()), tokens.next().flatten())
+    };
     (0..requests).map(|_| next()).collect::<PyResult<_>>().map(Some)
 }

@@ -21,6 +21,7 @@ use std::cell::Cell;
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::python::protect;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError, thread_local};
 
@@ -154,7 +155,11 @@ pub(crate) fn enter_sized<T: Send, R: Send>(
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    if size < LONG { enter(py, locked, call) } else { py.detach(|| call(&mut locked.wait())) }
+    if size < LONG {
+        return enter(py, locked, call);
+    }
+    protect();
+    py.detach(|| call(&mut locked.wait()))
 }
 
 /// Runs a call whose size only the locked state knows.
@@ -164,6 +169,7 @@ pub(crate) fn enter_measured<T: Send, R: Send>(
     size: impl FnOnce(&T) -> usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
+    protect();
     if let Some(mut state) = locked.try_lock()
         && size(&state) < LONG
     {
@@ -183,6 +189,7 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
     if !guarded {
         return Ok(enter_sized(py, locked, size, call));
     }
+    protect();
     let mut first = None;
     loop {
         // A policy that calls into another pool goes before whoever waits for that: it holds its own.

@@ -12,22 +12,28 @@ use kvpool_replay::replay::ReplayError;
 use kvpool_store::StoreError;
 use kvpool_transfer::{CudaError, TransferError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::prelude::*;
+
+use crate::python::prelude::*;
 
 /// An exception of `kvpool.errors` by name.
 pub(crate) fn raise(py: Python<'_>, class: &str, message: impl Into<String>) -> PyErr {
     let build = || {
-        let class = py.import("kvpool.errors")?.getattr(class)?;
+        let class = crate::python::import(py, "kvpool.errors")?.getattr(class)?;
         class.call1((message.into(),))
     };
     build().map_or_else(|error| error, PyErr::from_value)
 }
 
+/// Whether an exception is one of `kvpool.errors`.
+pub(crate) fn is_kvpool(py: Python<'_>, error: &PyErr) -> bool {
+    let base = crate::python::import(py, "kvpool.errors").and_then(|errors| errors.getattr("KvpoolError"));
+    base.is_ok_and(|base| error.is_instance(py, &base))
+}
+
 /// Whether an exception is one of `kvpool.errors`, or none that an argument of the wrong type gives: nothing to add to it.
 pub(crate) fn is_ours(py: Python<'_>, error: &PyErr) -> bool {
     let foreign = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
-    let base = py.import("kvpool.errors").and_then(|errors| errors.getattr("KvpoolError"));
-    !foreign || base.is_ok_and(|base| error.is_instance(py, &base))
+    !foreign || is_kvpool(py, error)
 }
 
 /// Errors of the Rust crates that have a Python exception.

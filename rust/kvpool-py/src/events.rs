@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_events::{Batch, Digest, Form, Group, Keys, Publisher, PublisherError, SinkConfig};
 use kvpool_observe::{FeedBatch, ManagerWatch};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::convert::{Int, count, float, int};
+use crate::convert::{Int, count};
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
+use crate::python::prelude::*;
 use crate::vllm::PyVllmFeed;
 
 impl ToPyErr for PublisherError {
@@ -153,8 +153,8 @@ impl PyEventPublisher {
         py: Python<'_>,
         source: &Bound<'_, PyAny>,
         base: Int,
-        #[pyo3(from_py_with = int)] rank: i128,
-        #[pyo3(from_py_with = int)] capacity: i128,
+        rank: i128,
+        capacity: i128,
     ) -> PyResult<Self> {
         let source = Source::of(source)?;
         let below = |name: &str, value: i128, end: i128| {
@@ -178,8 +178,8 @@ impl PyEventPublisher {
         &self,
         py: Python<'_>,
         form: &str,
-        #[pyo3(from_py_with = int)] replay_batches: i128,
-        #[pyo3(from_py_with = int)] replay_bytes: i128,
+        replay_batches: i128,
+        replay_bytes: i128,
     ) -> PyResult<usize> {
         let form: Form =
             form.parse().map_err(|error| raise(py, "InvalidArgumentError", format!("form: {error}")))?;
@@ -192,8 +192,8 @@ impl PyEventPublisher {
     fn flush<'py>(
         &self,
         py: Python<'py>,
-        #[pyo3(from_py_with = float)] now: f64,
-        #[pyo3(from_py_with = float)] heartbeat: f64,
+        now: f64,
+        heartbeat: f64,
     ) -> PyResult<Vec<(usize, u64, Bound<'py, PyBytes>)>> {
         let taken = self.take(py)?;
         // In one piece: a thread that comes back to the interpreter makes a scheduler's wait for it.
@@ -207,7 +207,8 @@ impl PyEventPublisher {
     }
 
     /// Sends a batch that somebody else has made to every sink with the next flush.
-    fn pass_on(&self, py: Python<'_>, batch: Vec<u8>) {
+    fn pass_on(&self, py: Python<'_>, batch: &[u8]) {
+        let batch = batch.to_vec();
         self.run(py, |publisher| publisher.pass_on(batch));
     }
 
@@ -230,7 +231,7 @@ impl PyEventPublisher {
         py: Python<'py>,
         sink: Int,
         start: Int,
-        #[pyo3(from_py_with = int)] limit: i128,
+        limit: i128,
         most_bytes: Option<Int>,
     ) -> PyResult<Vec<(u64, Bound<'py, PyBytes>)>> {
         let (sink, limit) = (count(py, "sink", sink)?, count(py, "limit", limit)?);
@@ -253,12 +254,7 @@ impl PyEventPublisher {
     }
 
     /// Returns all that a sink was told and that is still so: its epoch, its cut, its batches.
-    fn snapshot<'py>(
-        &self,
-        py: Python<'py>,
-        sink: Int,
-        #[pyo3(from_py_with = float)] now: f64,
-    ) -> PyResult<Told<'py>> {
+    fn snapshot<'py>(&self, py: Python<'py>, sink: Int, now: f64) -> PyResult<Told<'py>> {
         let sink = count(py, "sink", sink)?;
         let snapshot = self.run(py, |publisher| publisher.snapshot(sink, now)).or_raise(py)?;
         let payloads = snapshot.payloads.iter().map(|payload| PyBytes::new(py, payload)).collect();

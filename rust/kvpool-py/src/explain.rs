@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use kvpool::{Kept, RequestId};
 use kvpool_observe::explain::{MissCounts, MissSpan, Requester};
 use kvpool_observe::{ExplainConfig, Explanation, GroupReach};
-use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 
 use crate::convert::{Int, count};
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, raise};
+use crate::python::prelude::*;
 
 /// Settings of what is remembered to explain misses.
 #[pyclass(frozen, module = "kvpool._core.explain", name = "ExplainConfig", eq)]
@@ -61,7 +60,11 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Expla
         return Ok(if object.is_truthy()? { Some(ExplainConfig::default()) } else { None });
     }
     let found = object.get_type().name()?;
-    Err(PyTypeError::new_err(format!("explain is a {found}: must be an ExplainConfig, a bool, or None")))
+    Err(raise(
+        object.py(),
+        "ArgumentTypeError",
+        format!("explain is a {found}: must be an ExplainConfig, a bool, or None"),
+    ))
 }
 
 /// Tokens by reason, of those that occurred.

@@ -7,10 +7,11 @@
 use std::mem;
 
 use pyo3::exceptions::{PyMemoryError, PyTypeError};
-use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyIterator, PySet, PyString};
 
 use crate::errors::{is_ours, raise};
+use crate::python::Single;
+use crate::python::prelude::*;
 
 /// Items from one look at signals to the next.
 const SIGNALS: usize = 1 << 16;
@@ -62,7 +63,7 @@ pub(crate) fn drain<'py, T>(
         let converted = item(position, next)?;
         push(py, what, &mut list, converted)?;
         if position % SIGNALS == SIGNALS - 1 {
-            py.check_signals()?;
+            crate::python::check_signals(py)?;
         }
     }
     Ok(list)
@@ -104,7 +105,7 @@ pub(crate) fn gather<'py, T>(
 /// As [`gather`], of items that convert themselves; one that does not is named with its position.
 pub(crate) fn gather_as<'py, T>(what: &str, object: &Bound<'py, PyAny>, each: &str) -> PyResult<Vec<T>>
 where
-    T: for<'a> FromPyObject<'a, 'py>,
+    T: for<'a> FromPyObject<'a, 'py> + Single,
 {
     gather(what, object, |position, item| extract(what, position, &item, each))
 }
@@ -117,7 +118,7 @@ pub(crate) fn extract<'py, T>(
     each: &str,
 ) -> PyResult<T>
 where
-    T: for<'a> FromPyObject<'a, 'py>,
+    T: for<'a> FromPyObject<'a, 'py> + Single,
 {
     or_wrong_item(what, position, item, each, item.extract().map_err(Into::into))
 }

@@ -2,12 +2,12 @@
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{GroupFit, NewBlock, TableChange};
-use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 
 /// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
 #[pyclass(frozen, module = "kvpool._core.groups", name = "GroupSpec", eq, hash)]
@@ -53,7 +53,7 @@ pub(crate) fn keep(keep: &Bound<'_, PyAny>) -> PyResult<Keep> {
             other => Err(wrong(format!("{:?}", kvpool::shorten(other)))),
         };
     }
-    Ok(Keep::Every(count(py, "keep", crate::convert::int(keep)?)?))
+    Ok(Keep::Every(count(py, "keep", crate::argument::take::<i128>("keep", keep)?)?))
 }
 
 #[pymethods]
@@ -65,12 +65,12 @@ impl PyGroupSpec {
     fn new(
         py: Python<'_>,
         kind: &str,
-        #[pyo3(from_py_with = crate::convert::int)] block_size: i128,
+        block_size: i128,
         window: Option<Int>,
         chunk: Option<Int>,
-        #[pyo3(from_py_with = crate::convert::int)] sink: i128,
+        sink: i128,
         keep: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = crate::convert::int)] margin: i128,
+        margin: i128,
         partial_hits: bool,
     ) -> PyResult<Self> {
         let window = size_of(py, "window", kind, kind == "sliding", window)?;

@@ -9,13 +9,13 @@ use kvpool::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
     HasherConfig, MultimodalItem, Verify, shorten,
 };
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::convert::{Int, Text, bytes, count, int, tokens};
+use crate::convert::{Int, Text, bytes, count, tokens};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 
 /// Parses a setting that is one of a few names.
 pub(crate) fn named<T: FromStr>(py: Python<'_>, name: &str) -> PyResult<T>
@@ -186,7 +186,7 @@ impl PyBlockHasher {
     fn new(
         py: Python<'_>,
         algorithm: &str,
-        #[pyo3(from_py_with = int)] block_size: i128,
+        block_size: i128,
         verify: &str,
         key: Option<&[u8]>,
         seed: Option<Text>,
@@ -226,7 +226,7 @@ impl PyBlockHasher {
         py: Python<'_>,
         tokens: Option<&Bound<'_, PyAny>>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
-        #[pyo3(from_py_with = int)] epoch: i128,
+        epoch: i128,
     ) -> PyResult<PyHashCursor> {
         let epoch = self::epoch(py, epoch)?;
         let tokens = tokens.map(self::tokens).transpose()?.unwrap_or_default();
@@ -241,7 +241,7 @@ impl PyBlockHasher {
         py: Python<'py>,
         tokens: &Bound<'py, PyAny>,
         extra: Option<&Bound<'py, PyExtraKeys>>,
-        #[pyo3(from_py_with = int)] epoch: i128,
+        epoch: i128,
     ) -> PyResult<Bound<'py, PyList>> {
         self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
     }
@@ -254,7 +254,7 @@ impl PyBlockHasher {
         tokens: &Bound<'_, PyAny>,
         parent: Option<&Bound<'_, PyChainLink>>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
-        #[pyo3(from_py_with = int)] epoch: i128,
+        epoch: i128,
     ) -> PyResult<PyChainLink> {
         let extra = ExtraKeys { epoch: self::epoch(py, epoch)?, ..extra_or_default(extra) };
         let (tokens, parent) = (self::tokens(tokens)?, parent.map(|parent| &parent.get().0));
@@ -303,7 +303,7 @@ impl PyHashCursor {
     }
 
     /// Moves the sequence to another epoch, which hashes it again.
-    fn rebase(&self, py: Python<'_>, #[pyo3(from_py_with = int)] epoch: i128) -> PyResult<()> {
+    fn rebase(&self, py: Python<'_>, epoch: i128) -> PyResult<()> {
         let epoch = self::epoch(py, epoch)?;
         enter_sized(py, &self.0, LONG, |cursor| cursor.rebase(epoch)).or_raise(py)
     }
@@ -368,9 +368,9 @@ impl PyHashChain {
     fn from_digests(
         py: Python<'_>,
         algorithm: &str,
-        #[pyo3(from_py_with = int)] block_size: i128,
+        block_size: i128,
         digests: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = int)] epoch: i128,
+        epoch: i128,
     ) -> PyResult<Self> {
         let epoch = self::epoch(py, epoch)?;
         let algorithm: HashAlgorithm = named(py, algorithm)?;

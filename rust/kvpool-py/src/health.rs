@@ -2,9 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::prelude::*;
-
 use crate::errors::raise;
+use crate::python::prelude::*;
 
 /// Why a policy is used no more: what was called, and what came of it.
 #[derive(Debug, Default)]

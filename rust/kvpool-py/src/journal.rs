@@ -12,12 +12,12 @@ use kvpool_journal::{
     JournalSource, Kind, Language, Observed, Observers, Options, Report, Tail, create_file,
 };
 use kvpool_observe::{Advice, ManagerWatch, MissStats, PoolMetrics, PoolWatch};
-use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::{self, Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
+use crate::python::prelude::*;
 use crate::stats::{PyManagerStats, PyPoolStats};
 use crate::{advice, explain, metrics};
 
@@ -241,9 +241,9 @@ fn watched<T: Send, E: ToPyErr + Send>(
     let mut raised = None;
     let result = py.detach(|| {
         run(&mut |done| {
-            let told = Python::attach(|py| {
-                py.check_signals()?;
-                progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done,)).map(drop))
+            let told = crate::python::attach(|py| {
+                crate::python::check_signals(py)?;
+                progress.as_ref().map_or(Ok(()), |progress| progress.bind(py).call1((done,)).map(drop))
             });
             raised = told.err();
             raised.is_none()
@@ -557,7 +557,7 @@ impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.raised.is_none() {
             let text = std::str::from_utf8(bytes).map_err(std::io::Error::other)?;
-            self.raised = Python::attach(|py| self.write.call1(py, (text,)).err());
+            self.raised = crate::python::attach(|py| self.write.bind(py).call1((text,)).err());
         }
         if self.raised.is_some() { Err(std::io::Error::other("write raised")) } else { Ok(bytes.len()) }
     }
@@ -649,7 +649,8 @@ impl PyJournalInfo {
 /// The settings of a header as a dict of what JSON has.
 fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py, PyDict>> {
     let text = serde_json::to_string(header).map_err(|error| raise(py, "JournalError", error.to_string()))?;
-    let settings = py.import("json")?.call_method1("loads", (text,))?.cast_into::<PyDict>()?;
+    let settings =
+        crate::python::import(py, "json")?.call_method1("loads", (text,))?.cast_into::<PyDict>()?;
     for told in ["subject", "crate_version", "digest_every"] {
         settings.del_item(told)?;
     }

@@ -7,6 +7,8 @@
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
 
 mod advice;
+mod argument;
+mod clock;
 mod convert;
 mod ended;
 mod enter;
@@ -23,6 +25,8 @@ mod metrics;
 mod parts;
 mod policy;
 mod pool;
+mod process;
+mod python;
 mod replay;
 mod request;
 mod retention;
@@ -39,7 +43,8 @@ mod vllm;
 /// The Rust core of kvpool.
 #[pyo3::pymodule(module = "kvpool", gil_used = false)]
 mod _core {
-    use pyo3::prelude::*;
+    use crate::python::prelude::*;
+    use pyo3::prelude::{PyModule, PyModuleMethods, pymodule};
     use pyo3::types::PyDict;
 
     /// What a pool's own traffic says of other sizes and policies.
@@ -203,7 +208,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // An extension has no path to search: its submodules are imported only if they are known already.
-        let known = module.py().import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+        let known = crate::python::import(module.py(), "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
         for submodule in module.dict().values() {
             if let Ok(submodule) = submodule.cast::<PyModule>() {
                 known.set_item(submodule.name()?, submodule)?;

@@ -2,8 +2,9 @@
 
 use kvpool_observe::PoolMetrics;
 use kvpool_observe::metrics::{Histogram, TenantHits};
-use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::python::prelude::*;
 
 /// What there is to say of one tier, as dicts of numbers, names and lists: `json.dumps` takes it as it is.
 pub(crate) fn dict<'py>(py: Python<'py>, metrics: &PoolMetrics) -> PyResult<Bound<'py, PyDict>> {

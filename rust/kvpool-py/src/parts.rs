@@ -3,13 +3,13 @@
 use kvpool::{
     BlockAllocator, BlockId, Candidate, Evictor, FreeBlockList, Inserted, LruEvictor, PoolError, PrefixIndex,
 };
-use pyo3::prelude::*;
 
-use crate::convert::{Int, block, blocks, count, ids, int};
+use crate::convert::{Int, block, blocks, count, ids};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::{PyHashChain, named};
+use crate::python::prelude::*;
 
 /// Runs one operation on a part.
 macro_rules! on {
@@ -161,12 +161,7 @@ pub(crate) struct PyPrefixIndex(Locked<PrefixIndex>);
 impl PyPrefixIndex {
     #[new]
     #[pyo3(signature = (num_blocks, block_size=16, *, verify="none"))]
-    fn new(
-        py: Python<'_>,
-        num_blocks: Int,
-        #[pyo3(from_py_with = int)] block_size: i128,
-        verify: &str,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, num_blocks: Int, block_size: i128, verify: &str) -> PyResult<Self> {
         let (num_blocks, block_size) =
             (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
         let index = PrefixIndex::new(num_blocks, block_size, named(py, verify)?).or_raise(py)?;

@@ -21,12 +21,13 @@ use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, Content, Evictor, InvariantViolation, Policy, PoolError};
 use kvpool_policies::Closed;
 use kvpool_policies::parts::BlockLists;
-use pyo3::exceptions::{PyException, PyRuntimeWarning, PyTypeError, PyValueError};
-use pyo3::prelude::*;
+use pyo3::exceptions::{PyException, PyRuntimeWarning, PyValueError};
 use pyo3::types::{PyBool, PyInt};
 
 use crate::enter::raise_after;
+use crate::errors::raise;
 use crate::health::{Health, describe};
+use crate::python::prelude::*;
 
 /// Leaves interrupts for the caller of the call that is under way, and other exceptions to nobody.
 fn drop_or_raise_after(py: Python<'_>, error: PyErr) {
@@ -53,7 +54,7 @@ struct Calls {
 impl Calls {
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
-        let base = py.import("kvpool.policies")?.getattr("Policy")?;
+        let base = crate::python::import(py, "kvpool.policies")?.getattr("Policy")?;
         // What a class only inherits from the base says nothing: then nothing is called.
         let own = |name: &str| -> PyResult<Option<Py<PyAny>>> {
             let Some(method) = object.getattr_opt(name)? else { return Ok(None) };
@@ -69,7 +70,7 @@ impl Calls {
                 let message = format!(
                     "eviction is a {found} without {name}(): must be the name of a policy, or a kvpool.policies.Policy with release, pop and forget"
                 );
-                PyTypeError::new_err(message)
+                raise(py, "ArgumentTypeError", message)
             })
         };
         Ok(Self {
@@ -88,7 +89,7 @@ impl Calls {
 
     /// Of a deep copy of the object.
     fn copy(&self, py: Python<'_>) -> PyResult<Self> {
-        let copy = py.import("copy")?.call_method1("deepcopy", (&self.object,))?;
+        let copy = crate::python::import(py, "copy")?.call_method1("deepcopy", (&self.object,))?;
         if copy.is(&self.object) {
             return Err(PyValueError::new_err("a deep copy of the policy is the policy itself"));
         }
@@ -129,7 +130,7 @@ impl Clone for PyPolicy {
     /// Of an object that cannot be copied only the net is.
     fn clone(&self) -> Self {
         let copy = |calls: &Calls| {
-            Python::attach(|py| calls.copy(py).map_err(|error| drop_or_raise_after(py, error)).ok())
+            crate::python::attach(|py| calls.copy(py).map_err(|error| drop_or_raise_after(py, error)).ok())
         };
         Self {
             calls: self.calls.as_ref().and_then(copy),
@@ -166,7 +167,7 @@ impl PyPolicy {
         call: impl FnOnce(Python<'_>, &Calls) -> PyResult<R>,
     ) -> Option<R> {
         let calls = self.calls.take()?;
-        Python::attach(|py| match call(py, &calls) {
+        crate::python::attach(|py| match call(py, &calls) {
             Ok(answer) => {
                 self.calls = Some(calls);
                 Some(answer)
@@ -186,7 +187,7 @@ impl PyPolicy {
     /// Tells the policy of a block.
     fn tell(&mut self, method: &'static str, block: BlockId, of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>) {
         self.call(method, |py, calls| match of(calls) {
-            Some(method) => method.call1(py, (block.get(),)).map(drop),
+            Some(method) => method.bind(py).call1((block.get(),)).map(drop),
             None => Ok(()),
         });
     }
@@ -199,7 +200,7 @@ impl PyPolicy {
         of: impl FnOnce(&Calls) -> Option<&Py<PyAny>>,
     ) {
         self.call(method, |py, calls| match of(calls) {
-            Some(method) => method.call1(py, (block.get(), content.key, content.depth)).map(drop),
+            Some(method) => method.bind(py).call1((block.get(), content.key, content.depth)).map(drop),
             None => Ok(()),
         });
     }
@@ -321,10 +322,10 @@ impl Policy for PyPolicy {
         self.given_back.clear();
         let states = std::mem::take(&mut self.states);
         self.call("clear", |py, calls| match &calls.clear {
-            Some(clear) => clear.call0(py).map(drop),
+            Some(clear) => clear.bind(py).call0().map(drop),
             None => {
                 let mut known = (0..).zip(&states).filter(|&(_, &state)| state != 0);
-                known.try_for_each(|(block, _): (u32, _)| calls.forget.call1(py, (block,)).map(drop))
+                known.try_for_each(|(block, _): (u32, _)| calls.forget.bind(py).call1((block,)).map(drop))
             }
         });
         self.states = states;

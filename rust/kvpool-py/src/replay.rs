@@ -2,14 +2,16 @@
 
 use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};
-use pyo3::prelude::*;
 
-use crate::convert::{Int, Text, count, float, int};
+use crate::convert::{Int, Text, count};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
+use crate::gather::gather_as;
 use crate::groups;
 use crate::hashing::named;
 use crate::journal::{self, PyJournal, PyJournalStats};
+use crate::process::OfProcess;
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 pub(crate) use crate::trace::PyTrace;
 
@@ -17,20 +19,28 @@ pub(crate) use crate::trace::PyTrace;
 const AT_ONCE: usize = 64;
 
 /// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and what stays cached.
-type GroupTuple<'py> = (String, usize, usize, Option<Bound<'py, PyAny>>);
+type GroupTuple<'py> = (Text, usize, usize, Option<Bound<'py, PyAny>>);
 
-fn groups_of(py: Python<'_>, specs: Vec<GroupTuple<'_>>) -> PyResult<Groups> {
+fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {
+    let py = specs.py();
     let spec = |(kind, block_tokens, span, keep): GroupTuple<'_>| {
         let keep = keep.map_or(Ok(Keep::All), |keep| groups::keep(&keep))?;
-        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, &kind, span)?, block_tokens) })
+        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, &kind.0, span)?, block_tokens) })
     };
-    let specs = specs.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
+    let each = "a tuple (kind, block_size, span, keep)";
+    let specs = gather_as("groups", specs, each)?.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;
     Groups::new(specs, None).or_raise(py)
 }
 
 /// A trace on its way through a pool or a manager.
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
-pub(crate) struct PyReplay(Locked<Replay>);
+pub(crate) struct PyReplay(OfProcess<Locked<Replay>>);
+
+impl PyReplay {
+    fn replay(&self, py: Python<'_>) -> PyResult<&Locked<Replay>> {
+        self.0.get(py, "the replay")
+    }
+}
 
 #[pymethods]
 impl PyReplay {
@@ -45,30 +55,32 @@ impl PyReplay {
         py: Python<'_>,
         trace: &Bound<'_, PyTrace>,
         mode: &str,
-        #[pyo3(from_py_with = int)] block_size: i128,
-        groups: Option<Vec<GroupTuple<'_>>>,
-        #[pyo3(from_py_with = int)] capacity_blocks: i128,
+        block_size: i128,
+        groups: Option<&Bound<'_, PyAny>>,
+        capacity_blocks: i128,
         algorithm: &str,
         verify: &str,
         seed: Option<Text>,
         eviction: &str,
         explain: bool,
-        #[pyo3(from_py_with = float)] watermark: f64,
-        #[pyo3(from_py_with = int)] max_running: i128,
-        #[pyo3(from_py_with = int)] step_tokens: i128,
-        #[pyo3(from_py_with = float)] step_ms: f64,
-        #[pyo3(from_py_with = float)] prefill_tokens_per_s: f64,
-        tiers: Option<Vec<(Int, f64)>>,
-        #[pyo3(from_py_with = int)] threads: i128,
+        watermark: f64,
+        max_running: i128,
+        step_tokens: i128,
+        step_ms: f64,
+        prefill_tokens_per_s: f64,
+        tiers: Option<&Bound<'_, PyAny>>,
+        threads: i128,
         journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let tier = |(blocks, load_ms_per_block): (Int, f64)| {
             Ok(TierConfig { blocks: count(py, "blocks of a tier", blocks)?, load_ms_per_block })
         };
+        let each = "a tuple (blocks, load_ms_per_block)";
+        let tiers = tiers.map_or(Ok(Vec::new()), |tiers| gather_as("tiers", tiers, each))?;
         let config = ReplayConfig {
             mode: named(py, mode)?,
             block_size: count(py, "block_size", block_size)?,
-            groups: groups.map(|specs| groups_of(py, specs)).transpose()?,
+            groups: groups.map(groups_of).transpose()?,
             capacity_blocks: count(py, "capacity_blocks", capacity_blocks)?,
             algorithm: named(py, algorithm)?,
             verify: named(py, verify)?,
@@ -80,7 +92,7 @@ impl PyReplay {
             step_tokens: count(py, "step_tokens", step_tokens)?,
             step_ms,
             prefill_tokens_per_s,
-            tiers: tiers.unwrap_or_default().into_iter().map(tier).collect::<PyResult<_>>()?,
+            tiers: tiers.into_iter().map(tier).collect::<PyResult<_>>()?,
             threads: count(py, "threads", threads)?,
         };
         let trace = trace.get().shared();
@@ -88,38 +100,39 @@ impl PyReplay {
             None => py.detach(|| Replay::new(trace, config)).or_raise(py),
             Some(journal) => journal.get().record(py, |journal| Replay::with_journal(trace, config, journal)),
         };
-        Ok(Self(Locked::new(replay?)))
+        Ok(Self(OfProcess::new(Locked::new(replay?))))
     }
 
     /// Requests of the trace.
     #[getter]
-    fn total(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |replay| replay.total())
+    fn total(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(enter(py, self.replay(py)?, |replay| replay.total()))
     }
 
     /// Runs on until this many more requests are finished, or all are, and returns how many are finished.
     #[pyo3(signature = (requests=None))]
     fn advance(&self, py: Python<'_>, requests: Option<Int>) -> PyResult<usize> {
         let requests = requests.map_or(Ok(usize::MAX), |n| count(py, "requests", n))?;
-        let run = |some| enter_sized(py, &self.0, LONG, |replay| replay.advance(some)).or_raise(py);
-        let (mut finished, total) = (run(0)?, self.total(py));
+        let replay = self.replay(py)?;
+        let run = |some| enter_sized(py, replay, LONG, |replay| replay.advance(some)).or_raise(py);
+        let (mut finished, total) = (run(0)?, self.total(py)?);
         let target = total.min(finished.saturating_add(requests));
         while finished < target {
             finished = run(AT_ONCE.min(target - finished))?;
-            py.check_signals()?;
+            crate::python::check_signals(py)?;
         }
         Ok(finished)
     }
 
     /// Returns what has been measured so far, as a JSON object.
     fn report_json(&self, py: Python<'_>) -> PyResult<String> {
-        let report = enter(py, &self.0, |replay| replay.report());
+        let report = enter(py, self.replay(py)?, |replay| replay.report());
         serde_json::to_string(&report).map_err(|error| raise(py, "KvpoolError", error.to_string()))
     }
 
     /// Returns how far the journal has come, or None without one.
-    fn journal_stats(&self, py: Python<'_>) -> Option<PyJournalStats> {
-        enter(py, &self.0, |replay| replay.journal().map(Into::into))
+    fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
+        Ok(enter(py, self.replay(py)?, |replay| replay.journal().map(Into::into)))
     }
 
     /// Writes what the journal has collected: what a crash would lose.
@@ -128,11 +141,11 @@ impl PyReplay {
             replay.flush_journal();
             replay.journal().and_then(|journal| journal.error().map(str::to_owned))
         };
-        journal::check_flushed(py, enter_sized(py, &self.0, LONG, flush))
+        journal::check_flushed(py, enter_sized(py, self.replay(py)?, LONG, flush))
     }
 
     /// Recounts the invariants of the pool or manager that is replayed.
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
-        enter_sized(py, &self.0, LONG, |replay| replay.check_invariants()).or_raise(py)
+        enter_sized(py, self.replay(py)?, LONG, |replay| replay.check_invariants()).or_raise(py)
     }
 }

@@ -2,12 +2,12 @@
 
 use kvpool::{RequestId, RequestRef};
 use pyo3::buffer::ElementType;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
 
 use crate::convert::{items, native, shown, text, untyped};
 use crate::errors::raise;
 use crate::gather::{drain, list_of};
+use crate::python::prelude::*;
 
 /// A request id, borrowed from a Python str or int.
 pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'a>> {

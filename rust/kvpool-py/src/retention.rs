@@ -6,15 +6,14 @@ use kvpool::retention::{
     HintReport, Keep, Priority, Retention, RetentionConfig, RetentionStats, TenantId, TenantLimits, Then, Ttl,
 };
 use kvpool::{AdmitOptions, EvictionPolicy, Evictor, Part, RetentionRange, shorten};
-use pyo3::exceptions::PyTypeError;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyString};
 
-use crate::convert::{Int, count, some_float};
+use crate::convert::{Int, count, text};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::health::Health;
 use crate::policy;
+use crate::python::prelude::*;
 
 fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     raise(py, "InvalidArgumentError", message)
@@ -33,7 +32,7 @@ impl PyRetention {
     fn new(
         py: Python<'_>,
         priority: Option<Int>,
-        #[pyo3(from_py_with = some_float)] ttl: Option<f64>,
+        ttl: Option<f64>,
         idle: bool,
         then: &str,
         pinned: bool,
@@ -277,7 +276,11 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Reten
         return Ok(if object.is_truthy()? { Some(RetentionConfig::default()) } else { None });
     }
     let found = object.get_type().name()?;
-    Err(PyTypeError::new_err(format!("retention is a {found}: must be a RetentionConfig, a bool, or None")))
+    Err(raise(
+        object.py(),
+        "ArgumentTypeError",
+        format!("retention is a {found}: must be a RetentionConfig, a bool, or None"),
+    ))
 }
 
 /// Limits of several tenants.
@@ -337,7 +340,7 @@ pub(crate) fn eviction(
 ) -> PyResult<Eviction> {
     let Some(object) = object else { return Ok(Eviction::Named(kvpool_policies::LRU)) };
     if let Ok(name) = object.cast::<PyString>() {
-        return Ok(Eviction::Named(eviction_named(py, name.to_str()?)?));
+        return Ok(Eviction::Named(eviction_named(py, text(name, "eviction")?)?));
     }
     let (evictor, health) = policy::evictor(py, object, num_blocks, retention)?;
     Ok(Eviction::Own(evictor, health))

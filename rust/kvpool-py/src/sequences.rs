@@ -6,14 +6,14 @@ use kvpool::{
     BlockHasher, HashCursor, PoolConfig, SequenceError, SequenceId, Sequences, SwapId, TableChange,
 };
 use kvpool_observe::TierWatch;
-use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{IdsOut, Int, count, ids, int, tokens, until_of};
+use crate::convert::{IdsOut, Int, count, ids, tokens, until_of};
 use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::hashing::{self, PyBlockHasher, PyExtraKeys, named};
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 use crate::stats::{Events, PyPoolStats, events};
 use crate::tiers::{PyTransferPlan, tiers};
@@ -88,7 +88,7 @@ impl PySequences {
         hasher: &Bound<'_, PyBlockHasher>,
         duplicates: &str,
         eviction: &str,
-        #[pyo3(from_py_with = int)] event_capacity: i128,
+        event_capacity: i128,
     ) -> PyResult<Self> {
         let hasher = hasher.get().0.clone();
         let each = PoolConfig {
@@ -111,7 +111,7 @@ impl PySequences {
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
-        #[pyo3(from_py_with = int)] tier: i128,
+        tier: i128,
     ) -> PyResult<u64> {
         let (cursor, tier) = (self.prompt(py, prompt, extra)?, count(py, "tier", tier)?);
         let blocks = cursor.num_tokens() / self.hasher.block_size();
@@ -120,13 +120,7 @@ impl PySequences {
 
     /// Says whether so many tokens could be admitted: ok, later or never.
     #[pyo3(signature = (num_tokens, *, tier=0, reserve=0))]
-    fn fit(
-        &self,
-        py: Python<'_>,
-        num_tokens: Int,
-        #[pyo3(from_py_with = int)] tier: i128,
-        #[pyo3(from_py_with = int)] reserve: i128,
-    ) -> PyResult<&'static str> {
+    fn fit(&self, py: Python<'_>, num_tokens: Int, tier: i128, reserve: i128) -> PyResult<&'static str> {
         let (tokens, tier) = (count(py, "num_tokens", num_tokens)?, count(py, "tier", tier)?);
         let reserve = count(py, "reserve", reserve)?;
         Ok(self.run(py, 0, |sequences| sequences.fit(tokens, tier, reserve))?.name())
@@ -139,7 +133,7 @@ impl PySequences {
         py: Python<'_>,
         sequence: Int,
         token_ids: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = int)] lookahead: i128,
+        lookahead: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, tokens) = (handle(py, sequence)?, tokens(token_ids)?);
         let lookahead = count(py, "lookahead", lookahead)?;
@@ -241,7 +235,7 @@ impl PySequences {
         py: Python<'_>,
         sequences: &Bound<'_, PyAny>,
         to: Int,
-        #[pyo3(from_py_with = int)] reserve: i128,
+        reserve: i128,
     ) -> PyResult<&'static str> {
         let group = handles(sequences)?;
         let (to, reserve) = (count(py, "to", to)?, count(py, "reserve", reserve)?);
@@ -281,7 +275,7 @@ impl PySequences {
 
     /// Returns the counters and gauges of a tier's pool.
     #[pyo3(signature = (*, tier=0))]
-    fn stats(&self, py: Python<'_>, #[pyo3(from_py_with = int)] tier: i128) -> PyResult<PyPoolStats> {
+    fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {
         let tier = count(py, "tier", tier)?;
         let stats = |sequences: &mut Sequences| Ok::<_, SequenceError>(sequences.tiers().pool(tier)?.stats());
         Ok(enter(py, &self.inner, stats).or_raise(py)?.into())
@@ -289,11 +283,7 @@ impl PySequences {
 
     /// Returns the events of a tier since the last call, and how many were lost before them.
     #[pyo3(signature = (*, tier=0))]
-    fn take_events<'py>(
-        &self,
-        py: Python<'py>,
-        #[pyo3(from_py_with = int)] tier: i128,
-    ) -> PyResult<Events<'py>> {
+    fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
         let batch = enter(py, &self.inner, |sequences| sequences.take_events(tier)).or_raise(py)?;
         events(py, &batch)

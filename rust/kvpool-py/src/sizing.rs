@@ -6,13 +6,13 @@ use kvpool_replay::sizing::{
     Blocks, Form, HintConfig, HitCurve, KvBytes, Outcome, PolicyRun, References, ReuseDistances,
     SampleConfig, SampledLru, SizingError, lru_distances, lru_with_hints, optimal, over_time, run_policy,
 };
-use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::convert::{Int, count, float, int};
+use crate::convert::{Int, count};
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{gather, or_wrong_item};
 use crate::hashing::named;
+use crate::python::prelude::*;
 use crate::replay::PyTrace;
 use crate::retention::eviction_named;
 
@@ -94,13 +94,7 @@ impl PyReferences {
 
     /// Runs one policy at one capacity.
     #[pyo3(signature = (policy, capacity_blocks, *, form="pool"))]
-    fn run(
-        &self,
-        py: Python<'_>,
-        policy: &str,
-        #[pyo3(from_py_with = int)] capacity_blocks: i128,
-        form: &str,
-    ) -> PyResult<PyPolicyRun> {
+    fn run(&self, py: Python<'_>, policy: &str, capacity_blocks: i128, form: &str) -> PyResult<PyPolicyRun> {
         let (policy, form): (_, Form) = (eviction_named(py, policy)?, named(py, form)?);
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         let run = py.detach(|| run_policy(&self.0, capacity, policy, form)).or_raise(py)?;
@@ -108,11 +102,7 @@ impl PyReferences {
     }
 
     /// Runs the clairvoyant optimum at one capacity.
-    fn optimal(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = int)] capacity_blocks: i128,
-    ) -> PyResult<PyPolicyRun> {
+    fn optimal(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<PyPolicyRun> {
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         Ok(PyPolicyRun(Run::Outcome(py.detach(|| optimal(&self.0, capacity)))))
     }
@@ -122,9 +112,9 @@ impl PyReferences {
     fn lru_with_hints(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = int)] capacity_blocks: i128,
-        #[pyo3(from_py_with = float)] accuracy: f64,
-        #[pyo3(from_py_with = int)] seed: i128,
+        capacity_blocks: i128,
+        accuracy: f64,
+        seed: i128,
     ) -> PyResult<PyPolicyRun> {
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         let config = HintConfig { accuracy, seed: count(py, "seed", seed)? as u64 };
@@ -137,7 +127,7 @@ impl PyReferences {
         &self,
         py: Python<'py>,
         run: &Bound<'py, PyPolicyRun>,
-        #[pyo3(from_py_with = float)] window_s: f64,
+        window_s: f64,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let outcome = run.get().outcome();
         let windows = py.detach(|| over_time(&self.0, outcome, window_s * 1000.0)).or_raise(py)?;
@@ -193,7 +183,7 @@ impl PyHitCurve {
     }
 
     /// Returns block and token hit rate at a capacity.
-    fn at(&self, py: Python<'_>, #[pyo3(from_py_with = int)] capacity_blocks: i128) -> PyResult<(f64, f64)> {
+    fn at(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<(f64, f64)> {
         let capacity: usize = count(py, "capacity_blocks", capacity_blocks)?;
         let (_, block, token) = self.rates(self.curve().at(capacity as u64));
         Ok((block, token))
@@ -206,17 +196,13 @@ impl PyHitCurve {
 
     /// Returns at most so many points, evenly spread over the logarithm of the capacity.
     #[pyo3(signature = (most=200))]
-    fn points(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = int)] most: i128,
-    ) -> PyResult<Vec<(u64, f64, f64)>> {
+    fn points(&self, py: Python<'_>, most: i128) -> PyResult<Vec<(u64, f64, f64)>> {
         let most: usize = count(py, "most", most)?;
         Ok(self.curve().spread(most).into_iter().map(|point| self.rates(point)).collect())
     }
 
     /// Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``.
-    fn capacity_for(&self, #[pyo3(from_py_with = float)] share: f64) -> Option<(u64, f64, f64)> {
+    fn capacity_for(&self, share: f64) -> Option<(u64, f64, f64)> {
         self.curve().capacity_for(share).map(|point| self.rates(point))
     }
 
@@ -236,13 +222,13 @@ impl PyHitCurve {
     fn worth<'py>(
         &self,
         py: Python<'py>,
-        #[pyo3(from_py_with = int)] bytes_per_token: i128,
+        bytes_per_token: i128,
         gib: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = float)] prefill_tokens_per_s: f64,
+        prefill_tokens_per_s: f64,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let bytes: usize = count(py, "bytes_per_token", bytes_per_token)?;
         let gib = gather("gib", gib, |position, item| {
-            or_wrong_item("gib", position, &item, "a number", float(&item))
+            or_wrong_item("gib", position, &item, "a number", crate::convert::float(&item))
         })?;
         let kv = KvBytes::per_token(bytes as u64).or_raise(py)?;
         let worth = self.curve().worth(kv, &gib, prefill_tokens_per_s).or_raise(py)?;
@@ -265,7 +251,7 @@ impl PyHitCurve {
     }
 
     /// Returns the distance within which this fraction (0 to 1) of the reuses lies; None without any.
-    fn distance_quantile(&self, #[pyo3(from_py_with = float)] fraction: f64) -> Option<u64> {
+    fn distance_quantile(&self, fraction: f64) -> Option<u64> {
         self.distances.quantile(fraction)
     }
 }
@@ -276,9 +262,9 @@ impl PyHitCurve {
 pub(crate) fn sampled_lru(
     py: Python<'_>,
     trace: &Bound<'_, PyTrace>,
-    #[pyo3(from_py_with = float)] rate: f64,
+    rate: f64,
     max_blocks: Option<Int>,
-    #[pyo3(from_py_with = int)] seed: i128,
+    seed: i128,
     blocks: &str,
 ) -> PyResult<PyHitCurve> {
     let trace = trace.get().shared();

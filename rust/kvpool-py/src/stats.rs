@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use kvpool::{Admission, AdmissionFit, HashAlgorithm, ManagerStats, PoolStats, Probe, RequestInfo};
 use kvpool_observe::{BlockEvent, EventBatch, MissStats, ScrubReport};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::convert::ids;
 use crate::explain;
+use crate::python::prelude::*;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
 /// Counts of a pool, in blocks.

@@ -7,15 +7,15 @@ use kvpool::{
 };
 use kvpool_observe::{TierWatch, WatchConfig};
 use pyo3::exceptions::PyValueError;
-use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::convert::{Int, block, blocks, count, int, shown};
+use crate::convert::{Int, block, blocks, count, shown};
 use crate::enter::{LONG, Locked, enter, enter_measured, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::hashing::named;
 use crate::pool::{PyBlockPool, Scrubbers};
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
 /// Tier and block, as Python has them.
@@ -76,11 +76,11 @@ impl PyTieredPool {
     fn new(
         py: Python<'_>,
         num_blocks: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = int)] block_size: i128,
+        block_size: i128,
         verify: &str,
         duplicates: &str,
         eviction: &str,
-        #[pyo3(from_py_with = int)] event_capacity: i128,
+        event_capacity: i128,
     ) -> PyResult<Self> {
         let each = PoolConfig {
             num_blocks: 0,
@@ -108,7 +108,7 @@ impl PyTieredPool {
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = int)] tier: i128,
+        tier: i128,
         fences: bool,
     ) -> PyResult<u32> {
         let (id, tier) = (block(block_id)?, count(py, "tier", tier)?);
@@ -161,7 +161,7 @@ impl PyTieredPool {
         block_ids: &Bound<'_, PyAny>,
         src: Int,
         dst: Int,
-        #[pyo3(from_py_with = int)] reserve: i128,
+        reserve: i128,
     ) -> PyResult<&'static str> {
         let (moved, src, dst) = (blocks(block_ids)?, count(py, "src", src)?, count(py, "dst", dst)?);
         let reserve = count(py, "reserve", reserve)?;

@@ -9,13 +9,13 @@ use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::reader::{ReadOptions, ReadTrace, TraceLoader};
 use kvpool_replay::stats::TraceStats;
 use kvpool_replay::trace::Trace;
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::convert::{Int, count, float, int, some_float};
+use crate::convert::{Int, count};
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
+use crate::python::prelude::*;
 
 /// Names of the trace formats.
 #[pyfunction]
@@ -104,7 +104,7 @@ impl PyTrace {
         check_prefixes: bool,
         sort: bool,
         sessions_at_once: Option<Int>,
-        #[pyo3(from_py_with = float)] event_gap_s: f64,
+        event_gap_s: f64,
     ) -> PyResult<Self> {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
@@ -128,7 +128,7 @@ impl PyTrace {
         check_prefixes: bool,
         sort: bool,
         sessions_at_once: Option<Int>,
-        #[pyo3(from_py_with = float)] event_gap_s: f64,
+        event_gap_s: f64,
     ) -> PyResult<Self> {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
@@ -142,12 +142,12 @@ impl PyTrace {
     #[pyo3(signature = (requests=2000, *, seed=0, block_tokens=512, rate_per_s=None, chat_fraction=None, agent_fraction=None))]
     fn generate(
         py: Python<'_>,
-        #[pyo3(from_py_with = int)] requests: i128,
-        #[pyo3(from_py_with = int)] seed: i128,
-        #[pyo3(from_py_with = int)] block_tokens: i128,
-        #[pyo3(from_py_with = some_float)] rate_per_s: Option<f64>,
-        #[pyo3(from_py_with = some_float)] chat_fraction: Option<f64>,
-        #[pyo3(from_py_with = some_float)] agent_fraction: Option<f64>,
+        requests: i128,
+        seed: i128,
+        block_tokens: i128,
+        rate_per_s: Option<f64>,
+        chat_fraction: Option<f64>,
+        agent_fraction: Option<f64>,
     ) -> PyResult<Self> {
         let default = GeneratorConfig::default();
         let config = GeneratorConfig {
@@ -184,11 +184,7 @@ impl PyTrace {
     }
 
     /// Returns the same workload in blocks of another size.
-    fn with_block_tokens(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = int)] block_tokens: i128,
-    ) -> PyResult<Self> {
+    fn with_block_tokens(&self, py: Python<'_>, block_tokens: i128) -> PyResult<Self> {
         let block_tokens = count(py, "block_tokens", block_tokens)?;
         let trace = py.detach(|| self.trace.with_block_tokens(block_tokens)).or_raise(py)?;
         Ok(Self { trace: Arc::new(trace), origin: self.origin })
@@ -259,12 +255,12 @@ struct PyFile {
 
 impl Write for PyFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = Python::attach(|py| {
-            py.check_signals()?;
-            let written = self.file.call_method1(py, "write", (PyBytes::new(py, bytes),))?;
+        let written = crate::python::attach(|py| {
+            crate::python::check_signals(py)?;
+            let written = self.file.bind(py).call_method1("write", (PyBytes::new(py, bytes),))?;
             // A raw file may write less; a file that does not say has written all.
             let whole = bytes.len();
-            Ok(written.extract::<usize>(py).map_or(whole, |written| written.min(whole)))
+            Ok(written.extract::<usize>().map_or(whole, |written| written.min(whole)))
         });
         written.map_err(|error| {
             self.error = Some(error);
@@ -310,7 +306,7 @@ impl PyTraceReader {
         check_prefixes: bool,
         sort: bool,
         sessions_at_once: Option<Int>,
-        #[pyo3(from_py_with = float)] event_gap_s: f64,
+        event_gap_s: f64,
     ) -> PyResult<Self> {
         let reading =
             Reading { format, block_tokens, limit, check_prefixes, sort, sessions_at_once, event_gap_s };
@@ -320,7 +316,7 @@ impl PyTraceReader {
 
     /// Reads on for about this many bytes, and returns whether all is read.
     #[pyo3(signature = (size=4_194_304))]
-    fn advance(&self, py: Python<'_>, #[pyo3(from_py_with = int)] size: i128) -> PyResult<bool> {
+    fn advance(&self, py: Python<'_>, size: i128) -> PyResult<bool> {
         let bytes = count(py, "size", size)? as u64;
         let read = self.with(py, |loader| {
             let read = loader.as_mut().map_or(Ok(true), |loader| loader.advance(bytes));

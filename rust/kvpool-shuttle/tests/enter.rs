@@ -35,6 +35,11 @@ shuttle::thread_local! {
     static WAITS_SINCE: Cell<Option<usize>> = Cell::new(None);
 }
 
+mod python {
+    /// The made-up interpreter does not end.
+    pub(crate) fn protect() {}
+}
+
 mod sync {
     pub(crate) use shuttle::sync::{Condvar, MutexGuard, PoisonError, TryLockError};
     pub(crate) use shuttle::thread_local;

@@ -84,14 +84,14 @@ impl Arena {
         let first = mapping.as_mut_ptr();
         let begin = if huge { first.wrapping_add(first.align_offset(HUGE).min(HUGE)) } else { first };
         let begin = NonNull::new(begin).ok_or_else(|| no_memory("no address".into()))?;
-        Ok(Self::of(Memory { begin, _owner: Box::new(mapping) }, slots, slot_bytes, stride))
+        Self::of(Memory { begin, _owner: Box::new(mapping) }, slots, slot_bytes, stride)
     }
 
     /// Memory of an engine: `slots` slots of `slot_bytes`, one behind the other. Without a copy exactly if it begins at a page and
     /// `slot_bytes` are whole pages ([`Self::is_paged`]).
     ///
     /// # Errors
-    /// [`StoreError::InvalidConfig`] for none of either.
+    /// [`StoreError::InvalidConfig`] for none of either, [`StoreError::NoMemory`].
     ///
     /// # Safety
     /// `begin` MUST be the address of `slots * slot_bytes` bytes that are initialised, and stay there as long as `owner` is not dropped.
@@ -103,12 +103,18 @@ impl Arena {
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Arc<Self>, StoreError> {
         check(slots, slot_bytes)?;
-        Ok(Self::of(Memory { begin, _owner: owner }, slots, slot_bytes, slot_bytes as usize))
+        Self::of(Memory { begin, _owner: owner }, slots, slot_bytes, slot_bytes as usize)
     }
 
-    fn of(memory: Memory, slots: u32, slot_bytes: u32, stride: usize) -> Arc<Self> {
-        let states = (0..slots).map(|_| AtomicU32::new(0)).collect();
-        Arc::new(Self { memory, slot_bytes: slot_bytes as usize, stride, states })
+    fn of(memory: Memory, slots: u32, slot_bytes: u32, stride: usize) -> Result<Arc<Self>, StoreError> {
+        let mut states = Vec::new();
+        states.try_reserve_exact(slots as usize).map_err(|error| StoreError::NoMemory {
+            bytes: u64::from(slots) * size_of::<AtomicU32>() as u64,
+            error: format!("the states of {slots} slots: {error}"),
+        })?;
+        states.extend((0..slots).map(|_| AtomicU32::new(0)));
+        let states = states.into_boxed_slice();
+        Ok(Arc::new(Self { memory, slot_bytes: slot_bytes as usize, stride, states }))
     }
 
     /// Whether slots begin and end on pages.

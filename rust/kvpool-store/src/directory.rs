@@ -105,7 +105,8 @@ impl Directory {
         let mut entries = Vec::new();
         kvpool::parts::try_reserve(&mut entries, places as usize)?;
         entries.resize_with(places as usize, Entry::default);
-        let by_key = HashMap::with_capacity(places as usize);
+        let mut by_key = HashMap::new();
+        by_key.try_reserve(places as usize).map_err(|_| no_memory(places))?;
         let gone = tell_gone.then(Vec::new);
         Ok(Self {
             entries,
@@ -366,6 +367,10 @@ impl Directory {
         }
         self.order.check_invariants().map_err(|violation| violation.to_string())
     }
+}
+
+fn no_memory(places: u32) -> PoolError {
+    PoolError::config("places", places, "few enough for the directory to fit in memory")
 }
 
 fn no_order(eviction: EvictionPolicy) -> PoolError {

@@ -63,7 +63,7 @@ impl RawPairs {
     /// `rows` rows at `address`; strides in elements.
     ///
     /// # Safety
-    /// All of these elements are readable, aligned to 8 bytes, and unchanged as long as this value is used.
+    /// All of these elements are readable, at any address, and unchanged as long as this value is used.
     #[must_use]
     pub const unsafe fn new(address: u64, rows: usize, row_stride: i64, column_stride: i64) -> Self {
         Self { address, rows, row_stride, column_stride }
@@ -75,8 +75,11 @@ impl RawPairs {
         (0..self.rows).map(|row| {
             let at = self.address as *const i64;
             let row = row as i64 * self.row_stride;
-            // SAFETY: the promise of `new`.
-            unsafe { (at.offset(row as isize).read(), at.offset((row + self.column_stride) as isize).read()) }
+            let number = |element: i64| {
+                // SAFETY: the promise of `new`. A tensor may begin at an odd address.
+                unsafe { at.offset(element as isize).read_unaligned() }
+            };
+            (number(row), number(row + self.column_stride))
         })
     }
 }

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use kvpool::{Covered, Part, RequestRef, Rows};
-use pyo3::prelude::*;
 
 use crate::convert::{Int, both, count, counts, tokens};
 use crate::errors::raise;
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 use crate::request::RequestIds;
 
 /// The rows of a batch, as a caller names them.

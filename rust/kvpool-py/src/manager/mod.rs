@@ -6,6 +6,7 @@ pub(crate) mod step;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use batch::{Batch, part, token_ranges};
 use kvpool::{
     BlockHasher, BlockPool, CacheManager, Computed, HashCursor, Loaded, ManagerConfig, ManagerError,
     PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
@@ -13,12 +14,13 @@ use kvpool::{
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use step::PyStep;
 
 use crate::advice;
+use crate::clock::Clock;
 use crate::convert::{
-    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, ids, int, tokens, too_short, until_of,
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, ids, tokens, too_short, until_of,
 };
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
@@ -29,6 +31,7 @@ use crate::hashing::{self, PyExtraKeys, PyHashCursor, key, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::metrics;
+use crate::python::prelude::*;
 use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
 use crate::sequences::swap_id;
@@ -37,8 +40,6 @@ use crate::stats::{
     events,
 };
 use crate::tiers::PyTransferPlan;
-use batch::{Batch, part, token_ranges};
-use step::PyStep;
 
 /// Requests by id over one block pool: what a scheduler calls.
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
@@ -50,6 +51,7 @@ pub(crate) struct PyCacheManager {
     health: Option<Arc<Health>>,
     /// Whether there are KV-cache groups: changes of block tables name them then.
     grouped: bool,
+    clock: Clock,
 }
 
 impl PyCacheManager {
@@ -140,7 +142,7 @@ impl PyCacheManager {
     fn new(
         py: Python<'_>,
         num_blocks: Int,
-        #[pyo3(from_py_with = int)] block_size: i128,
+        block_size: i128,
         algorithm: &str,
         verify: &str,
         key: Option<&[u8]>,
@@ -150,14 +152,14 @@ impl PyCacheManager {
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
         explain: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = int)] event_capacity: i128,
-        #[pyo3(from_py_with = float)] watermark: f64,
-        #[pyo3(from_py_with = int)] host_blocks: i128,
-        #[pyo3(from_py_with = int)] block_bytes: i128,
+        event_capacity: i128,
+        watermark: f64,
+        host_blocks: i128,
+        block_bytes: i128,
         groups: Option<&Bound<'_, PyAny>>,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
-        #[pyo3(from_py_with = int)] scrub_blocks: i128,
+        scrub_blocks: i128,
         metrics: bool,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
@@ -208,7 +210,13 @@ impl PyCacheManager {
                     (manager.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { hasher: manager.hasher().clone(), inner: Locked::new(manager), health, grouped })
+        Ok(Self {
+            hasher: manager.hasher().clone(),
+            inner: Locked::new(manager),
+            health,
+            grouped,
+            clock: Clock::default(),
+        })
     }
 
     /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
@@ -435,7 +443,7 @@ impl PyCacheManager {
         py: Python<'py>,
         request_id: &Bound<'py, PyAny>,
         token_ids: &Bound<'py, PyAny>,
-        #[pyo3(from_py_with = int)] lookahead: i128,
+        lookahead: i128,
         multimodal: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
@@ -614,8 +622,8 @@ impl PyCacheManager {
         request_ids: &Bound<'_, PyAny>,
         after_step: Option<Int>,
         until: Option<Int>,
-        finish_reasons: Option<Vec<Option<String>>>,
-        output_tokens: Option<Vec<Option<Int>>>,
+        finish_reasons: Option<&Bound<'_, PyAny>>,
+        output_tokens: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let named = RequestIds::new(request_ids)?;
         let (requests, until) = (named.refs()?, until_of(py, after_step, until)?);
@@ -713,7 +721,7 @@ impl PyCacheManager {
     }
 
     /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
-    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
+    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.run(py, 0, |manager| manager.apply(op::AdvanceTime { now }))
     }
 
@@ -741,8 +749,10 @@ impl PyCacheManager {
     }
 
     /// Says what time it is for the metrics, in seconds on a clock of the caller's.
-    fn observe_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<()> {
-        self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
+    fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
+        self.clock.observe(py, now, || {
+            self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
+        })
     }
 
     /// Says why a request had to compute what it did when it was admitted or resumed last.

@@ -2,7 +2,6 @@
 
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
 use kvpool_journal::ops::manager::CommitStep;
-use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::batch::{Batch, part};
@@ -12,6 +11,7 @@ use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::groups::changed;
 use crate::hashing::PyExtraKeys;
+use crate::python::prelude::*;
 use crate::request::{request_id, request_ref};
 use crate::retention;
 use crate::stats::PyAdmission;

@@ -3,11 +3,11 @@
 use std::hash::{Hash, Hasher};
 
 use kvpool::Match;
-use pyo3::prelude::*;
 
-use crate::convert::{blocks, count, ids, int};
+use crate::convert::{blocks, count, ids};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain};
+use crate::python::prelude::*;
 
 /// Cached blocks of a chain as a lookup found them; it holds none.
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]
@@ -28,7 +28,7 @@ impl PyMatch {
         py: Python<'_>,
         chain: &Bound<'_, PyHashChain>,
         block_ids: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = int)] start: i128,
+        start: i128,
     ) -> PyResult<Self> {
         let (named, start) = (blocks(block_ids)?, count(py, "start", start)?);
         Ok(Self(Match::new(&chain.get().0, start, &named).or_raise(py)?))

@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use kvpool::{BlockId, BlockPool, PoolError, PoolImage, Restored, SavedBlock, TierError, Tiers};
 use kvpool_journal::{Journaled, Operation};
 use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
-use pyo3::prelude::*;
 
 use super::PyBlockPool;
+use crate::clock::Clock;
 use crate::convert::block;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
 use crate::errors::OrRaise;
 use crate::parts::unknown_block;
+use crate::python::prelude::*;
 
 /// Where the scrubber of each tier's pool is: its lock is taken within the pool's.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
@@ -69,7 +70,7 @@ impl Entered<'_> {
 
 impl PyBlockPool {
     pub(crate) fn new(tiers: Arc<Locked<Tiers>>, scrubbers: Scrubbers, tier: usize) -> Self {
-        Self { held: Held::Tier(tiers, tier), scrubbers, health: None }
+        Self { held: Held::Tier(tiers, tier), scrubbers, health: None, clock: Clock::default() }
     }
 
     /// Runs an operation on `size` blocks.

@@ -7,15 +7,18 @@ mod payloads;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 
+pub(crate) use found::PyMatch;
+use held::Held;
+pub(crate) use held::Scrubbers;
 use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Ticket, Tiers};
 use kvpool_journal::Journaled;
 use kvpool_journal::ops::pool as op;
 use kvpool_observe::{PoolWatch, WatchConfig};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::advice;
-use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
+use crate::clock::Clock;
+use crate::convert::{IdsOut, Int, block, blocks, count, ids};
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::OrRaise;
@@ -23,11 +26,9 @@ use crate::hashing::{PyChainLink, PyHashChain, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::metrics;
+use crate::python::prelude::*;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
-pub(crate) use found::PyMatch;
-use held::Held;
-pub(crate) use held::Scrubbers;
 
 /// Blocks of one tier: allocation, prefix cache and eviction.
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
@@ -36,6 +37,7 @@ pub(crate) struct PyBlockPool {
     scrubbers: Scrubbers,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
+    clock: Clock,
 }
 
 /// Positions of a table, and what is there now.
@@ -62,13 +64,13 @@ impl PyBlockPool {
     fn py_new(
         py: Python<'_>,
         num_blocks: Int,
-        #[pyo3(from_py_with = int)] block_size: i128,
+        block_size: i128,
         verify: &str,
         duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
-        #[pyo3(from_py_with = int)] event_capacity: i128,
+        event_capacity: i128,
         journal: Option<&Bound<'_, PyJournal>>,
         digest: bool,
         payloads: bool,
@@ -112,7 +114,12 @@ impl PyBlockPool {
                     (pool.or_raise(py)?.into(), Some(health))
                 }
             };
-        Ok(Self { held: Held::Own(Box::new(Locked::new(pool))), scrubbers: Arc::default(), health })
+        Ok(Self {
+            held: Held::Own(Box::new(Locked::new(pool))),
+            scrubbers: Arc::default(),
+            health,
+            clock: Clock::default(),
+        })
     }
 
     /// Blocks, null block included.
@@ -211,7 +218,7 @@ impl PyBlockPool {
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
         chain: &Bound<'_, PyHashChain>,
-        #[pyo3(from_py_with = int)] start: i128,
+        start: i128,
     ) -> PyResult<usize> {
         let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
         Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
@@ -224,7 +231,7 @@ impl PyBlockPool {
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
         chain: &Bound<'_, PyHashChain>,
-        #[pyo3(from_py_with = int)] start: i128,
+        start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
         let operation = op::RegisterTable { blocks: &held, chain, start };
@@ -239,7 +246,7 @@ impl PyBlockPool {
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
         chain: &Bound<'_, PyHashChain>,
-        #[pyo3(from_py_with = int)] start: i128,
+        start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (free, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
         let operation = op::Adopt { blocks: &free, chain, start };
@@ -281,7 +288,7 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         chain: &Bound<'_, PyHashChain>,
-        #[pyo3(from_py_with = int)] start: i128,
+        start: i128,
         max_blocks: Option<Int>,
         refresh: bool,
     ) -> PyResult<PyMatch> {
@@ -411,12 +418,7 @@ impl PyBlockPool {
     }
 
     /// Says when blocks were accessed, for policies that order by it.
-    fn mark_accessed(
-        &self,
-        py: Python<'_>,
-        block_ids: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = float)] time: f64,
-    ) -> PyResult<()> {
+    fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
         self.run(py, accessed.len(), |pool| pool.apply(op::MarkAccessed { blocks: &accessed, time }))
     }
@@ -452,7 +454,7 @@ impl PyBlockPool {
     }
 
     /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
-    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
+    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.run(py, 0, |pool| pool.apply(op::AdvanceTime { now }))
     }
 
@@ -480,8 +482,8 @@ impl PyBlockPool {
     }
 
     /// Says what time it is for the metrics, in seconds on a clock of the caller's.
-    fn observe_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<()> {
-        self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now)))
+    fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
+        self.clock.observe(py, now, || self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now))))
     }
 
     /// Raises ``PolicyError`` if the pool's policy is written in Python and has failed.

@@ -1,11 +1,11 @@
 //! Payloads of cached blocks: ints and bytes.
 
 use kvpool_observe::{Evicted, Payload};
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes};
 
 use crate::convert::{Int, count};
 use crate::gather::{gather, or_wrong_item};
+use crate::python::prelude::*;
 
 /// A block, the hash that it held, and what hung on it.
 pub(super) type Tuple<'py> = (u32, Bound<'py, PyBytes>, Bound<'py, PyAny>);

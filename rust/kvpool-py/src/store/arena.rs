@@ -4,15 +4,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use kvpool_store::Arena;
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::intern;
-use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::types::PyBytes;
 
 use super::u32_of;
 use crate::convert::Int;
 use crate::errors::{OrRaise, raise};
+use crate::python::prelude::*;
 
 /// Host memory in slots, into and out of which a store moves objects.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Arena")]
@@ -39,8 +38,8 @@ impl PyArena {
             raise(py, "ArgumentTypeError", message)
         };
         let bytes = || {
-            let view = PyMemoryView::from(memory)?;
-            PyBuffer::<u8>::get(&view.call_method1(intern!(py, "cast"), ("B",))?)
+            let view = crate::python::memory_view(memory)?;
+            crate::python::buffer::<u8>(&view.call_method1(intern!(py, "cast"), ("B",))?)
         };
         let buffer = bytes().map_err(wrong)?;
         if buffer.readonly() {

@@ -7,16 +7,16 @@ use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig, Tls};
 use kvpool_store::{Backend, StoreError};
-use pyo3::prelude::*;
 
 use super::custom::{Custom, PyCustom};
 use super::{duration, u32_from, u32_of};
-use crate::convert::{Int, Text, count, float, int};
+use crate::convert::{Int, Text, count};
 use crate::errors::raise;
+use crate::python::prelude::*;
 
 /// Whichever a caller gives.
 #[derive(FromPyObject)]
-pub(super) enum AnyBackend<'py> {
+pub(crate) enum AnyBackend<'py> {
     #[pyo3(annotation = "Disk")]
     Disk(PyRef<'py, PyDisk>),
     #[pyo3(annotation = "SharedFolder")]
@@ -63,6 +63,8 @@ pub(super) struct How {
     pub(super) io: String,
     /// Why there is less room than was asked for.
     pub(super) shortage: Option<String>,
+    /// A back end written in Python.
+    pub(super) object: Option<Arc<Py<PyAny>>>,
 }
 
 /// How a disk of this machine would.
@@ -73,17 +75,21 @@ pub(super) fn io_found() -> String {
 impl Opener {
     /// Opens it, and says how it moves bytes. Waits.
     pub(super) fn open(self) -> Result<(Arc<dyn Backend>, How), StoreError> {
-        let threads = How { is_direct: false, io: "threads".into(), shortage: None };
+        let threads = How { is_direct: false, io: "threads".into(), shortage: None, object: None };
         Ok(match self {
             Self::Disk(config) => {
                 let disk = DiskBackend::open(&config)?;
                 let shortage = disk.shortage().map(ToOwned::to_owned);
-                let how = How { is_direct: disk.is_direct(), io: disk.io().to_string(), shortage };
+                let how =
+                    How { is_direct: disk.is_direct(), io: disk.io().to_string(), shortage, object: None };
                 (disk, how)
             }
             Self::Folder(config) => (FolderBackend::open(config)?, threads),
             Self::Redis(config) => (RedisBackend::open(config)?, threads),
-            Self::Custom(custom) => (Arc::new(custom), threads),
+            Self::Custom(custom) => {
+                let object = Some(Arc::clone(&custom.backend));
+                (Arc::new(custom), How { object, ..threads })
+            }
         })
     }
 }
@@ -109,9 +115,9 @@ impl PyDisk {
         folder: PathBuf,
         capacity_bytes: Int,
         max_payload: Option<Int>,
-        #[pyo3(from_py_with = int)] free_floor_bytes: i128,
+        free_floor_bytes: i128,
         direct: bool,
-        #[pyo3(from_py_with = int)] scanners: i128,
+        scanners: i128,
         io_uring: bool,
     ) -> PyResult<Self> {
         let config = DiskConfig {
@@ -175,15 +181,15 @@ impl PyRedis {
         py: Python<'_>,
         capacity_bytes: Int,
         host: Option<Text>,
-        #[pyo3(from_py_with = int)] port: i128,
+        port: i128,
         unix_socket: Option<PathBuf>,
         username: Option<Text>,
         password: Option<Text>,
-        #[pyo3(from_py_with = int)] database: i128,
-        #[pyo3(from_py_with = int)] protocol: i128,
+        database: i128,
+        protocol: i128,
         max_payload: Option<Int>,
         time_to_live: Option<f64>,
-        #[pyo3(from_py_with = float)] timeout: f64,
+        timeout: f64,
         tls: bool,
         tls_ca: Option<PathBuf>,
         tls_certificate: Option<(PathBuf, PathBuf)>,

@@ -5,18 +5,22 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use kvpool::BlockHash;
 use kvpool_store::{
     Backend, BackendError, Generation, HEADER_BYTES, Header, Namespace, NamespaceDigest, Object, ObjectKey,
     ObjectMut, ObjectName, Page, Place, TokenRange, places,
 };
+use pyo3::PyVisit;
 use pyo3::exceptions::PyOSError;
-use pyo3::prelude::*;
+use pyo3::gc::PyTraverseError;
 use pyo3::types::PyBytes;
 
 use super::u32_of;
 use crate::convert::{Int, count};
+use crate::gather::gather_as;
+use crate::python::prelude::*;
 
 /// A back end written in Python, and how much of it.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Custom")]
@@ -46,18 +50,23 @@ impl PyCustom {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         Ok(format!("Custom({}, {})", self.backend.bind(py).repr()?, self.capacity_bytes))
     }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.backend)
+    }
 }
 
 impl PyCustom {
     pub(super) fn of(&self, py: Python<'_>, slot_bytes: u32) -> Custom {
         let max_payload = self.max_payload.unwrap_or(slot_bytes);
         let places = places(self.capacity_bytes, object_bytes(max_payload));
-        Custom { backend: self.backend.clone_ref(py), places, max_payload }
+        Custom { backend: Arc::new(self.backend.clone_ref(py)), places, max_payload }
     }
 }
 
 pub(super) struct Custom {
-    backend: Py<PyAny>,
+    /// The one reference of a store and its workers: the store shows it to the collector of garbage.
+    pub(super) backend: Arc<Py<PyAny>>,
     places: u32,
     max_payload: u32,
 }
@@ -78,7 +87,7 @@ impl Custom {
         operation: &'static str,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, BackendError> {
-        let attached = Python::try_attach(|py| {
+        let attached = crate::python::try_attach(|py| {
             call(self.backend.bind(py)).map_err(|error| {
                 let errno = error.is_instance_of::<PyOSError>(py).then(|| error.value(py).getattr("errno"));
                 let errno = errno.and_then(|number| number.ok()?.extract().ok());
@@ -218,7 +227,9 @@ impl Backend for Custom {
     }
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
-        self.call("asking for objects", |backend| backend.call_method1("exist", (texts(names),))?.extract())
+        self.call("asking for objects", |backend| {
+            gather_as("exist()'s answer", &backend.call_method1("exist", (texts(names),))?, "a bool")
+        })
     }
 
     fn clear(&self, _: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, NamespaceDigest, StoreError};
-use pyo3::prelude::*;
 
 use super::{namespace::PyNamespace, u32_of};
 use crate::convert::{Int, Text};
 use crate::errors::{OrRaise, raise};
+use crate::python::prelude::*;
 
 /// An object as it lies in a folder: place, namespace, group, bytes of its payload, or what is wrong with it.
 type Found = (u32, Option<String>, u32, u32, Option<String>);

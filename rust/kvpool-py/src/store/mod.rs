@@ -18,23 +18,26 @@ use kvpool_store::{
     Admit, BreakerConfig, Completion, Get, ObjectKey, Put, Store, StoreConfig, StoreError, TokenRange,
     Waiter, Why,
 };
+use pyo3::PyVisit;
 use pyo3::exceptions::PyRuntimeWarning;
-use pyo3::prelude::*;
+use pyo3::gc::PyTraverseError;
 use pyo3::types::{PyBytes, PyInt};
 
 pub(crate) use self::arena::PyArena;
-use self::backends::{AnyBackend, How};
-pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
+use self::backends::How;
+pub(crate) use self::backends::{AnyBackend, PyDisk, PyRedis, PySharedFolder};
 pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
 pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
-pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, load_index, save_index};
-use crate::convert::{Int, count, float, int};
+pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, Subject, load_index, save_index};
+use crate::convert::{Int, count};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, or_wrong_item};
+use crate::process::OfProcess;
+use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
 /// From one look at signals to the next.
@@ -121,15 +124,24 @@ fn keys(keys: &Bound<'_, PyAny>, groups: Option<&Bound<'_, PyAny>>) -> PyResult<
 /// A bounded store of objects beneath an engine's memory.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Store")]
 pub(crate) struct PyStore {
-    /// `None` once it is closed.
-    store: Locked<Option<Store>>,
-    waiter: Waiter,
+    open: OfProcess<Open>,
     opened: Instant,
     slot_bytes: u32,
     how: How,
 }
 
+/// A store with its threads.
+struct Open {
+    /// `None` once it is closed.
+    store: Locked<Option<Store>>,
+    waiter: Waiter,
+}
+
 impl PyStore {
+    fn open(&self, py: Python<'_>) -> PyResult<&Open> {
+        self.open.get(py, "the store")
+    }
+
     /// Runs a call on the store, with the time since it was opened.
     fn call<R: Send>(
         &self,
@@ -137,7 +149,9 @@ impl PyStore {
         call: impl FnOnce(&mut Store, Duration) -> R + Send,
     ) -> PyResult<R> {
         let opened = self.opened;
-        let done = enter(py, &self.store, |store| store.as_mut().map(|store| call(store, opened.elapsed())));
+        let done = enter(py, &self.open(py)?.store, |store| {
+            store.as_mut().map(|store| call(store, opened.elapsed()))
+        });
         done.ok_or_else(|| raise(py, "ClosedError", "the store is closed"))
     }
 
@@ -171,13 +185,13 @@ impl PyStore {
         namespace: &PyNamespace,
         eviction: &str,
         admission: &str,
-        #[pyo3(from_py_with = int)] remembered_offers: i128,
-        #[pyo3(from_py_with = int)] workers: i128,
-        #[pyo3(from_py_with = int)] queue: i128,
-        #[pyo3(from_py_with = float)] deadline: f64,
-        #[pyo3(from_py_with = int)] breaker_failures: i128,
-        #[pyo3(from_py_with = float)] breaker_pause: f64,
-        #[pyo3(from_py_with = float)] believed_for: f64,
+        remembered_offers: i128,
+        workers: i128,
+        queue: i128,
+        deadline: f64,
+        breaker_failures: i128,
+        breaker_pause: f64,
+        believed_for: f64,
         staged: bool,
         tell_gone: bool,
     ) -> PyResult<Self> {
@@ -208,7 +222,8 @@ impl PyStore {
             PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &shortage, 1)?;
         }
         let waiter = store.waiter();
-        Ok(Self { store: Locked::new(Some(store)), waiter, opened: Instant::now(), slot_bytes, how })
+        let open = OfProcess::new(Open { store: Locked::new(Some(store)), waiter });
+        Ok(Self { open, opened: Instant::now(), slot_bytes, how })
     }
 
     /// Offers objects.
@@ -343,7 +358,7 @@ impl PyStore {
 
     /// Waits for a job to end.
     #[pyo3(signature = (timeout=1.0))]
-    fn wait(&self, py: Python<'_>, #[pyo3(from_py_with = float)] timeout: f64) -> PyResult<Vec<Ended>> {
+    fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Ended>> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
         loop {
             let (out, idle) = self.poll_once(py)?;
@@ -351,14 +366,15 @@ impl PyStore {
             if !out.is_empty() || idle || left.is_zero() {
                 return Ok(out);
             }
-            py.detach(|| self.waiter.wait(left.min(LOOK)));
-            py.check_signals()?;
+            let waiter = &self.open(py)?.waiter;
+            py.detach(|| waiter.wait(left.min(LOOK)));
+            crate::python::check_signals(py)?;
         }
     }
 
     /// A file that is readable when there is something to poll.
-    fn fileno(&self) -> i32 {
-        self.waiter.as_fd().as_raw_fd()
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        Ok(self.open(py)?.waiter.as_fd().as_raw_fd())
     }
 
     /// Whether transfers go round the page cache.
@@ -380,11 +396,12 @@ impl PyStore {
 
     /// Ends the store.
     #[pyo3(signature = (timeout=10.0))]
-    fn close(&self, py: Python<'_>, #[pyo3(from_py_with = float)] timeout: f64) -> PyResult<()> {
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
+        let open = self.open(py)?;
         let taken = loop {
             let opened = self.opened;
-            let ended = enter(py, &self.store, |store| {
+            let ended = enter(py, &open.store, |store| {
                 let idle = match store {
                     None => return Some((None, true)),
                     Some(store) => {
@@ -398,8 +415,8 @@ impl PyStore {
             if let Some(ended) = ended {
                 break ended;
             }
-            py.detach(|| self.waiter.wait(LOOK));
-            py.check_signals()?;
+            py.detach(|| open.waiter.wait(LOOK));
+            crate::python::check_signals(py)?;
         };
         if let (Some(store), idle) = taken {
             // Workers that have nothing to do end at once; one that hangs is left to itself.
@@ -417,8 +434,20 @@ impl PyStore {
         self.close(py, 10.0)
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.how.object.as_ref().map_or(Ok(()), |backend| visit.call(backend.as_ref()))
+    }
+
+    /// Ends the store without waiting. Its workers end when they are done, and let go of the back end.
+    fn __clear__(&self, py: Python<'_>) {
+        if let Ok(open) = self.open(py) {
+            drop(enter(py, &open.store, Option::take));
+        }
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
-        match enter(py, &self.store, |store| store.as_ref().map(Store::stats)) {
+        let Ok(open) = self.open(py) else { return "Store(of another process)".into() };
+        match enter(py, &open.store, |store| store.as_ref().map(Store::stats)) {
             Some(stats) => format!(
                 "Store(objects={}, bytes={}, capacity_bytes={})",
                 stats.objects, stats.bytes, stats.capacity_bytes

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use kvpool_store::{Layout, Namespace, Span};
-use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
 use super::u32_of;
+use crate::argument::take;
 use crate::convert::{Int, Text, count};
 use crate::errors::raise;
 use crate::gather::{gather, gather_as};
+use crate::python::prelude::*;
 
 /// All that the bytes of an object depend on, besides its tokens.
 #[pyclass(frozen, module = "kvpool._core.store", name = "Namespace", eq, hash)]
@@ -25,6 +26,16 @@ impl std::hash::Hash for PyNamespace {
 /// The first of them, and how many.
 fn span(py: Python<'_>, name: &str, (first, count): (Int, Int)) -> PyResult<Span> {
     Ok(Span { first: u32_of(py, name, first)?, count: u32_of(py, name, count)? })
+}
+
+/// The names and values of `extra`.
+fn texts(extra: &Bound<'_, PyDict>) -> PyResult<BTreeMap<String, String>> {
+    let text = |object: &Bound<'_, PyAny>| take::<Text>("a name or a value of extra", object);
+    let mut texts = BTreeMap::new();
+    for (name, value) in extra {
+        texts.insert(text(&name)?.0, text(&value)?.0);
+    }
+    Ok(texts)
 }
 
 fn layout(item: &Bound<'_, PyAny>) -> PyResult<Layout> {
@@ -62,7 +73,7 @@ impl PyNamespace {
         heads: (Int, Int),
         hash_algorithm: Text,
         hash_seed: &[u8],
-        extra: BTreeMap<String, String>,
+        extra: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
         let each = "a tuple (group, order, shape, strides)";
         Ok(Self(Namespace {
@@ -78,7 +89,7 @@ impl PyNamespace {
             heads: span(py, "heads", heads)?,
             hash_algorithm: hash_algorithm.0,
             hash_seed: hash_seed.to_vec(),
-            extra,
+            extra: texts(extra)?,
         }))
     }
 

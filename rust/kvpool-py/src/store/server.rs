@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use kvpool_store::redis::{Inspector, Seen};
 use kvpool_store::{Header, Mismatch, NamespaceDigest, ObjectName, StoreError};
-use pyo3::prelude::*;
 
 use super::backends::PyRedis;
 use super::namespace::PyNamespace;
 use crate::convert::{Int, Text, count};
 use crate::errors::{OrRaise, raise};
 use crate::gather::gather_as;
+use crate::python::prelude::*;
 
 /// An object as it lies on a server: its name, namespace, group, bytes of its payload, or what is wrong with it.
 type Found = (String, Option<String>, u32, u32, Option<String>);

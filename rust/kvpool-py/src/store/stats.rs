@@ -1,7 +1,8 @@
 //! `StoreStats`.
 
 use kvpool_store::Stats;
-use pyo3::prelude::*;
+
+use crate::python::prelude::*;
 
 /// What a store did and has.
 #[pyclass(frozen, get_all, module = "kvpool._core.store", name = "StoreStats", eq)]

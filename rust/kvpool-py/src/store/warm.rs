@@ -10,7 +10,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kvpool::{HashAlgorithm, PoolImage, Restored, SavedBlock};
 use kvpool_store::warm::{self, Headers, SlotHeaders};
 use kvpool_store::{Arena, ObjectKey};
-use pyo3::prelude::*;
 
 use super::{PyArena, PyNamespace, keys};
 use crate::convert::float;
@@ -18,6 +17,7 @@ use crate::errors::raise;
 use crate::gather::{extract, gather};
 use crate::manager::PyCacheManager;
 use crate::pool::PyBlockPool;
+use crate::python::prelude::*;
 
 /// Whose index it is.
 #[derive(FromPyObject)]

@@ -9,8 +9,7 @@ use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
     TransferError,
 };
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
-use pyo3::prelude::*;
+use pyo3::exceptions::PyOverflowError;
 use pyo3::types::PyTuple;
 
 use super::mapping::Mapping;
@@ -19,6 +18,7 @@ use super::streams::{Wanted, after, current_stream, stream};
 use crate::convert::{Int, count, shown};
 use crate::errors::{OrRaise, ToPyErr, is_ours, raise};
 use crate::gather::{extract, gather};
+use crate::python::prelude::*;
 use crate::tiers::PyTransferPlan;
 
 /// Bytes from which on a copy lets other threads run meanwhile.
@@ -109,7 +109,7 @@ fn wait_in_slices(
                 if let Some(timeout) = limit.filter(|&limit| start.elapsed() >= limit) {
                     return Err(TransferError::Timeout { id, timeout }).or_raise(py);
                 }
-                py.check_signals()?;
+                crate::python::check_signals(py)?;
             }
             result => return result.or_raise(py),
         }
@@ -121,10 +121,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
         let message = format!("timeout is {}: seconds, 0 or more, or None", shown(seconds));
         raise(seconds.py(), "InvalidArgumentError", message)
     };
-    let number: f64 = match seconds.extract::<f64>() {
-        Err(error) if error.is_instance_of::<PyTypeError>(seconds.py()) => return Err(error),
-        number => number.map_err(|_| refuse())?,
-    };
+    let number: f64 = crate::argument::take("timeout", seconds)?;
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 
@@ -303,7 +300,7 @@ impl PyTransferEngine {
         });
         let text = serde_json::to_string(&measured.or_raise(py)?);
         let text = text.map_err(|error| raise(py, "KvpoolError", error.to_string()))?;
-        py.import("json")?.call_method1("loads", (text,))
+        crate::python::import(py, "json")?.call_method1("loads", (text,))
     }
 
     /// Refuses new work, waits for what is under way, and ends the worker thread.

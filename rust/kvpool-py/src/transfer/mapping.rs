@@ -3,7 +3,6 @@
 use kvpool_transfer::{Device, DeviceMapping, RawPairs};
 use pyo3::buffer::ElementType;
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt, PyList, PyString};
 
@@ -11,6 +10,7 @@ use super::store::device_of;
 use crate::convert::{items, native, shown, untyped};
 use crate::errors::raise;
 use crate::gather::{drain, list_of, with_room};
+use crate::python::prelude::*;
 
 /// A block id: one that has more than 64 bits is out of range everywhere.
 pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -111,9 +111,9 @@ impl Mapping {
 /// Compared by identity, which takes nanoseconds; by name for tensors of somebody else, where there is no torch.
 fn is_int64(dtype: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = dtype.py();
-    if let Ok(int64) =
-        INT64.get_or_try_init(py, || Ok::<_, PyErr>(py.import("torch")?.getattr("int64")?.unbind()))
-        && dtype.is(int64)
+    if let Ok(int64) = INT64.get_or_try_init(py, || {
+        Ok::<_, PyErr>(crate::python::import(py, "torch")?.getattr("int64")?.unbind())
+    }) && dtype.is(int64)
     {
         return Ok(true);
     }

@@ -11,3 +11,4 @@ mod streams;
 
 pub(crate) use engine::{PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version};
 pub(crate) use store::PyBlockStore;
+pub(crate) use streams::Wanted;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use kvpool::shorten;
 use kvpool_transfer::{Array, Device, HostOptions, NumaNode, Region, Store};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyTuple};
 
 use super::mapping::block_id;
 use crate::convert::{Int, count, shown};
 use crate::errors::{OrRaise, is_ours, raise};
 use crate::gather::{drain, gather, gather_as};
+use crate::python::prelude::*;
 
 /// Blocks of one tier, wherever they lie.
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "BlockStore")]

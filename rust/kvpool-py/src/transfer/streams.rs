@@ -2,23 +2,22 @@
 
 use kvpool_transfer::{After, Device, StreamHandle};
 use pyo3::intern;
-use pyo3::prelude::*;
 
 use super::engine::PyTransfer;
 use crate::errors::raise;
+use crate::python::prelude::*;
 
 /// torch's current stream on a device, by its handle.
 pub(super) fn current_stream(py: Python<'_>, device: Device) -> PyResult<StreamHandle> {
     let Device::Cuda(ordinal) = device else { return Ok(StreamHandle::from_raw(0)) };
-    let raw: u64 = py
-        .import(intern!(py, "kvpool.transfer.streams"))?
+    let raw: u64 = crate::python::import(py, intern!(py, "kvpool.transfer.streams"))?
         .call_method1(intern!(py, "current_stream"), (ordinal,))?
         .extract()?;
     Ok(StreamHandle::from_raw(raw))
 }
 
 /// An argument whose default is torch's current stream.
-pub(super) enum Wanted<'py> {
+pub(crate) enum Wanted<'py> {
     Current,
     Given(Bound<'py, PyAny>),
 }

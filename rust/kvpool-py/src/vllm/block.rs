@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{Journaled, Operation};
 use kvpool_vllm::{Key, Pool, Start};
-use pyo3::exceptions::{PyAssertionError, PyTypeError};
-use pyo3::prelude::*;
+use pyo3::exceptions::PyAssertionError;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
-use crate::errors::OrRaise;
+use crate::errors::{OrRaise, raise};
 use crate::gather::drain;
+use crate::python::prelude::*;
 
 /// What the blocks of a pool share.
 pub(crate) struct Shared {
@@ -202,7 +202,10 @@ pub(crate) fn own<'a>(object: &'a Bound<'_, PyAny>, shared: &Arc<Shared>) -> Opt
 pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResult<Vec<u32>> {
     let id = |block: &Bound<'_, PyAny>| match own(block, shared) {
         Some(own) => Ok(own.id),
-        None => Err(PyTypeError::new_err(format!("{} is not a block of this pool", block.repr()?))),
+        None => {
+            let message = format!("{} is not a block of this pool", block.repr()?);
+            Err(raise(block.py(), "ArgumentTypeError", message))
+        }
     };
     if let Ok(list) = blocks.cast::<PyList>() {
         return list.iter().map(|block| id(&block)).collect();

@@ -9,7 +9,6 @@ use kvpool::groups::Tokens;
 use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Key, boundaries};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use super::block::{Shared, own, own_ids};
@@ -19,6 +18,7 @@ use super::groups::PyVllmGroups;
 use super::pool::digests;
 use super::slots::attr;
 use crate::errors::OrRaise;
+use crate::python::prelude::*;
 
 /// What a request says of its prompt.
 #[derive(Clone, Copy, Debug, Default)]
@@ -167,7 +167,7 @@ impl PyVllmGroups {
             let mask = PyList::new(py, kept)?;
             let mask = (!kept.iter().all(|&kept| kept)).then_some(mask);
             let (size, number) = (group.spec.block_tokens, group.number);
-            cache.call1(py, (request, &row.table, row.known, end, size, number, mask))?;
+            cache.bind(py).call1((request, &row.table, row.known, end, size, number, mask))?;
             return Ok(());
         }
         if !kept.contains(&true) {

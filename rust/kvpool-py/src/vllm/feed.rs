@@ -19,12 +19,13 @@ use kvpool_vllm::{Key, Removed};
 use pyo3::PyVisit;
 use pyo3::gc::PyTraverseError;
 use pyo3::intern;
-use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::pool::{digest, removed_keys};
 use crate::convert::{Int, count, exact_ints, tokens};
 use crate::errors::{OrRaise, raise};
+use crate::gather::{gather, gather_as};
+use crate::python::prelude::*;
 
 /// What is said of blocks beside their tokens: their digests, their groups.
 pub(crate) type Said = Vec<(Digest, u16, Keys)>;
@@ -221,10 +222,11 @@ impl PyVllmFeed {
             Option<String>,
             Option<String>,
             Option<String>,
-            Option<Vec<Bound<'_, PyAny>>>,
+            Option<Bound<'_, PyAny>>,
         )>()?;
         let label = Arc::new(Label { lora_id, lora_name, salt, session, ..Label::default() });
-        let extras = extras.unwrap_or_default();
+        let extras =
+            extras.map_or(Ok(Vec::new()), |extras| gather("extra keys", &extras, |_, keys| Ok(keys)))?;
         let keys = (0..links.len()).map(|at| {
             let extra = extras.get(at).map_or(Ok(None), extra)?;
             Ok(Keys { label: Arc::clone(&label), extra })
@@ -256,7 +258,9 @@ impl PyVllmFeed {
     }
 
     /// Says which KV-cache groups there are.
-    fn set_groups(&self, py: Python<'_>, groups: Vec<(usize, String, Option<u32>, bool)>) -> PyResult<()> {
+    fn set_groups(&self, py: Python<'_>, groups: &Bound<'_, PyAny>) -> PyResult<()> {
+        let each = "a tuple (block_tokens, kind, window, chained)";
+        let groups: Vec<(usize, String, Option<u32>, bool)> = gather_as("groups", groups, each)?;
         let groups: Vec<_> = (0..=u16::MAX)
             .zip(groups)
             .map(|(index, (block_tokens, kind, window, chained))| {
@@ -274,10 +278,10 @@ impl PyVllmFeed {
     /// Tells of keys that were removed, as allocate gives them.
     #[pyo3(name = "removed")]
     fn py_removed(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
-        for item in keys.try_iter()? {
-            let (key, last_copy) = item?.cast_into::<PyTuple>()?.extract::<(Vec<u8>, bool)>()?;
+        let keys: Vec<(Bound<'_, PyBytes>, bool)> = gather_as("keys", keys, "a tuple (key, last_copy)")?;
+        for (key, last_copy) in keys {
             if last_copy {
-                let key = Key::from_bytes(&key).or_raise(py)?;
+                let key = Key::from_bytes(key.as_bytes()).or_raise(py)?;
                 Self::remove(&mut self.with_room(1), &key);
             }
         }
@@ -293,8 +297,9 @@ impl PyVllmFeed {
         first: usize,
         block_size: usize,
         group: u32,
-        new: Vec<Option<bool>>,
+        new: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
+        let new: Vec<Option<bool>> = gather_as("new", new, "a bool or None")?;
         let digests: Vec<_> = (first..first + new.len())
             .zip(&new)
             .map(|(at, new)| new.map(|_| digest(hashes, at, 1)).transpose())
@@ -338,7 +343,7 @@ impl Listener {
             _ if removed.is_empty() => {}
             Self::Feed(feed) => feed.get().removed(removed),
             Self::Python(tell) => {
-                tell.call1(py, (removed_keys(py, removed)?,))?;
+                tell.bind(py).call1((removed_keys(py, removed)?,))?;
             }
         }
         Ok(())

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use kvpool::groups::{GroupKind, GroupSpec};
 use kvpool_vllm::{Arrival, Finals, Growth, Retention, Step};
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};
@@ -13,6 +12,7 @@ use super::caching::{Caching, Said};
 use super::hits::reads;
 use super::states::{StateWork, States, StatesConfig};
 use crate::errors::raise;
+use crate::python::prelude::*;
 
 /// What a call of `allocate_slots` asks for.
 pub(super) struct Asked {
@@ -51,6 +51,8 @@ pub(super) struct GroupConfig<'py> {
     this_step: Option<Bound<'py, PySet>>,
     states: Option<StatesConfig<'py>>,
 }
+
+impl crate::python::Single for GroupConfig<'_> {}
 
 pub(super) struct Group {
     pub(super) spec: GroupSpec,

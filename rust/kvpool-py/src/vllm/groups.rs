@@ -10,7 +10,6 @@ use std::sync::Arc;
 use kvpool_journal::ops::vllm as op;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::{Shared, own};
@@ -22,6 +21,7 @@ use super::slots::cached_tokens;
 use super::states::withdraw_offers;
 use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};
+use crate::python::prelude::*;
 
 /// The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmGroups")]

@@ -8,12 +8,12 @@
 use kvpool::hash::vllm::{Atom, ExtraTuple, ObjectId, hash_block, hash_text_blocks};
 use kvpool::{BlockHash, HashAlgorithm};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyModule, PyString, PyTuple};
 
 use crate::convert::exact_ints;
 use crate::errors::OrRaise;
 use crate::hashing::named;
+use crate::python::prelude::*;
 
 /// Tokens from which on hashing detaches.
 const LONG: usize = 1024;

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool::groups::GroupKind;
 use kvpool_vllm::{Family, Found, Index, Key, Lookup, Reads};
-use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::Shared;
@@ -13,6 +12,7 @@ use super::memo::Memo;
 use super::pool::{PyVllmPool, digest};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, gather_as, list_of};
+use crate::python::prelude::*;
 
 /// The lookups of several groups.
 pub(super) struct Hits {

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvpool_vllm::{Key, LastHit};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytesMethods, PyList};
 
 use super::block::Shared;
 use super::pool::{PyVllmPool, digest, digests};
 use crate::errors::OrRaise;
+use crate::python::prelude::*;
 
 /// Digests that are read from Python at once, behind the first: few, and then more.
 const STRETCHES: [usize; 2] = [16, 256];

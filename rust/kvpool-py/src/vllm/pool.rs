@@ -8,16 +8,16 @@ use std::sync::Arc;
 use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{Journaled, VllmConfig};
 use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
 use super::feed::{PyVllmFeed, Run};
-use crate::convert::{Int, count, float};
+use crate::convert::{Int, count};
 use crate::ended;
 use crate::errors::{OrRaise, ToPyErr, raise};
 use crate::gather::{drain, gather_as, push};
 use crate::journal::{PyJournal, PyJournalStats};
+use crate::python::prelude::*;
 use crate::retention::{self, PyHintReport, PyRetention, PyRetentionStats, eviction_named};
 
 impl ToPyErr for VllmError {
@@ -232,7 +232,7 @@ impl PyVllmPool {
     }
 
     /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.
-    fn advance_time(&self, py: Python<'_>, #[pyo3(from_py_with = float)] now: f64) -> PyResult<usize> {
+    fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.shared.apply(op::AdvanceTime { now }).or_raise(py)
     }
 

@@ -11,7 +11,6 @@ use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Demand, Key, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::{Shared, own, own_ids};
@@ -20,6 +19,7 @@ use super::memo::Memo;
 use super::pool::{PyVllmPool, digests};
 use crate::errors::OrRaise;
 use crate::gather::gather_as;
+use crate::python::prelude::*;
 
 /// The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmSlots")]
@@ -377,7 +377,7 @@ impl PyVllmSlots {
             return Ok(());
         }
         if let Some(cache) = self.on_cached.as_ref().and_then(Listener::python) {
-            cache.call1(py, (request, table, known, full, self.slots.block_size, self.group))?;
+            cache.bind(py).call1((request, table, known, full, self.slots.block_size, self.group))?;
         } else {
             let ids = self.ids(table, known, full, fresh)?;
             let digests = digests(&hashes, known, 1, ids.iter().map(|&id| id != 0))?;

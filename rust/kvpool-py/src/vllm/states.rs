@@ -6,11 +6,11 @@ use std::sync::Arc;
 use kvpool::groups::GroupSpec;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet};
 
 use super::block::{Shared, own};
 use super::group::is_null;
+use crate::python::prelude::*;
 
 /// As Python says it: see `VllmGroups` in the stub.
 #[derive(FromPyObject)]
@@ -27,6 +27,8 @@ pub(super) struct StatesConfig<'py> {
     drops: bool,
     lookahead: Option<usize>,
 }
+
+impl crate::python::Single for StatesConfig<'_> {}
 
 /// What vLLM's manager of a group of aligned states keeps of requests.
 pub(super) struct States {

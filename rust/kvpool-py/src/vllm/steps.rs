@@ -3,7 +3,6 @@
 use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
-use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::block::{own, own_ids};
@@ -11,6 +10,7 @@ use super::group::{Asked, Coming, Group, Row};
 use super::groups::PyVllmGroups;
 use super::slots::{attr, num_tokens};
 use crate::errors::OrRaise;
+use crate::python::prelude::*;
 
 impl PyVllmGroups {
     /// A plain step; `None`, and nothing has changed, where vLLM's managers have to look.

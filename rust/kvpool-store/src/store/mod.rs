@@ -38,6 +38,10 @@ use crate::worker;
 
 /// Keys that one question is of.
 const ASKED_AT_ONCE: usize = 128;
+/// The most workers of a store. Each is a thread.
+const MAX_WORKERS: usize = 1024;
+/// The most tasks that have memory from the start.
+const RESERVED: usize = 1024;
 
 /// A bounded store over one back end.
 #[derive(Debug)]
@@ -91,6 +95,10 @@ impl Store {
         if let Some((field, _)) = least.into_iter().find(|&(_, value)| value == 0) {
             return Err(StoreError::InvalidConfig { field, value: "0".into(), expected: "at least 1" });
         }
+        if config.workers > MAX_WORKERS {
+            let value = config.workers.to_string();
+            return Err(StoreError::InvalidConfig { field: "workers", value, expected: "at most 1024" });
+        }
         if !kvpool_policies::in_full(config.eviction).has_order() {
             return Err(StoreError::InvalidConfig {
                 field: "eviction",
@@ -129,8 +137,8 @@ impl Store {
             answers: Answers::new(config.remembered_offers, config.believed_for),
             breaker: Breaker::new(config.breaker),
             workers: Vec::with_capacity(config.workers),
-            flights: HashMap::with_capacity(config.queue),
-            deadlines: VecDeque::with_capacity(config.queue),
+            flights: HashMap::with_capacity(config.queue.min(RESERVED)),
+            deadlines: VecDeque::with_capacity(config.queue.min(RESERVED)),
             jobs: BTreeMap::new(),
             clearing: 0,
             staged: config.staged || !arena.is_paged(),

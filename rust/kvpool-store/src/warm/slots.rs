@@ -106,7 +106,10 @@ impl SlotHeaders {
     /// # Errors
     /// What the system says.
     pub fn read(&self) -> io::Result<Headers> {
-        let mut bytes = vec![0; self.slots as usize * STRIDE];
+        let len = self.slots as usize * STRIDE;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        bytes.resize(len, 0);
         self.file.read_exact_at(&mut bytes, 0)?;
         Ok(Headers { bytes, namespace: self.namespace() })
     }

@@ -1,0 +1,216 @@
+//! Arguments of calls from Python, one by one.
+//!
+//! Owns the conversion of every argument: the attributes of kvpool-py-macros call [`take`] with its name. So every error of a
+//! conversion is one of `kvpool.errors` and names the argument, and the thread is protected before Python code of an argument runs.
+//! Nothing here trusts a length that an object claims: lists and mappings come as objects, and [`crate::gather`] reads them.
+
+use std::path::PathBuf;
+
+use pyo3::PyTypeInfo;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::types::{PyBytes, PyString};
+
+use crate::convert::{Int, Text, float, shown, text};
+use crate::errors::{is_kvpool, raise};
+use crate::python::prelude::*;
+use crate::python::protect;
+
+/// A type that an argument can have.
+#[diagnostic::on_unimplemented(
+    message = "an argument cannot be a `{Self}`",
+    note = "take a sequence or a mapping as `&Bound<'_, PyAny>` and read it with `crate::gather`"
+)]
+pub(crate) trait Argument<'a, 'py>: Sized {
+    /// What an error says that the argument must be.
+    fn expected(py: Python<'py>) -> String;
+
+    fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self>;
+}
+
+/// Converts the argument with this name.
+pub(crate) fn take<'a, 'py, T: Argument<'a, 'py>>(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<T> {
+    protect();
+    T::convert(name, object).map_err(|error| wrong(name, object, T::expected, error))
+}
+
+#[cold]
+fn wrong<'py>(
+    name: &str,
+    object: &Bound<'py, PyAny>,
+    expected: fn(Python<'py>) -> String,
+    error: PyErr,
+) -> PyErr {
+    let py = object.py();
+    if is_kvpool(py, &error) {
+        return error;
+    }
+    let raised = if error.is_instance_of::<PyTypeError>(py) {
+        let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+        raise(py, "ArgumentTypeError", format!("{name} is {}: must be {}", a(&found), expected(py)))
+    } else if error.is_instance_of::<PyOverflowError>(py) || error.is_instance_of::<PyValueError>(py) {
+        raise(py, "InvalidArgumentError", format!("{name} is {}: must be {}", shown(object), expected(py)))
+    } else {
+        return error;
+    };
+    // Python code of the argument raised it.
+    if error.traceback(py).is_some() {
+        raised.set_cause(py, Some(error));
+    }
+    raised
+}
+
+/// The name of a type with its article.
+fn a(name: &str) -> String {
+    let article = if name.starts_with(['A', 'E', 'I', 'O', 'a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} {name}")
+}
+
+/// Types that convert themselves.
+macro_rules! convert_themselves {
+    ($($type:ty: $expected:expr;)+) => {
+        $(impl<'a, 'py> Argument<'a, 'py> for $type {
+            fn expected(_: Python<'py>) -> String {
+                $expected.into()
+            }
+
+            fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+                object.extract::<$type>().map_err(Into::into)
+            }
+        })+
+    };
+}
+
+convert_themselves! {
+    bool: "a bool";
+    Int: "an int";
+    (Int, Int): "a tuple of two ints";
+    u32: format!("an int from 0 to {}", u32::MAX);
+    u64: format!("an int from 0 to {}", u64::MAX);
+    usize: format!("an int from 0 to {}", usize::MAX);
+    isize: format!("an int from {} to {}", isize::MIN, isize::MAX);
+    PathBuf: "a path";
+    (PathBuf, PathBuf): "a tuple of two paths";
+    (usize, Bound<'py, PyAny>): "a tuple of an int and a function";
+    crate::journal::Source: "a path or bytes";
+    crate::store::AnyBackend<'py>: "a Disk, a SharedFolder, a Redis or a Custom";
+    crate::store::Subject<'py>: "a CacheManager or a BlockPool";
+    crate::transfer::Wanted<'py>: "a stream";
+}
+
+impl<'a, 'py> Argument<'a, 'py> for i128 {
+    fn expected(_: Python<'py>) -> String {
+        "an int".into()
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        object.extract::<Int>().map(Self::from)
+    }
+}
+
+impl<'a, 'py> Argument<'a, 'py> for f64 {
+    fn expected(_: Python<'py>) -> String {
+        "a float".into()
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        float(object)
+    }
+}
+
+impl<'a, 'py> Argument<'a, 'py> for &'a str {
+    fn expected(_: Python<'py>) -> String {
+        "a str".into()
+    }
+
+    fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        text(object.cast::<PyString>()?, name)
+    }
+}
+
+impl<'a, 'py> Argument<'a, 'py> for Text {
+    fn expected(_: Python<'py>) -> String {
+        "a str".into()
+    }
+
+    fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(Self(text(object.cast::<PyString>()?, name)?.to_owned()))
+    }
+}
+
+impl<'a, 'py> Argument<'a, 'py> for &'a [u8] {
+    fn expected(_: Python<'py>) -> String {
+        "bytes".into()
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(object.cast::<PyBytes>()?.as_bytes())
+    }
+}
+
+impl<'a, 'py, T: Argument<'a, 'py>> Argument<'a, 'py> for Option<T> {
+    fn expected(py: Python<'py>) -> String {
+        format!("{} or None", T::expected(py))
+    }
+
+    fn convert(name: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        if object.is_none() { Ok(None) } else { T::convert(name, object).map(Some) }
+    }
+}
+
+fn instance<T: PyTypeInfo>(py: Python<'_>) -> String {
+    let name = T::type_object(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
+    a(&name)
+}
+
+impl<'a, 'py, T: PyTypeInfo> Argument<'a, 'py> for &'a Bound<'py, T> {
+    fn expected(py: Python<'py>) -> String {
+        instance::<T>(py)
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(object.cast::<T>()?)
+    }
+}
+
+impl<'a, 'py, T: PyTypeInfo> Argument<'a, 'py> for Bound<'py, T> {
+    fn expected(py: Python<'py>) -> String {
+        instance::<T>(py)
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(object.cast::<T>()?.clone())
+    }
+}
+
+impl<'a, 'py, T: PyTypeInfo> Argument<'a, 'py> for Py<T> {
+    fn expected(py: Python<'py>) -> String {
+        instance::<T>(py)
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        Ok(object.cast::<T>()?.clone().unbind())
+    }
+}
+
+/// Classes that nothing changes, as what they hold.
+macro_rules! held {
+    ($($class:ty),+) => {
+        $(impl<'a, 'py> Argument<'a, 'py> for &'a $class {
+            fn expected(py: Python<'py>) -> String {
+                instance::<$class>(py)
+            }
+
+            fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+                Ok(object.cast::<$class>()?.get())
+            }
+        })+
+    };
+}
+
+held!(
+    crate::store::PyArena,
+    crate::store::PyNamespace,
+    crate::store::PyRedis,
+    crate::tiers::PyTransferPlan,
+    crate::transfer::PyBlockStore
+);

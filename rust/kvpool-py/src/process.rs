@@ -1,0 +1,39 @@
+//! What belongs to one process: objects with threads.
+//!
+//! A fork copies the memory of a process and one of its threads. The child has an object whose threads do not exist, whose locks
+//! may be held for ever, and whose files are shared with the parent. So the child may not use it, and does not end it either.
+
+use crate::errors::raise;
+use crate::python::prelude::*;
+
+/// An object that only the process that made it uses and drops. A forked child refuses, and leaks its copy.
+pub(crate) struct OfProcess<T> {
+    made_by: u32,
+    /// `None` only while it is dropped.
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { made_by: std::process::id(), value: Some(value) }
+    }
+
+    /// The object, which errors call `what`.
+    pub(crate) fn get(&self, py: Python<'_>, what: &str) -> PyResult<&T> {
+        let (made_by, this) = (self.made_by, std::process::id());
+        if let Some(value) = self.value.as_ref().filter(|_| this == made_by) {
+            return Ok(value);
+        }
+        let message =
+            format!("{what} was made by process {made_by}, this is process {this}: make one after a fork");
+        Err(raise(py, "ClosedError", message))
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    fn drop(&mut self) {
+        if std::process::id() != self.made_by {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

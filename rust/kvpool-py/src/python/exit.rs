@@ -1,0 +1,148 @@
+//! Keeps the end of the interpreter away from Rust frames.
+//!
+//! CPython before 3.14 ends every other thread that asks for the interpreter while the process exits, by `pthread_exit`. On Linux
+//! glibc then unwinds the stack of that thread. A Rust frame cannot be unwound that way, and the process aborts. PyO3 parks a
+//! thread that attaches itself. It does not park a thread that runs Python code for a call of ours, such as a generator of tokens.
+//!
+//! [`protect`] gives the calling thread a cleanup handler, once. glibc calls a handler when it leaves the frame that contains the
+//! handler's record. A record outside of the stack counts as left at once, so the handler runs before the first frame is unwound.
+//! It parks the thread for ever if frames of this library are on its stack. CPython 3.14 does the same to every thread.
+//!
+//! The record is that of the Linux Standard Base (`_pthread_cleanup_push`), which glibc and musl have. Other systems do not
+//! unwind.
+
+/// Parks this thread for ever.
+pub(crate) fn park() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn protect() {}
+
+#[cfg(target_os = "linux")]
+pub(crate) use linux::protect;
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::cell::{Cell, UnsafeCell};
+    use std::ffi::{c_int, c_void};
+    use std::ptr;
+
+    type Routine = extern "C" fn(*mut c_void);
+    type Push = unsafe extern "C" fn(*mut c_void, Routine, *mut c_void);
+    type Pop = unsafe extern "C" fn(*mut c_void, c_int);
+    type Trace = extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
+    unsafe extern "C" {
+        fn _Unwind_Backtrace(trace: Trace, state: *mut c_void) -> c_int;
+        fn _Unwind_GetIP(frame: *mut c_void) -> usize;
+    }
+
+    thread_local! {
+        static IS_PROTECTED: Cell<bool> = const { Cell::new(false) };
+        static HANDLER: Handler = Handler::new();
+    }
+
+    /// Protects the calling thread for the rest of its life. Costs a look at a thread-local flag.
+    #[inline]
+    pub(crate) fn protect() {
+        if !IS_PROTECTED.get() {
+            register();
+        }
+    }
+
+    #[cold]
+    fn register() {
+        IS_PROTECTED.set(true);
+        // A thread whose locals are being dropped runs no Python code any more.
+        let _ = HANDLER.try_with(|_| ());
+    }
+
+    /// The record of a cleanup handler: four words in glibc, three in musl.
+    #[derive(Default)]
+    struct Record(UnsafeCell<[usize; 4]>);
+
+    /// A registered handler of the thread that owns it.
+    struct Handler {
+        /// On the heap: a thread-local may lie on the thread's stack.
+        record: Box<Record>,
+        pop: Option<Pop>,
+    }
+
+    impl Handler {
+        fn new() -> Self {
+            let record = Box::<Record>::default();
+            let (push, pop) =
+                (function::<Push>(c"_pthread_cleanup_push"), function::<Pop>(c"_pthread_cleanup_pop"));
+            let (Some(push), Some(pop)) = (push, pop) else { return Self { record, pop: None } };
+            // SAFETY: the record lives, at one address, until `drop` takes it off this thread's list.
+            unsafe { push(record.0.get().cast(), on_exit, ptr::null_mut()) };
+            Self { record, pop: Some(pop) }
+        }
+    }
+
+    impl Drop for Handler {
+        fn drop(&mut self) {
+            if let Some(pop) = self.pop {
+                // SAFETY: the record is on the list of this thread, to which thread-locals belong. 0: the handler is not called.
+                unsafe { pop(self.record.0.get().cast(), 0) };
+            }
+        }
+    }
+
+    /// A function of the C library. Looked up at run time: the symbol has another version in every second glibc.
+    fn function<F: Copy>(name: &std::ffi::CStr) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        // SAFETY: the name ends with 0.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        // SAFETY: `F` is the type of the function that has this name; both are pointers.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+    }
+
+    extern "C" fn on_exit(_: *mut c_void) {
+        if would_unwind() {
+            super::park();
+        }
+    }
+
+    /// A walk from the handler outwards.
+    struct Walk {
+        library: *mut c_void,
+        has_left: bool,
+        has_returned: bool,
+    }
+
+    /// Whether frames of this library are on the stack, beneath those of the handler itself.
+    fn would_unwind() -> bool {
+        let mut walk =
+            Walk { library: library_of(on_exit as *const () as usize), has_left: false, has_returned: false };
+        // SAFETY: `look` gets this walk, and no panic leaves it.
+        unsafe { _Unwind_Backtrace(look, (&raw mut walk).cast()) };
+        walk.has_returned
+    }
+
+    extern "C" fn look(frame: *mut c_void, walk: *mut c_void) -> c_int {
+        // SAFETY: `would_unwind` lends its walk to nobody else meanwhile.
+        let walk = unsafe { &mut *walk.cast::<Walk>() };
+        // SAFETY: the unwinder lends the frame.
+        let is_ours = library_of(unsafe { _Unwind_GetIP(frame) }) == walk.library;
+        walk.has_left |= !is_ours;
+        walk.has_returned |= is_ours && walk.has_left;
+        c_int::from(walk.has_returned) // anything but 0 ends the walk
+    }
+
+    /// Where the library that contains an address was loaded.
+    fn library_of(address: usize) -> *mut c_void {
+        let mut found = libc::Dl_info {
+            dli_fname: ptr::null(),
+            dli_fbase: ptr::null_mut(),
+            dli_sname: ptr::null(),
+            dli_saddr: ptr::null_mut(),
+        };
+        // SAFETY: `found` is written only.
+        unsafe { libc::dladdr(ptr::without_provenance(address), &raw mut found) };
+        found.dli_fbase
+    }
+}

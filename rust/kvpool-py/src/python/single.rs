@@ -1,0 +1,37 @@
+//! Types that one object converts to.
+
+use std::path::PathBuf;
+
+use pyo3::{Bound, PyRef};
+
+/// A type whose conversion trusts no length that an object claims. PyO3 makes room for a `Vec<T>` by the length that a list
+/// claims, and the process aborts if there is no such room. So lists go through [`crate::gather`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not made of one object",
+    note = "read a sequence with `crate::gather`, which trusts no length"
+)]
+pub(crate) trait Single {}
+
+macro_rules! single {
+    ($($type:ty),+) => {
+        $(impl Single for $type {})+
+    };
+}
+
+single!(bool, i64, i128, isize, u16, u32, u64, usize, i32, f64, String, &str, PathBuf);
+single!(crate::convert::Int, crate::convert::Text, crate::journal::Source, crate::transfer::Wanted<'_>);
+single!(crate::store::AnyBackend<'_>, crate::store::Subject<'_>);
+
+impl<T> Single for Bound<'_, T> {}
+
+impl<T: pyo3::PyClass> Single for PyRef<'_, T> {}
+
+impl<T: Single> Single for Option<T> {}
+
+macro_rules! tuples {
+    ($(($($item:ident),+))+) => {
+        $(impl<$($item: Single),+> Single for ($($item,)+) {})+
+    };
+}
+
+tuples!((A, B)(A, B, C)(A, B, C, D)(A, B, C, D, E));
