@@ -85,7 +85,7 @@ class PlaceholderBlockSpaceManager(BlockSpaceManager):
     def access_all_blocks_in_seq(self, seq: Sequence, access_time: float) -> None:
         """Does nothing."""
 
-    def get_common_computed_block_ids(self, seqs: list[Sequence]) -> list[int]:
+    def get_common_computed_block_ids(self, seq_group: list[Sequence]) -> list[int]:
         """Returns no blocks."""
         return []
 
