@@ -128,7 +128,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     """
 
     medium = Medium.STORAGE
-    #: What vLLM's metrics count a hit as. The tier on a disk has another value: a server is not a disk of this machine.
+    #: The source of hits in vLLM's metrics. A tier on a disk has its own value; a server is not a disk of this machine.
     cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def __init__(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
-#: The ancestor's hash of the block before the first, in places that take an int. It differs between processes, and is
-#: hashed nowhere: a block behind it is a first block, or has no hash.
+#: The ancestor's hash of the block before the first, in places that take an int. It differs between processes, so it is
+#: part of no hash: the block after it is a first block, or has no hash.
 NONE_HASH = hash("None")
 _NO_EXTRA = kvpool.ExtraKeys()
 
