@@ -99,16 +99,8 @@ AGAINST_THE_CLOCK: Final = frozenset(
 #: How often, at stock and at the level: it counts as the same if it passes every time at both.
 AGAIN: Final = 3
 #: Tests of what kvpool does otherwise on purpose, by level: docs/vllm.md says so.
-_TIER: Final = {"test_pre_registered_tiers_can_be_imported": "says a disk is where only vLLM's own tiers can be"}
-_POOL: Final = {
-    **_TIER,
-    "test_hisparse_host_residency_reported_as_hisparse_metrics": "counts a block in use as evicted",
-}
 ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
-    "shadow": _TIER,
-    "pool": _POOL,
     "manager": {
-        **_POOL,
         "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": "watches a call that is one into Rust",
     },
 }

@@ -238,7 +238,9 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
         },
         "vllm.v1.kv_offload.cpu.spec": {"CPUOffloadingSpec": OffloadingSpec},
         "vllm.v1.kv_offload.factory": {"OffloadingSpecFactory": types.SimpleNamespace(register_spec=specs.register)},
-        "vllm.v1.metrics.cache_hit_source": {"CacheHitSource": types.SimpleNamespace(HOST="host")},
+        "vllm.v1.metrics.cache_hit_source": {
+            "CacheHitSource": types.SimpleNamespace(HOST="host", DISK="disk", EXTERNAL_UNSPECIFIED="elsewhere")
+        },
     }
 
 

@@ -584,6 +584,15 @@ def test_the_folder_of_the_user_is_expanded(
     assert not (tmp_path / "~").exists()
 
 
+def test_hits_of_a_disk_count_as_such_and_hits_of_a_shared_back_end_do_not(vllm: Vllm, tmp_path: Path) -> None:
+    """vLLM's own test of its factory expects of a tier that it does not know that its class names no source."""
+    assert vllm.tier.cache_hit_source == "elsewhere"
+    for number, settings in enumerate(({}, {"url": f"disk://{tmp_path / 'url'}"})):
+        assert Engine(vllm, tmp_path / str(number), **settings).tier.cache_hit_source == "disk"
+    assert Engine(vllm, tmp_path, url=f"folder://{tmp_path / 'shared'}").tier.cache_hit_source == "elsewhere"
+    assert vllm.tier.cache_hit_source == "elsewhere"
+
+
 def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
     for settings in (
         {"locality": "nowhere"},

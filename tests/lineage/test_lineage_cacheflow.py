@@ -700,3 +700,38 @@ def test_ids_freed_by_a_swap_are_reused_last_freed_first() -> None:
     manager.swap_in(group)
     assert [manager.cpu_allocator.allocate().block_number for _ in range(3)] == host[::-1]
     manager.check_invariants()
+
+
+@pytest.mark.lineage(ancestor="003", item="a swap frees table by table, a shared block with its last table")
+@pytest.mark.parametrize("way", ["out", "in"])
+def test_shared_blocks_freed_by_a_swap_are_reused_in_the_order_of_the_original(way: str) -> None:
+    manager, group = allocated(1, 3, gpu=12)
+    (parent,) = group.seqs
+    child = Seq(1, 3)
+    manager.fork(parent, child)
+    parent.num_blocks = 4
+    assert manager.append(parent) is None
+    group.seqs.append(child)
+    if way == "in":
+        manager.swap_out(group)
+    tables = [manager.get_block_table(seq) for seq in group.seqs]
+    assert tables[0][:3] == tables[1]
+    (manager.swap_out if way == "out" else manager.swap_in)(group)
+    free = manager.gpu_allocator if way == "out" else manager.cpu_allocator
+    # The first table frees what it has alone, the second what both had; the block that is freed last is reused first.
+    freed = [tables[0][3], *tables[1]]
+    assert [free.allocate().block_number for _ in range(4)] == freed[::-1]
+    manager.check_invariants()
+
+
+@pytest.mark.lineage(ancestor="003", item="can_allocate, can_swap_in and can_swap_out equal the original's booleans")
+def test_an_answer_equals_the_boolean_of_the_original() -> None:
+    manager, group = allocated(1, 2)
+    answers = [manager.can_allocate(group), manager.can_swap_out(group), manager.can_allocate(group_of(1, 9))]
+    assert [answer == True for answer in answers] == [True, True, False]  # noqa: E712
+    assert [answer == False for answer in answers] == [False, False, True]  # noqa: E712
+    assert [answer != True for answer in answers] == [False, False, True]  # noqa: E712
+    assert AllocStatus.LATER == False  # noqa: E712
+    assert AllocStatus.LATER != AllocStatus.NEVER
+    assert AllocStatus.OK not in (0, 1)
+    assert {AllocStatus.OK: "now"}[manager.can_allocate(group)] == "now"

@@ -107,7 +107,7 @@ def test_the_heap_is_bounded() -> None:
     evictor.add(1, 1, 16, 0.0)
     for time in range(10 * LRUEvictor.CLEANUP_THRESHOLD):
         evictor.update(1, float(time))
-        assert len(evictor._heap) <= LRUEvictor.CLEANUP_THRESHOLD + 1
+        assert len(evictor.priority_queue) <= LRUEvictor.CLEANUP_THRESHOLD + 1
     assert drain(evictor) == [(1, 1)]
 
 

@@ -100,6 +100,43 @@ def test_a_prompt_repeats_its_first_answer() -> None:
     assert tracker.get_num_cached_tokens(seq) == 16
 
 
+@lineage("3.7: the answer for a waiting prompt never grows, and becomes smaller when blocks are evicted")
+@pytest.mark.parametrize("gone", [None, 0, 1])
+def test_the_answer_for_a_waiting_prompt_counts_no_evicted_block(gone: int | None) -> None:
+    allocator = create()
+    blocks = cache(allocator, 2)
+    tracker = ComputedBlocksTracker(allocator, B, enable_caching=True)
+    seq = Seq(1, 16)
+    assert tracker.get_num_cached_tokens(seq) == 8
+    if gone is not None:
+        gpu = allocator._on(GPU)
+        gpu._pool.drop_cached([gpu._to_core(blocks[gone])])
+    kept = 8 if gone is None else B * gone
+    assert tracker.get_num_cached_tokens(seq) == kept  # the ancestor: 8, and the engine skips tokens without KV
+    cache(allocator, 4)
+    assert tracker.get_num_cached_tokens(seq) == 8  # computed again, by another prompt
+    tracker.remove_seq(1)
+    assert tracker.get_num_cached_tokens(seq) == 16
+
+
+@lineage("3.7: a first answer of 0 for a waiting prompt is final")
+def test_the_allocator_is_asked_once_for_a_waiting_prompt_without_hits() -> None:
+    asked: list[list[int]] = []
+
+    class Allocator:
+        def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
+            asked.append(block_hashes)
+            return [] if len(asked) == 1 else [1]
+
+    allocator: Any = Allocator()
+    tracker = ComputedBlocksTracker(allocator, B, enable_caching=True)
+    seq = Seq(1, 6)
+    assert [tracker.get_num_cached_tokens(seq) for _ in range(3)] == [0, 0, 0]
+    assert len(asked) == 1
+    seq.prefill = False
+    assert tracker.get_num_cached_tokens(seq) == B
+
+
 @lineage("3.7: only new full blocks are hashed")
 def test_hashing_is_incremental(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[list[int]] = []

@@ -109,6 +109,7 @@ def use_tier() -> None:
                 root_dir=str(root / str(Tier.count)), capacity_bytes=1 << 24, free_floor_bytes=0, admission="always",
                 weights="tests", on_reset="keep",
             )  # fmt: skip
+            del self.cache_hit_source  # the class has that of the example
             tiers.append(self)
 
         @property

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Sized
 
 __all__ = [
+    "AllocStatus",
     "BlockAllocator",
     "BlockTable",
     "Device",
@@ -48,6 +49,25 @@ class SequenceStatus(NamedEnum):
     SERVING = enum.auto()
     SWAPPED = enum.auto()
     FINISHED = enum.auto()
+
+
+class AllocStatus(NamedEnum):
+    """Whether blocks are available; ``OK`` is true and equals True, the others are false and equal False.
+
+    ``is True`` does not hold. The hash is that of the name, so booleans and members are different keys of a dict.
+    """
+
+    OK = "ok"
+    LATER = "later"
+    NEVER = "never"
+
+    def __bool__(self) -> bool:
+        return self is AllocStatus.OK
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) is other if isinstance(other, bool) else super().__eq__(other)
+
+    __hash__ = NamedEnum.__hash__
 
 
 class SequenceLike(Protocol):

@@ -28,7 +28,7 @@ from kvpool.lineage.errors import ContractError
 from kvpool.lineage.v0.block import common, naive_block, prefix_caching_block
 from kvpool.lineage.v0.block._allocator import PoolAllocator
 from kvpool.lineage.v0.block._handle import check_live
-from kvpool.lineage.v0.block._prefix_block import check_predecessor as assert_prefix_caching_block_or_none
+from kvpool.lineage.v0.block._prefix_block import assert_prefix_caching_block_or_none
 from kvpool.lineage.v0.block.common import ReadOnlyRefCounter, RefCounter, get_all_blocks_recursively
 from kvpool.lineage.v0.block.interfaces import Block, BlockId, Device, PrefixHash
 

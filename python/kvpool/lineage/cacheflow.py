@@ -40,6 +40,7 @@ from kvpool.errors import (
     UnknownRequestError,
 )
 from kvpool.lineage._cacheflow_blocks import (
+    AllocStatus,
     BlockAllocator,
     BlockTable,
     PhysicalTokenBlock,
@@ -50,7 +51,7 @@ from kvpool.lineage._cacheflow_blocks import (
     prompt_of,
     status_of,
 )
-from kvpool.lineage._enums import Device, NamedEnum
+from kvpool.lineage._enums import Device
 from kvpool.lineage.errors import ContractError
 
 if TYPE_CHECKING:
@@ -70,17 +71,6 @@ __all__ = [
 _GPU, _CPU = 0, 1
 
 
-class AllocStatus(NamedEnum):
-    """Whether blocks can be had; true only if now."""
-
-    OK = "ok"
-    LATER = "later"
-    NEVER = "never"
-
-    def __bool__(self) -> bool:
-        return self is AllocStatus.OK
-
-
 class GroupSwap:
     """A swap of a group's blocks under way: copy what ``mapping`` says, then ``complete``; or ``abort``.
 
@@ -91,10 +81,12 @@ class GroupSwap:
         self,
         manager: BlockSpaceManager,
         seq_ids: list[int],
+        references: list[int],
         route: tuple[BlockAllocator, BlockAllocator],
         swap: kvpool.Swap | None,
     ) -> None:
-        self._manager, self._seq_ids, self._route, self._swap = manager, seq_ids, route, swap
+        self._manager, self._seq_ids, self._references = manager, seq_ids, references
+        self._route, self._swap = route, swap
         self._over = False
         source, target = route
         pairs = swap.mapping.items() if swap else ()
@@ -111,13 +103,14 @@ class GroupSwap:
         manager, (source, target) = self._manager, self._route
         if self._swap:
             manager._tiers.take_plan()
-            # Given up in order, by references that this takes: the block that is freed last is reused first.
+            # Source blocks are freed table by table, as in the original: a shared block with the last table that has
+            # it. The references that are taken here make this order. The block that is freed last is reused first.
             pool = manager._tiers.pools[_GPU if source is manager.gpu_allocator else _CPU]
-            pool.acquire(list(self._swap.mapping))
+            pool.acquire(self._references)
             try:
                 moved = self._swap.complete()
             finally:
-                pool.release(list(self._swap.mapping))
+                pool.release(self._references)
             blocks = {src: target._handle(dst) for src, dst in moved.items()}
             for seq_id in self._seq_ids:
                 table = manager.block_tables[seq_id]
@@ -395,6 +388,6 @@ class BlockSpaceManager:
             begun = self._tiers.begin_swap(references, src=src, dst=1 - src) if references else None
         except OutOfBlocksError as error:
             raise out_of_memory(error) from error
-        swap = GroupSwap(self, seq_ids, route, begun)
+        swap = GroupSwap(self, seq_ids, references, route, begun)
         self._swaps.update(dict.fromkeys(seq_ids, swap))
         return swap

@@ -482,9 +482,8 @@ class BlockPool:
             )
         exact = self.events.reuses_evicted_first
         for block_id in block_ids:
-            block = self.blocks[block_id]
-            if self.metrics_collector and not (exact and block.ref_cnt > 0):
-                self.metrics_collector.on_block_evicted(block)
+            if self.metrics_collector:
+                self.metrics_collector.on_block_evicted(self.blocks[block_id])
             self._tell_removed(self.core.evict(block_id, exact))
 
     def reset_prefix_cache(self) -> bool:

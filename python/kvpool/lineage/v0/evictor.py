@@ -94,8 +94,9 @@ class LRUEvictor(Evictor):
     def __init__(self) -> None:
         #: The blocks that can be given up. To be looked at: changed by the methods alone.
         self.free_table: dict[BlockId, BlockMetaData] = {}
-        # An entry counts if it says the same as free_table. One that is older than that is skipped.
-        self._heap: list[tuple[float, int, BlockId]] = []
+        #: A heap of (last access, minus hashed tokens, block, content hash). An entry counts while ``free_table`` has
+        #: the same values; ``evict`` skips the others. Changed by the methods alone.
+        self.priority_queue: list[tuple[float, int, BlockId, PrefixHash]] = []
 
     def __contains__(self, block_id: BlockId) -> bool:
         return block_id in self.free_table
@@ -108,12 +109,16 @@ class LRUEvictor(Evictor):
     def _unknown(self, what: str) -> UnknownBlockError:
         return UnknownBlockError(f"Attempting to {what} block that's not in the evictor")
 
-    def _push(self, block_id: BlockId, last_accessed: float, num_hashed_tokens: int) -> None:
-        if len(self._heap) > self.CLEANUP_THRESHOLD * len(self.free_table):
-            self._heap = [(one.last_accessed, -one.num_hashed_tokens, block) for block, one in self.free_table.items()]
-            heapq.heapify(self._heap)
+    def _entry(self, block_id: BlockId) -> tuple[float, int, BlockId, PrefixHash]:
+        known = self.free_table[block_id]
+        return known.last_accessed, -known.num_hashed_tokens, block_id, known.content_hash
+
+    def _push(self, block_id: BlockId) -> None:
+        if len(self.priority_queue) > self.CLEANUP_THRESHOLD * len(self.free_table):
+            self.priority_queue = [self._entry(block) for block in self.free_table]
+            heapq.heapify(self.priority_queue)
         else:
-            heapq.heappush(self._heap, (last_accessed, -num_hashed_tokens, block_id))
+            heapq.heappush(self.priority_queue, self._entry(block_id))
 
     def add(self, block_id: BlockId, content_hash: PrefixHash, num_hashed_tokens: int, last_accessed: float) -> None:
         """Takes a block, or replaces what is known of one.
@@ -130,7 +135,7 @@ class LRUEvictor(Evictor):
         if last_accessed != last_accessed:  # NaN has no place in an order
             raise ContractError(f"a last access at {last_accessed}")
         self.free_table[block_id] = BlockMetaData(content_hash, num_hashed_tokens, last_accessed)
-        self._push(block_id, last_accessed, num_hashed_tokens)
+        self._push(block_id)
 
     def update(self, block_id: BlockId, last_accessed: float) -> None:
         """Says that a block was used; an earlier time than is known changes nothing.
@@ -160,12 +165,12 @@ class LRUEvictor(Evictor):
         Raises:
             NoFreeBlocksError: There is none; a ``ValueError``.
         """
-        while self._heap:
-            last_accessed, negated, block_id = heapq.heappop(self._heap)
-            known = self.free_table.get(block_id)
-            if known is not None and (known.last_accessed, -known.num_hashed_tokens) == (last_accessed, negated):
+        while self.priority_queue:
+            entry = heapq.heappop(self.priority_queue)
+            _, _, block_id, content_hash = entry
+            if block_id in self.free_table and entry == self._entry(block_id):
                 del self.free_table[block_id]
-                return block_id, known.content_hash
+                return block_id, content_hash
         raise NoFreeBlocksError("No usable cache memory left")
 
 

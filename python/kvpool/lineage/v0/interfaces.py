@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from kvpool.errors import InvalidArgumentError
 from kvpool.lineage._enums import NamedEnum
-from kvpool.lineage.errors import NotSupportedError
 from kvpool.lineage.v0.block.interfaces import (
     Block,
     BlockAllocator,
@@ -58,10 +57,9 @@ class BlockSpaceManager(ABC):
 
     @staticmethod
     def get_block_space_manager_class(version: str) -> type[BlockSpaceManager]:
-        """Returns the manager of a name, in any case: ``"selfattn"``.
+        """Returns the manager of a name: ``"selfattn"``, or ``"placeholder"`` for models without KV.
 
         Raises:
-            NotSupportedError: ``"placeholder"``: the engine's own, for models without KV, needs no blocks.
             InvalidArgumentError: No manager has this name; a ``ValueError``.
         """
         if version.lower() == "selfattn":
@@ -69,10 +67,10 @@ class BlockSpaceManager(ABC):
 
             return SelfAttnBlockSpaceManager
         if version.lower() == "placeholder":
-            raise NotSupportedError(
-                "a model without KV needs no block manager of kvpool: keep the engine's placeholder"
-            )
-        raise InvalidArgumentError(f"Unknown version {version!r}: 'selfattn' is known")
+            from kvpool.lineage.v0.placeholder_block_space_manager import PlaceholderBlockSpaceManager
+
+            return PlaceholderBlockSpaceManager
+        raise InvalidArgumentError(f"Unknown version {version!r}: 'selfattn' and 'placeholder' are known")
 
     @abstractmethod
     def can_allocate(self, seq_group: SequenceGroup, num_lookahead_slots: int = 0) -> AllocStatus:
@@ -127,8 +125,8 @@ class BlockSpaceManager(ABC):
         """Returns how many CPU blocks can be allocated now."""
 
     @abstractmethod
-    def access_all_blocks_in_seq(self, seq: Sequence, now: float) -> None:
-        """Notes that a sequence is used."""
+    def access_all_blocks_in_seq(self, seq: Sequence, access_time: float) -> None:
+        """Notes the time at which a sequence was used."""
 
     @abstractmethod
     def get_common_computed_block_ids(self, seqs: list[Sequence]) -> Items[int]:

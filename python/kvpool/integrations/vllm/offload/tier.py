@@ -28,6 +28,7 @@ from vllm.v1.kv_offload.base import (
     RequestOffloadingContext,
 )
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvpool.errors import InvalidArgumentError, SlotBusyError, StoreError
 from kvpool.integrations.vllm.offload import hooks
@@ -127,6 +128,8 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
     """
 
     medium = Medium.STORAGE
+    #: The source of hits in vLLM's metrics. A tier on a disk has its own value; a server is not a disk of this machine.
+    cache_hit_source = CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def __init__(
         self,
@@ -163,8 +166,10 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         where = url or str(root_dir)
         if where.startswith("~"):
             where = str(Path(where).expanduser())
-        # A disk by either name.
-        floor = {"free_floor_bytes": free_floor_bytes} if "://" not in where or where.startswith("disk:") else {}
+        floor: dict[str, int] = {}
+        if "://" not in where or where.startswith("disk:"):  # a disk by either name
+            floor["free_floor_bytes"] = free_floor_bytes
+            self.cache_hit_source = CacheHitSource.DISK
         try:
             self.locality = None if locality is None else Locality(locality)
         except ValueError:

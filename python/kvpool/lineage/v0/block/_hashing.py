@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["NONE_HASH", "ChainedHash", "digest_of", "extra_keys", "hash_block_tokens", "hash_chain"]
 
 _DIGEST_BYTES = 32
-#: What stands for the hash of the block before the first, where an int is expected: no digest is negative.
-NONE_HASH = -1
+#: The ancestor's hash of the block before the first, in places that take an int. It differs between processes, so it is
+#: part of no hash: the block after it is a first block, or has no hash.
+NONE_HASH = hash("None")
 _NO_EXTRA = kvpool.ExtraKeys()
 
 
@@ -153,7 +154,7 @@ def hash_chain(
     parent: int | None, first: bool, chunks: Sequence[Sequence[int]], extra_hash: ExtraHash, epoch: int
 ) -> list[ChainedHash | None]:
     """Hashes consecutive full blocks; all None if the first of them has an unhashed predecessor."""
-    if parent is None and not first:
+    if parent in (None, NONE_HASH) and not first:
         return [None] * len(chunks)
     hashes: list[ChainedHash | None] = []
     for tokens in chunks:

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
     from kvpool.lineage.v0.block.interfaces import Block, BlockAllocator, ExtraHash
 
-__all__ = ["BlockTracker", "CachingAllocator", "PrefixCachingBlock", "check_predecessor", "parent_hash"]
+__all__ = [
+    "BlockTracker",
+    "CachingAllocator",
+    "PrefixCachingBlock",
+    "assert_prefix_caching_block_or_none",
+    "parent_hash",
+]
 
 _NEVER_ACCESSED = -1.0
 
@@ -44,14 +50,14 @@ def parent_hash(prev_block: Block | None) -> int | None:
     return prev_block.content_hash
 
 
-def check_predecessor(prev_block: Block | None) -> None:
-    """Checks that a block can be chained to this one.
+def assert_prefix_caching_block_or_none(block: Block | None) -> None:
+    """Checks that a prefix-caching block can be chained to this one.
 
     Raises:
-        ContractError: It is of another kind.
+        ContractError: It is of another kind; an ``AssertionError``.
     """
-    if prev_block is not None and not isinstance(prev_block, PrefixCachingBlock):
-        raise ContractError(f"a prefix-caching block behind a {type(prev_block).__name__}")
+    if block is not None and not isinstance(block, PrefixCachingBlock):
+        raise ContractError(f"a prefix-caching block behind a {type(block).__name__}")
 
 
 def _check_tokens(token_ids: Sequence[int]) -> None:
@@ -92,7 +98,7 @@ class PrefixCachingBlock(TokenBlock):
     ) -> None:
         if not isinstance(allocator, CachingAllocator):
             raise ContractError(f"the block of a {type(allocator).__name__} cannot cache prefixes")
-        check_predecessor(prev_block)
+        assert_prefix_caching_block_or_none(prev_block)
         extra_keys(extra_hash)  # refuses what is no extra hash
         self._caching = True
         self._extra_hash = extra_hash

@@ -7,9 +7,9 @@ Differences from the ancestor:
 
 - 4: a prefix ends at its first hole.
 - 22: ``ComputedBlocksTracker.remove_seq`` of a sequence that was never looked up does nothing.
-- What was looked up may be evicted before it is allocated: the ancestor repeated its first answer, and the engine
-  skipped computing what was gone. Here the answer of a prompt may shrink. ``settle`` is new: it says how many of the
-  blocks that a prompt has got were computed.
+- While a prompt waits, the blocks that were found may be evicted. The ancestor repeated its first answer, and the
+  engine did not compute the tokens of the evicted blocks. Here the answer becomes smaller; it never grows.
+- ``settle`` is new: it sets the answer to the number of computed tokens in the blocks that the prompt was given.
 - After a change of the allocator's epoch a sequence is hashed again.
 - Assertions are typed errors that derive from ``AssertionError``.
 """
@@ -17,10 +17,10 @@ Differences from the ancestor:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from kvpool.lineage.errors import ContractError
-from kvpool.lineage.v0.block._hashing import hash_block_tokens
+from kvpool.lineage.v0.block._hashing import NONE_HASH, hash_block_tokens
 from kvpool.lineage.v0.block_manager_util import extra_hash_of, is_prefill
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class ComputedBlocksTracker:
         enable_caching: Whether they are cached at all.
     """
 
+    _none_hash: ClassVar[int] = NONE_HASH
+
     def __init__(self, allocator: DeviceAwareBlockAllocator, block_size: int, enable_caching: bool) -> None:
         self._allocator = allocator
         self._block_size = block_size
@@ -57,9 +59,9 @@ class ComputedBlocksTracker:
     def get_num_cached_tokens(self, seq: Sequence) -> int:
         """Returns how many tokens from the start of the sequence are in blocks that are cached and computed.
 
-        While the sequence computes its prompt the answer is at most the first one, or that of ``settle``: blocks that
-        the prompt itself has filled meanwhile do not count, nor do any that were evicted since. O(tokens added + blocks
-        cached); without caching always 0.
+        While the sequence computes its prompt, the answer is at most the first one, or that of ``settle``. Blocks that
+        were filled since then do not count, and neither do blocks that were evicted. A first answer of 0 is final, and
+        the allocator is not asked again. O(tokens added + blocks cached); without caching always 0.
 
         Raises:
             ContractError: The sequence has become shorter.
@@ -72,7 +74,7 @@ class ComputedBlocksTracker:
             tracked.cached_tokens = len(found) * self._block_size
             return tracked.cached_tokens
         known = tracked.hashes[: tracked.cached_tokens // self._block_size]
-        return len(self._allocator.find_cached_blocks_prefix(known)) * self._block_size
+        return len(self._allocator.find_cached_blocks_prefix(known)) * self._block_size if known else 0
 
     def _update(self, seq: Sequence) -> _Tracked:
         """Hashes the full blocks that are new."""

@@ -257,6 +257,10 @@ class BlockTable:
         """Tokens in the table, those of dropped blocks included."""
         return self._num_full_slots
 
+    def _get_all_token_ids(self) -> list[int]:
+        """Returns the tokens of all blocks: of the whole sequence, unless a window has dropped blocks. O(tokens)."""
+        return [token for block in self.blocks for token in block.token_ids]
+
     def get_unseen_token_ids(self, sequence_token_ids: Sequence[int]) -> list[int]:
         """Returns the tokens of a sequence that are not in the table yet. O(those tokens)."""
         unseen = sequence_token_ids[self._num_full_slots :]

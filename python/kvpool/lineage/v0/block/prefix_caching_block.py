@@ -40,7 +40,7 @@ from kvpool.lineage.v0.block._prefix_block import (
     BlockTracker,
     CachingAllocator,
     PrefixCachingBlock,
-    check_predecessor,
+    assert_prefix_caching_block_or_none,
     parent_hash,
 )
 from kvpool.lineage.v0.block._trackers import ComputedBlocksTracker, LastAccessBlocksTracker
@@ -60,6 +60,7 @@ __all__ = [
     "LastAccessBlocksTracker",
     "PrefixCachingBlock",
     "PrefixCachingBlockAllocator",
+    "assert_prefix_caching_block_or_none",
     "hash_block_tokens",
 ]
 
@@ -171,7 +172,7 @@ class PrefixCachingBlockAllocator(CachingAllocator):
         return blocks
 
     def _check_prev(self, prev_block: Block | None) -> None:
-        check_predecessor(prev_block)
+        assert_prefix_caching_block_or_none(prev_block)
         if prev_block is not None:
             check_live(prev_block)
 
