@@ -1,0 +1,96 @@
+"""Finding the family of a configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kvpool.errors import ModelConfigError
+from kvpool.models.fields import words
+from kvpool.models.table_attention import ATTENTION
+from kvpool.models.table_states import STATES
+from kvpool.models.table_windows import WINDOWS
+
+if TYPE_CHECKING:
+    from kvpool.models.families import Family
+    from kvpool.models.fields import Fields
+
+__all__ = ["FAMILIES", "family_of"]
+
+FAMILIES: Final[tuple[Family, ...]] = (*ATTENTION, *WINDOWS, *STATES)
+
+_ENCODERS: Final = words(
+    "albert altclip bert camembert clip convbert data2vec-text deberta deberta-v2 distilbert "
+    "electra ernie esm eurobert flaubert gte hubert ibert jina_embeddings_v3 layoutlm layoutlmv2 "
+    "layoutlmv3 longformer luke megatron-bert mobilebert modernbert mpnet mra neobert new "
+    "nomic_bert nystromformer qdqbert rembert roberta roberta-prelayernorm roc_bert roformer "
+    "siglip siglip2 squeezebert vit dinov2 wav2vec2 wav2vec2-bert xlm xlm-roberta xlm-roberta-xl "
+    "xmod yoso"
+)
+_ENCODER_DECODERS: Final = words(
+    "bart bigbird_pegasus blenderbot blenderbot-small dia encoder-decoder florence2 fsmt led "
+    "longt5 m2m_100 marian mbart moonshine mt5 musicgen mvp nemotron_parse nllb-moe pegasus "
+    "pegasus_x plbart pix2struct prophetnet seamless_m4t seamless_m4t_v2 speech_to_text "
+    "speech-encoder-decoder switch_transformers t5 t5gemma t5gemma2 udop umt5 "
+    "vision-encoder-decoder whisper xlm-prophetnet"
+)
+#: Families that kvpool knows and has no shape for.
+_REFUSED: Final = {
+    "deepseek_v4": "its attention keeps one entry for several tokens",
+    "phi4flash": "half of its layers read the cache of one layer, and gated memory units keep states",
+    "rwkv": "its states have no shape here",
+    "xlstm": "its states have no shape here",
+    "zamba": "its Mamba layers with several heads have no shape here",
+    "gpt_neo": "its windows have no shape here",
+}
+
+_ENDINGS: Final = ("forcausallm", "lmheadmodel", "forconditionalgeneration", "model")
+
+
+def _plain(name: str) -> str:
+    """A name in small letters, without what parts words."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _architecture(name: str) -> str:
+    plain = _plain(name)
+    return next((plain.removesuffix(ending) for ending in _ENDINGS if plain.endswith(ending)), plain)
+
+
+_BY_TYPE: Final = {kind: family for family in FAMILIES for kind in family.types}
+_BY_ARCHITECTURE: Final = {_plain(kind): family for family in FAMILIES for kind in family.types}
+_PARAMS: Final = next(family for family in FAMILIES if not family.types)
+
+
+def family_of(config: Fields) -> tuple[Family, str]:
+    """Return the family of a configuration, and its ``model_type`` in small letters.
+
+    Raises:
+        ModelConfigError: the family is unknown, keeps no KV, or has no shape here; the error names ``model_type``.
+    """
+    kind = config.text("model_type").lower()
+    if kind in {"", "transformer"} and all(config.has(name) for name in ("dim", "n_layers", "n_heads")):
+        return _PARAMS, kind
+    names = config.texts("architectures") if config.has("architectures") else []
+    by_architecture = next((one for name in names if (one := _BY_ARCHITECTURE.get(_architecture(name)))), None)
+    if kind in _ENCODERS:
+        raise config.refused("model_type", "a model that generates text: an encoder keeps no KV")
+    if kind in _ENCODER_DECODERS:
+        raise config.refused("model_type", "a model without an encoder: cross attention is not counted")
+    if kind in _REFUSED:
+        raise config.refused("model_type", f"a family with a shape in kvpool: {_REFUSED[kind]}")
+    family = _BY_TYPE.get(kind)
+    if family is not None and by_architecture not in {None, family}:
+        raise config.refused("architectures", f"of the family of model_type, {family.name}", names[0])
+    family = family or by_architecture
+    if family is None:
+        if not kind and not names:
+            raise ModelConfigError("model_type is missing: it names the family of the model", "model_type")
+        where = "model_type" if kind else "architectures"
+        raise config.refused(
+            where, "a family that kvpool knows; docs/models.md lists them", *([] if kind else names[:1])
+        )
+    for name in ("use_bidirectional_attention", "is_causal"):
+        value = config.raw(name)
+        if value == "all" or value is (name == "use_bidirectional_attention"):
+            raise config.refused(name, "absent: attention in both directions keeps no KV")
+    return family, kind
