@@ -31,6 +31,9 @@ __all__ = ["parse_config", "read_config"]
 
 _MOST_BYTES: Final = 16 << 20
 
+#: Characters of a name that are kept.
+_MOST_NAME: Final = 200
+
 
 def read_config(path: str | PathLike[str], dtype: str | None = None) -> KvShape:
     """Read the shape of a model from its ``config.json``, or from the folder that has one.
@@ -115,8 +118,9 @@ def parse_config(data: bytes | str, dtype: str | None = None, quantization: byte
 
 def _name(top: Fields, config: Fields) -> str:
     for part, field in ((top, "_name_or_path"), (config, "_name_or_path"), (top, "model_type"), (config, "model_type")):
-        if name := part.text(field):
-            return name.rstrip("/").rsplit("/", 1)[-1]
+        if name := part.text(field).rstrip("/").rsplit("/", 1)[-1][:_MOST_NAME]:
+            # The name of a shape is printed in many places: control characters are escapes from here on.
+            return name if name.isprintable() else repr(name)[1:-1]
     return "config.json"
 
 
