@@ -13,6 +13,7 @@ from kvpool.models.fields import Fields
 from kvpool.models.parts import text_part
 from kvpool.models.table import FAMILIES, family_of
 from tests.model_configs import EXAMPLES, Example, kinds, total
+from tools import models_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -578,3 +579,7 @@ def test_nothing_hostile_raises_anything_else() -> None:
                 except ModelConfigError:
                     continue
                 assert shape.groups().block_bytes > 0
+
+
+def test_the_page_of_models_is_made_of_these_examples() -> None:
+    assert models_page.PAGE.read_text(encoding="utf-8") == models_page.page(), "run python tools/models_page.py"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from kvpool.models.fields import Fields
 
-__all__ = ["text_part"]
+__all__ = ["WRAPPERS", "text_part"]
 
 #: Where a model of several parts has the part that generates text.
 _PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
 #: Models with such a part, and the ``model_type`` of a part that has none; empty where the part must have one.
-_WRAPPERS: Final[dict[str, str]] = {
+WRAPPERS: Final[dict[str, str]] = {
     "aria": "aria_text",
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
@@ -106,10 +106,10 @@ def text_part(config: Fields) -> tuple[Fields, bool]:
     while (name := next((part for part in _PARTS if config.has(part)), None)) is not None:
         kind = config.text("model_type")
         key = kind.lower()
-        if key not in _WRAPPERS:
+        if key not in WRAPPERS:
             raise config.refused("model_type", f"a model with a {name} that kvpool knows; docs/models.md lists them")
         inner = config.inner(name)
-        if not inner.has("model_type") and _WRAPPERS[key]:
-            inner = inner.replaced("model_type", _WRAPPERS[key])
+        if not inner.has("model_type") and WRAPPERS[key]:
+            inner = inner.replaced("model_type", WRAPPERS[key])
         config, nested = inner, True
     return config, nested

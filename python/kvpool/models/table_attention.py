@@ -42,7 +42,7 @@ ATTENTION: Final[tuple[Family, ...]] = (
             "hyperclovax persimmon nemotron gpt_neox baichuan opt exaone solar_open"
         ),
         by_kind(all_of("full"), full=_SAME),
-        _HF,
+        _HF + " or, of internlm2, orion, minicpm, exaone, " + _VLLM,
         defaults=DEFAULTS,
     ),
     Family(
