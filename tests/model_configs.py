@@ -33,7 +33,9 @@ def total(products: Sum) -> int:
     return sum(math.prod(one) for one in products)
 
 
-def heads(kind: str, layers: int, hidden: int, query: int, kv: int | None, dim: int | None = None, **more: Any) -> dict:
+def heads(
+    kind: str, layers: int, hidden: int, query: int, kv: int | None, dim: int | None = None, **more: Any
+) -> dict[str, Any]:
     """A configuration with the usual names."""
     config = {
         "model_type": kind,
