@@ -165,6 +165,65 @@ def test_other_spellings_of_a_model_have_its_sizes(model: str, change: dict[str,
     assert read({**config, **change}).layers == read(config).layers
 
 
+#: Fields that published configurations have, whose names suggest a layout or look like it, and which change nothing.
+HARMLESS: dict[str, dict[str, Any]] = {
+    "Llama-3.1-8B": {
+        "_attn_implementation_autoset": True,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+        "num_beam_groups": 1,
+        "cross_attention_hidden_size": None,
+        "chunk_size_feed_forward": 0,
+        "encoder_no_repeat_ngram_size": 0,
+    },
+    "Hunyuan-A13B": {
+        "add_classification_head": False,
+        "attention_head_dim": 128,
+        "cla_share_factor": 2,
+        "group_limited_greedy": False,
+        "skip_cls_token": False,
+        "moe_layer_num_skipped": 0,
+        "num_shared_expert": [1] * 32,
+        "qk_nope_head_dim": None,
+        "use_mla": False,
+    },
+    "Command-R7B": {
+        "use_parallel_block": True,
+        "use_embedding_sharing": True,
+        "order_of_interleaved_layers": "local_attn_first",
+        "cache_implementation": "hybrid",
+    },
+    "Jamba-v0.1, Jamba-1.5-Mini": {
+        "mamba_inner_layernorms": True,
+        "expert_layer_period": 2,
+        "mamba_dt_rank": 256,
+        "use_mamba_kernels": True,
+    },
+    "RecurrentGemma-2B": {"final_w_init_variance_scale": 0.07, "logits_soft_cap": 30.0},
+    "OpenELM (made-up numbers)": {
+        "normalization_layer_name": "rms_norm",
+        "num_gqa_groups": 4,
+        "share_input_output_layers": True,
+    },
+    "MiniMax-M2": {"mtp_transformer_layers": 1, "shared_moe_mode": "sigmoid", "qk_norm_type": "per_layer"},
+    "MiniMax-M1, MiniMax-Text-01": {"layernorm_linear_attention_alpha": 3.5, "shared_intermediate_size": 0},
+    "Nemotron-H-8B": {"chunk_size": 256, "expand": 2, "mamba_hidden_act": "silu", "use_conv_bias": True},
+    "Falcon-H1-0.5B": {"key_multiplier": 0.1, "ssm_multipliers": [1.0] * 5, "attn_layer_indices": None},
+    "Kimi-Linear-48B-A3B": {"mla_use_nope": True, "num_expert_group": 1, "moe_layer_freq": 1, "head_dim": 72},
+    "Phi-3-mini-4k": {"embd_layer": {"embedding_cls": "image"}, "attention_bias": False},
+    "Qwen3-Next-80B-A3B": {"decoder_sparse_step": 1, "mlp_only_layers": [], "shared_expert_intermediate_size": 512},
+    "GPT-2": {"scale_attn_by_inverse_layer_idx": False, "reorder_and_upcast_attn": False, "attn_pdrop": 0.1},
+    "Laguna (made-up numbers)": {"num_attention_heads_per_layer": [16] * 8, "gating": True},
+}
+
+
+@pytest.mark.parametrize("model", HARMLESS)
+def test_fields_of_published_configurations_that_change_nothing_are_accepted(model: str) -> None:
+    config = BY_MODEL[model].config
+    assert read({**config, **HARMLESS[model]}).layers == read(config).layers
+
+
 @pytest.mark.parametrize(
     ("config", "layers", "token_bytes", "state_bytes"),
     [
@@ -513,6 +572,10 @@ SCHEME = {"num_bits": 8, "type": "float", "dynamic": False, "symmetric": True}
         ({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}, "fp8_e4m3"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": None}, "bf16"),
         ({"quant_method": "gptq", "bits": 4}, "bf16"),
+        (
+            {"quant_method": "quark", "kv_cache_group": [], "kv_cache_quant_config": {}, "kv_cache_post_rope": False},
+            "bf16",
+        ),
     ],
 )
 def test_the_cache_has_the_format_that_the_checkpoint_asks_for(quantization: dict[str, Any], dtype: str) -> None:

@@ -45,7 +45,8 @@ _LAYOUT: Final = words(
 #: Words of names about other parts of a model, or about its arithmetic.
 _OTHER: Final = words(
     "moe expert experts router mlp ffn ff mtp nextn eagle medusa draft vision visual image "
-    "images img video audio speech mm vit projector norm layernorm rmsnorm rms ln dropout pdrop "
+    "images img video audio speech mm vit projector norm norms layernorm layernorms normalization "
+    "rmsnorm rms ln dropout pdrop classification "
     "bias quantization init initializer embedding embeddings embed gate gating scale scaling "
     "multiplier softcapping temperature impl implementation flash kernels dropouts sdpa loss aux "
     "token eps epsilon clip beam multipliers"
@@ -60,7 +61,7 @@ _NO_LAYOUT: Final = words(
     "decoder_sparse_step n_group topk_group num_expert_group parallel_attn "
     "decoder_start_token_id use_parallel_residual attention_softmax_in_fp32 "
     "reorder_and_upcast_attn scale_attn_weights rope_local_base_freq shared_intermediate_size "
-    "use_bidirectional_attention compression_config"
+    "use_bidirectional_attention compression_config use_parallel_block"
 )
 
 
@@ -142,10 +143,9 @@ class Fields:
         """The names of all fields."""
         return list(self._values)
 
-    def is_object(self, name: str, *, empty: bool = False) -> bool:
-        """Whether a field is an object; with ``empty``, one without fields."""
-        value = self._values.get(name)
-        return isinstance(value, dict) and not (empty and value)
+    def is_object(self, name: str) -> bool:
+        """Whether a field is an object."""
+        return isinstance(self._values.get(name), dict)
 
     def texts(self, name: str) -> list[str]:
         """A list of texts."""

@@ -42,12 +42,8 @@ def _of(place: Fields) -> str | None:
         if found is not None:
             return found
     for name in place.names():
-        if (
-            name not in _KNOWN
-            and "kv_cache" in name
-            and place.has_entries(name)
-            and not place.is_object(name, empty=True)
-        ):
+        off = place.raw(name) in (None, False, [], {})
+        if name not in _KNOWN and "kv_cache" in name and not off:
             raise place.refused(name, _SELF)
     if place.has("kv_cache_scheme"):
         return _of_scheme(place)

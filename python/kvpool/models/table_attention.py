@@ -149,6 +149,7 @@ ATTENTION: Final[tuple[Family, ...]] = (
         _types("hunyuan hunyuan_v1_moe hunyuan_v1_dense"),
         by_kind(read.cross_layer(), full=heads(equal=True, dim=("head_dim", "attention_head_dim"))),
         "huggingface.co/tencent/Tencent-Hunyuan-Large configuration_hunyuan.py",
+        frozenset({"group_limited_greedy", "skip_cls_token"}),
     ),
     Family(
         "Mistral's params.json",

@@ -18,7 +18,7 @@ from kvpool.models.keeps import (
     mla,
     recurrence,
 )
-from kvpool.models.kinds import all_of, chosen, every, first_given, letters, listed, marked, period, repeated
+from kvpool.models.kinds import Reader, all_of, chosen, every, first_given, letters, listed, marked, period, repeated
 
 __all__ = ["STATES"]
 
@@ -27,6 +27,10 @@ _HF: Final = "transformers/models/{type}/configuration_{type}.py"
 
 def _types(names: str) -> tuple[str, ...]:
     return tuple(names.split())
+
+
+def _blocks(name: str) -> Reader[list[str]]:
+    return repeated(name, {"recurrent": "recurrent", "attention": "sliding"})
 
 
 _MAMBA: Final = {"mamba": "mamba", "mamba2": "mamba", "linear_attention": "mamba"}
@@ -276,7 +280,7 @@ STATES: Final[tuple[Family, ...]] = (
         "RecurrentGemma",
         ("recurrent_gemma",),
         by_kind(
-            repeated("block_types", {"recurrent": "recurrent", "attention": "sliding"}),
+            first_given(("block_types", _blocks("block_types")), ("_block_types", _blocks("_block_types"))),
             sliding=heads(quotient=False, window="attention_window_size"),
             recurrent=recurrence(),
         ),
