@@ -9,6 +9,7 @@ import pytest
 
 from kvpool.errors import KvpoolError, ModelConfigError
 from kvpool.models import KvShape, kv_shape, parse_config, read_config
+from kvpool.models.defaults import STANDS_IN
 from kvpool.models.fields import Fields
 from kvpool.models.parts import text_part
 from kvpool.models.table import FAMILIES, family_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
-BASE = {"model_type": "mistral", "num_hidden_layers": 4, **HEADS}
+BASE = {"model_type": "mistral", "num_hidden_layers": 4, **HEADS, "sliding_window": None}
 BY_MODEL = {one.model: one for one in EXAMPLES}
 QWEN_NEXT = BY_MODEL["Qwen3-Next-80B-A3B"].config
 NEMOTRON = BY_MODEL["Nemotron-H-8B"].config
@@ -333,6 +334,13 @@ def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
     # A family without defaults here is refused.
     with pytest.raises(ModelConfigError, match=r"text_config\.layer_types is null"):
         read({"model_type": "lfm2_vl", "text_config": {}})
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, some in STANDS_IN.items() for field in some])
+def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
+    # The class of the family takes its own number where the field is absent, and none where it is null.
+    with pytest.raises(ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "):
+        read({"model_type": kind, **dict.fromkeys(set(STANDS_IN[kind]) - {field})})
 
 
 def test_from_a_file_or_its_folder(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvpool.errors import ModelConfigError
+from kvpool.models.defaults import STANDS_IN
 from kvpool.models.fields import Fields
 from kvpool.models.parts import text_part
 from kvpool.models.quantized import stored_dtype
@@ -102,6 +103,7 @@ def parse_config(data: bytes | str, dtype: str | None = None, quantization: byte
     family, kind = family_of(config)
     if nested:
         config = config.with_defaults(family.defaults.get(kind, {}))
+    config.require_said(STANDS_IN.get(kind, {}))
     layers = family.read(config)
     if not layers:
         raise ModelConfigError("no layer keeps anything: kvpool has nothing to size", "model_type")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["DEFAULTS"]
+__all__ = ["DEFAULTS", "STANDS_IN"]
 
 
 def _class(layers: int, hidden: int, heads: int, kv_heads: int, **more: Any) -> dict[str, Any]:
@@ -47,4 +47,21 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "opt": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
     "deepseek_v2": _class(32, 4096, 32, 32, **_MLA),
     "deepseek_v3": _class(61, 7168, 128, 128, **_MLA),
+}
+
+#: By ``model_type``: fields whose absence does not say what ``null`` says, because the family's class has a number for
+#: them. A file has to have them, be it as ``null``.
+STANDS_IN: Final[dict[str, dict[str, int]]] = {
+    "mistral": {"sliding_window": 4096},
+    "ministral": {"sliding_window": 4096},
+    "exaone4": {"sliding_window": 4096},
+    "exaone_moe": {"sliding_window": 4096},
+    "gemma3n_text": {"num_kv_shared_layers": 15},
+    "bitnet": {"num_key_value_heads": 5},
+    "cwm": {"num_key_value_heads": 8},
+    "granite_swa": {"num_key_value_heads": 4},
+    "jamba": {"num_key_value_heads": 8},
+    "solar_open": {"num_key_value_heads": 8, "head_dim": 128},
+    "ernie4_5": {"head_dim": 128},
+    "hy_v3": {"head_dim": 128},
 }

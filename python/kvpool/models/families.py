@@ -218,22 +218,27 @@ def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
     return Reader(many.names | {flag, number} - {""}, read)
 
 
-def other_setting() -> Reader[Layers]:
-    """Step 3.5: the layers with windows have their heads in ``attention_other_setting``, if that is there."""
-    one = keep.heads(kv=("num_attention_groups",), quotient=False, window="sliding_window")
-    known = {"attention_type", "num_attention_heads", "num_attention_groups", "head_dim", "true_head_dim"}
+def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
+    """Step 3.5: the layers with windows may have KV heads and a head size of their own, in ``attention_other_setting``.
+
+    Args:
+        groups: the number of KV heads of a layer without windows.
+        dim: elements of a head.
+    """
+    other = "attention_other_setting"
+    known = {"attention_type", "num_attention_heads", "true_head_dim", *groups, dim}
 
     def read(config: Fields) -> Layers:
-        if not config.has("attention_other_setting"):
-            return one.read(config)
-        inner = config.inner("attention_other_setting")
-        inner.require_known(known, "Step 3.5")
-        if inner.text("attention_type") != "sliding_attention":
-            raise inner.refused("attention_type", "sliding_attention")
-        span = config.count("sliding_window", most=1 << 40)
-        return attention(1, inner.count("num_attention_groups"), inner.count("head_dim"), window=span)
+        inner = config.inner(other) if config.has(other) else config
+        if inner is not config:
+            inner.require_known(known, "Step 3.5")
+            if inner.has("attention_type") and inner.text("attention_type") != "sliding_attention":
+                raise inner.refused("attention_type", "sliding_attention")
+        kv_heads = (inner if any(inner.has(name) for name in groups) else config).count(*groups)
+        head_dim = (inner if inner.has(dim) else config).count(dim)
+        return attention(1, kv_heads, head_dim, window=config.count("sliding_window", most=1 << 40))
 
-    return Reader(one.names | {"attention_other_setting"}, read)
+    return Reader(frozenset({*groups, dim, "sliding_window", other}), read)
 
 
 def kimi_layers() -> Reader[list[str]]:

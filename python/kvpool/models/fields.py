@@ -93,6 +93,20 @@ class Fields:
                 expected = f"absent: the name suggests a layout that kvpool does not know for {family}"
                 raise self.refused(name, expected)
 
+    def require_said(self, numbers: Mapping[str, int]) -> None:
+        """Refuse that a field is absent, of fields that are not then what they are as ``null``.
+
+        Args:
+            numbers: these fields, with the number that an absent one is.
+
+        Raises:
+            ModelConfigError: a field is absent.
+        """
+        for name, number in numbers.items():
+            if name not in self._values:
+                where = self._where(name)
+                raise ModelConfigError(f"{where} is missing: must be there, or null (absent means {number:,} here)", where)
+
     def has(self, name: str) -> bool:
         """Whether a field is there, and not ``null``."""
         return self._values.get(name) is not None

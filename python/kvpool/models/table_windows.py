@@ -40,6 +40,7 @@ _GIVEN: Final = heads(quotient=False)
 _GIVEN_WINDOW: Final = heads(quotient=False, window="sliding_window")
 _SAME: Final = heads(equal=True)
 _SAME_WINDOW: Final = heads(equal=True, window="sliding_window")
+_STEP_GROUPS: Final = ("num_attention_groups", "num_key_value_heads")
 #: Query heads of windows, biases of sinks, a chunk that no layer has.
 _MIMO: Final = words(
     "swa_num_attention_heads swa_rope_theta add_swa_attention_sink_bias "
@@ -258,10 +259,10 @@ WINDOWS: Final[tuple[Family, ...]] = (
         ("step3p5",),
         by_kind(
             listed("layer_types", longer=True),
-            full=heads(kv=("num_attention_groups",), quotient=False),
-            sliding=read.other_setting(),
+            full=heads(kv=_STEP_GROUPS, quotient=False),
+            sliding=read.other_setting(groups=_STEP_GROUPS, dim="head_dim"),
         ),
         _VLLM + "step3p5.py",
-        words("use_rope_layers yarn_only_types swiglu_limits_shared num_key_value_heads num_sliding_attention_heads"),
+        words("use_rope_layers yarn_only_types swiglu_limits_shared num_sliding_attention_heads"),
     ),
 )
