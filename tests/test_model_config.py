@@ -336,6 +336,32 @@ def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
         read({"model_type": "lfm2_vl", "text_config": {}})
 
 
+def test_a_nested_configuration_has_as_many_kv_heads_as_attention_heads_where_its_class_says_so() -> None:
+    inner = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4}
+    assert sizes(read({"model_type": "pixtral", "text_config": {"model_type": "llama", **inner}})) == (4 * 512, {}, 0)
+    aya = read({"model_type": "aya_vision", "text_config": {"model_type": "cohere2", **inner}})
+    assert sizes(aya) == (512, {4096: 3 * 512}, 0)
+
+
+def test_a_model_is_known_by_its_architecture_too() -> None:
+    known = {**LLAMA, "architectures": ["Custom", "LlamaForSequenceClassification"]}
+    assert read(known) == read(LLAMA)
+    assert read({**known, "model_type": None}).layers == read(LLAMA).layers
+    with pytest.raises(ModelConfigError, match="architectures has 'OranginaForCausalLM'") as refused:
+        read({**LLAMA, "architectures": ["OranginaForCausalLM"]})
+    assert refused.value.field == "architectures"
+    # A model loads its parts by their model_type.
+    text = {**LLAMA, "architectures": ["VLlama3ForCausalLM"]}
+    assert read({"model_type": "idefics3", "text_config": text}).layers == read(LLAMA).layers
+
+
+def test_windows_that_are_switched_off_are_no_layout() -> None:
+    windows = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+    assert read({**QWEN_NEXT, **windows}) == read(QWEN_NEXT)
+    with pytest.raises(ModelConfigError, match="use_sliding_window is True"):
+        read({**QWEN_NEXT, **windows, "use_sliding_window": True})
+
+
 @pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, some in STANDS_IN.items() for field in some])
 def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
     # The class of the family takes its own number where the field is absent, and none where it is null.

@@ -100,7 +100,7 @@ def parse_config(data: bytes | str, dtype: str | None = None, quantization: byte
     for part in (top, config):
         if part.flag("is_encoder_decoder", default=False):
             raise part.refused("is_encoder_decoder", "false: cross attention is not counted")
-    family, kind = family_of(config)
+    family, kind = family_of(config, nested=nested)
     if nested:
         config = config.with_defaults(family.defaults.get(kind, {}))
     config.require_said(STANDS_IN.get(kind, {}))

@@ -2,7 +2,7 @@
 
 A configuration inside another (``text_config``) is written without them by transformers. The numbers are the defaults
 of ``transformers/models/<family>/configuration_<family>.py``. A file that is no part of another has all of its fields,
-so that a missing one is an error there.
+so that a missing one is an error there. A default that is a text is the value of another field.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 __all__ = ["DEFAULTS", "STANDS_IN"]
 
 
-def _class(layers: int, hidden: int, heads: int, kv_heads: int, **more: Any) -> dict[str, Any]:
+def _class(layers: int, hidden: int, heads: int, kv_heads: int | str, **more: Any) -> dict[str, Any]:
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -22,10 +22,12 @@ def _class(layers: int, hidden: int, heads: int, kv_heads: int, **more: Any) -> 
     }
 
 
+#: As many KV heads as the configuration, or the class, has attention heads.
+_SAME: Final = "num_attention_heads"
 _MLA: Final = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
 
 DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "llama": _class(32, 4096, 32, 32),
+    "llama": _class(32, 4096, 32, _SAME),
     "mistral": _class(32, 4096, 32, 8, sliding_window=4096),
     "mixtral": _class(32, 4096, 32, 8),
     "qwen2": _class(32, 4096, 32, 32, max_window_layers=28),
@@ -40,12 +42,12 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "gemma4_unified_text": _class(30, 2304, 8, 4, head_dim=256, global_head_dim=512, sliding_window=1024),
     "llama4_text": _class(48, 5120, 40, 8, head_dim=128, attention_chunk_size=8192),
     "mllama_text_model": _class(40, 4096, 32, 8, cross_attention_layers=[3, 8, 13, 18, 23, 28, 33, 38]),
-    "phi3": _class(32, 3072, 32, 32),
-    "granite": _class(32, 4096, 32, 32),
-    "cohere2": _class(40, 8192, 64, 64, sliding_window=4096),
+    "phi3": _class(32, 3072, 32, _SAME),
+    "granite": _class(32, 4096, 32, _SAME),
+    "cohere2": _class(40, 8192, 64, _SAME, sliding_window=4096),
     "exaone4": _class(32, 4096, 32, 32, sliding_window=4096, sliding_window_pattern=4),
     "opt": {"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12},
-    "deepseek_v2": _class(32, 4096, 32, 32, **_MLA),
+    "deepseek_v2": _class(32, 4096, 32, _SAME, **_MLA),
     "deepseek_v3": _class(61, 7168, 128, 128, **_MLA),
 }
 

@@ -75,8 +75,12 @@ class Fields:
         self._path = path
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
-        """The same with fields that are absent. One that is ``null`` stays ``null``."""
-        return Fields({**defaults, **self._values}, self._path)
+        """The same with fields that are absent. One that is ``null`` stays ``null``; a text names another field."""
+        values = {**defaults, **self._values}
+        same = {
+            name: values[one] for name, one in defaults.items() if isinstance(one, str) and name not in self._values
+        }
+        return Fields({**values, **same}, self._path)
 
     def replaced(self, name: str, value: object) -> Fields:
         """The same with another value of one field."""
@@ -88,8 +92,10 @@ class Fields:
         Raises:
             ModelConfigError: such a field is there.
         """
+        windows = {"use_sliding_window", "sliding_window", "max_window_layers"}
+        off = windows if self._values.get("use_sliding_window") is False and not windows & set(known) else set()
         for name in self._values:
-            if name not in known and self.has(name) and suggests_layout(name):
+            if name not in known and name not in off and self.has(name) and suggests_layout(name):
                 expected = f"absent: the name suggests a layout that kvpool does not know for {family}"
                 raise self.refused(name, expected)
 
@@ -105,7 +111,8 @@ class Fields:
         for name, number in numbers.items():
             if name not in self._values:
                 where = self._where(name)
-                raise ModelConfigError(f"{where} is missing: must be there, or null (absent means {number:,} here)", where)
+                message = f"{where} is missing: must be there, or null (absent means {number:,} here)"
+                raise ModelConfigError(message, where)
 
     def has(self, name: str) -> bool:
         """Whether a field is there, and not ``null``."""

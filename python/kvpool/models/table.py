@@ -43,7 +43,21 @@ _REFUSED: Final = {
     "gpt_neo": "its windows have no shape here",
 }
 
-_ENDINGS: Final = ("forcausallm", "lmheadmodel", "forconditionalgeneration", "model")
+#: What a name of an architecture has after the name of its family; the longest first.
+_ENDINGS: Final = (
+    "forcausallm",
+    "lmheadmodel",
+    "forconditionalgeneration",
+    "forsequenceclassification",
+    "fortokenclassification",
+    "forquestionanswering",
+    "forprocessrewardmodel",
+    "forrewardmodel",
+    "model",
+)
+
+
+_UNKNOWN: Final = "a family that kvpool knows; docs/models.md lists them"
 
 
 def _plain(name: str) -> str:
@@ -56,13 +70,24 @@ def _architecture(name: str) -> str:
     return next((plain.removesuffix(ending) for ending in _ENDINGS if plain.endswith(ending)), plain)
 
 
+def _architectures() -> dict[str, str]:
+    """The ``model_type`` of each architecture. A type for text is an architecture without that word, too."""
+    by_name = {_plain(kind): kind for family in FAMILIES for kind in family.types}
+    return {_plain(kind.removesuffix("_text")): kind for kind in by_name.values()} | by_name
+
+
 _BY_TYPE: Final = {kind: family for family in FAMILIES for kind in family.types}
-_BY_ARCHITECTURE: Final = {_plain(kind): family for family in FAMILIES for kind in family.types}
+_BY_ARCHITECTURE: Final = _architectures()
 _PARAMS: Final = next(family for family in FAMILIES if not family.types)
 
 
-def family_of(config: Fields) -> tuple[Family, str]:
+def family_of(config: Fields, *, nested: bool = False) -> tuple[Family, str]:
     """Return the family of a configuration, and its ``model_type`` in small letters.
+
+    Args:
+        config: the configuration of a model that generates text.
+        nested: whether it is inside another. The code of that one loads the part by its ``model_type`` alone, so that
+            an architecture that no family has is no reason to refuse it.
 
     Raises:
         ModelConfigError: the family is unknown, keeps no KV, or has no shape here; the error names ``model_type``.
@@ -70,27 +95,26 @@ def family_of(config: Fields) -> tuple[Family, str]:
     kind = config.text("model_type").lower()
     if kind in {"", "transformer"} and all(config.has(name) for name in ("dim", "n_layers", "n_heads")):
         return _PARAMS, kind
-    names = config.texts("architectures") if config.has("architectures") else []
-    by_architecture = next((one for name in names if (one := _BY_ARCHITECTURE.get(_architecture(name)))), None)
     if kind in _ENCODERS:
         raise config.refused("model_type", "a model that generates text: an encoder keeps no KV")
     if kind in _ENCODER_DECODERS:
         raise config.refused("model_type", "a model without an encoder: cross attention is not counted")
     if kind in _REFUSED:
         raise config.refused("model_type", f"a family with a shape in kvpool: {_REFUSED[kind]}")
-    family = _BY_TYPE.get(kind)
-    if family is not None and by_architecture not in {None, family}:
-        raise config.refused("architectures", f"of the family of model_type, {family.name}", names[0])
-    family = family or by_architecture
-    if family is None:
+    names = config.texts("architectures") if config.has("architectures") else []
+    known = next((one for name in names if (one := _BY_ARCHITECTURE.get(_architecture(name)))), None)
+    if kind not in _BY_TYPE and known is None:
         if not kind and not names:
             raise ModelConfigError("model_type is missing: it names the family of the model", "model_type")
-        where = "model_type" if kind else "architectures"
-        raise config.refused(
-            where, "a family that kvpool knows; docs/models.md lists them", *([] if kind else names[:1])
-        )
+        raise config.refused("model_type" if kind else "architectures", _UNKNOWN, *([] if kind else names[:1]))
+    if known is None and names and not nested:
+        raise config.refused("architectures", _UNKNOWN, names[0])
+    if known is not None and kind in _BY_TYPE and _BY_TYPE[kind] is not _BY_TYPE[known]:
+        raise config.refused("architectures", f"of the family of model_type, {_BY_TYPE[kind].name}", names[0])
+    if kind not in _BY_TYPE:
+        kind = known or ""
     for name in ("use_bidirectional_attention", "is_causal"):
         value = config.raw(name)
         if value == "all" or value is (name == "use_bidirectional_attention"):
             raise config.refused(name, "absent: attention in both directions keeps no KV")
-    return family, kind
+    return _BY_TYPE[kind], kind

@@ -146,7 +146,7 @@ ATTENTION: Final[tuple[Family, ...]] = (
     ),
     Family(
         "Hunyuan",
-        _types("hunyuan hunyuan_v1_moe hunyuan_v1_dense"),
+        _types("hunyuan hunyuan_v1_moe hunyuan_v1_dense hunyuanmoev1 hunyuandensev1"),
         by_kind(read.cross_layer(), full=heads(equal=True, dim=("head_dim", "attention_head_dim"))),
         "huggingface.co/tencent/Tencent-Hunyuan-Large configuration_hunyuan.py",
         frozenset({"group_limited_greedy", "skip_cls_token"}),
