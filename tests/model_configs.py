@@ -57,7 +57,11 @@ def latent(kind: str, layers: int, rank: int = 512, rope: int = 64, **more: Any)
 
 def inside(kind: str, text: dict[str, Any], name: str = "text_config") -> dict[str, Any]:
     """A configuration of several parts."""
-    return {"model_type": kind, name: text, "vision_config": {"num_hidden_layers": 27, "num_attention_heads": 16}}
+    return {
+        "model_type": kind,
+        name: text,
+        "vision_config": {"num_hidden_layers": 27, "num_attention_heads": 16},
+    }
 
 
 def kinds(layers: int, every: int, last: str = "full_attention", others: str = "sliding_attention") -> list[str]:
@@ -88,7 +92,13 @@ NEXT = {
     "linear_value_head_dim": 128,
 }
 GRANITE_MAMBA = {"mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_n_groups": 1}
-NEMOTRON = {"mamba_num_heads": 128, "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4}
+NEMOTRON = {
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 128,
+    "conv_kernel": 4,
+}
 GEMMA_4 = heads(
     "gemma4_text",
     60,
@@ -171,7 +181,11 @@ EXAMPLES = [
         {"model_type": "gpt_bigcode", "n_layer": 40, "n_head": 48, "n_embd": 6144, "multi_query": True},
         of(40, 1, 128),
     ),
-    Example("BLOOM-7B1", {"model_type": "bloom", "n_layer": 30, "n_head": 32, "hidden_size": 4096}, of(30, 32, 128)),
+    Example(
+        "BLOOM-7B1",
+        {"model_type": "bloom", "n_layer": 30, "n_head": 32, "hidden_size": 4096},
+        of(30, 32, 128),
+    ),
     Example(
         "MPT-7B",
         {"model_type": "mpt", "n_layers": 32, "n_heads": 32, "d_model": 4096, "attn_config": {"alibi": True}},
@@ -179,7 +193,13 @@ EXAMPLES = [
     ),
     Example(
         "DBRX",
-        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "attn_config": {"kv_n_heads": 8}},
+        {
+            "model_type": "dbrx",
+            "d_model": 6144,
+            "n_heads": 48,
+            "n_layers": 40,
+            "attn_config": {"kv_n_heads": 8},
+        },
         of(40, 8, 128),
     ),
     Example("Arctic", heads("arctic", 35, 7168, 56, 8, parallel_attn_mlp_res=True), of(35, 8, 128)),
@@ -232,7 +252,11 @@ EXAMPLES = [
         ),
         of(48, 4, 128),
     ),
-    Example("Mistral-7B-v0.1", heads("mistral", 32, 4096, 32, 8, sliding_window=4096), windows={4096: of(32, 8, 128)}),
+    Example(
+        "Mistral-7B-v0.1",
+        heads("mistral", 32, 4096, 32, 8, sliding_window=4096),
+        windows={4096: of(32, 8, 128)},
+    ),
     Example("Mixtral-8x7B", heads("mixtral", 32, 4096, 32, 8), of(32, 8, 128)),
     Example(
         "Devstral-Small, Magistral-Small",
@@ -245,12 +269,16 @@ EXAMPLES = [
         of(40, 8, 128),
     ),
     Example(
-        "Ministral-8B", heads("mistral", 36, 4096, 32, 8, 128, sliding_window=32768), windows={32768: of(36, 8, 128)}
+        "Ministral-8B",
+        heads("mistral", 36, 4096, 32, 8, 128, sliding_window=32768),
+        windows={32768: of(36, 8, 128)},
     ),
     Example("Phi-3-mini-4k", heads("phi3", 32, 3072, 32, 32, sliding_window=2047), windows={2047: of(32, 32, 96)}),
     Example("Phi-4", heads("phi3", 40, 5120, 40, 10), of(40, 10, 128)),
     Example(
-        "StarCoder2-15B", heads("starcoder2", 40, 6144, 48, 4, sliding_window=4096), windows={4096: of(40, 4, 128)}
+        "StarCoder2-15B",
+        heads("starcoder2", 40, 6144, 48, 4, sliding_window=4096),
+        windows={4096: of(40, 4, 128)},
     ),
     Example(
         "Pixtral-12B (params.json)",
@@ -266,7 +294,14 @@ EXAMPLES = [
     ),
     Example(
         "Mistral-Large-3 (params.json)",
-        {"dim": 7168, "n_layers": 61, "n_heads": 128, "n_kv_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64},
+        {
+            "dim": 7168,
+            "n_layers": 61,
+            "n_heads": 128,
+            "n_kv_heads": 128,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+        },
         mla(61),
     ),
     Example(
@@ -350,7 +385,17 @@ EXAMPLES = [
     ),
     Example(
         "AFMoE (defaults of its class)",
-        heads("afmoe", 32, 2048, 16, 16, 128, sliding_window=1024, global_attn_every_n_layers=4, num_dense_layers=1),
+        heads(
+            "afmoe",
+            32,
+            2048,
+            16,
+            16,
+            128,
+            sliding_window=1024,
+            global_attn_every_n_layers=4,
+            num_dense_layers=1,
+        ),
         of(8, 16, 128),
         {1024: of(24, 16, 128)},
     ),
@@ -477,13 +522,20 @@ EXAMPLES = [
     Example("Kimi-VL-A3B", inside("kimi_vl", latent("deepseek_v3", 27)), mla(27)),
     Example("GLM-4.7-Flash", latent("glm4_moe_lite", 47), mla(47)),
     Example("MiniCPM3-4B", latent("minicpm3", 62, 256, 32), mla(62, 256, 32)),
-    Example("LongCat-Flash", {**latent("longcat_flash", 0), "num_hidden_layers": None, "num_layers": 28}, mla(2 * 28)),
+    Example(
+        "LongCat-Flash",
+        {**latent("longcat_flash", 0), "num_hidden_layers": None, "num_layers": 28},
+        mla(2 * 28),
+    ),
     Example("DeepSeek-V3.2", latent("deepseek_v32", 61, **INDEX), ((61, 576 * 2 + 128 + 4),)),
     Example("GLM-5", latent("glm_moe_dsa", 78, **INDEX), ((78, 576 * 2 + 128 + 4),)),
     Example(
         "GLM-5.2",
         latent(
-            "glm_moe_dsa", 78, **INDEX, indexer_types=["full", "full", *["full", "shared", "shared", "shared"] * 19]
+            "glm_moe_dsa",
+            78,
+            **INDEX,
+            indexer_types=["full", "full", *["full", "shared", "shared", "shared"] * 19],
         ),
         ((78, 576, 2), (21, 128 + 4)),
     ),

@@ -59,7 +59,13 @@ def test_every_family_of_the_table_has_an_example() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.model)
 def test_a_field_that_suggests_another_layout_is_refused_by_name(example: Example) -> None:
-    for name in ("kv_sharing_map", "num_memory_heads", "skip_layers", "latent_dim_per_group", "total_ut_steps"):
+    for name in (
+        "kv_sharing_map",
+        "num_memory_heads",
+        "skip_layers",
+        "latent_dim_per_group",
+        "total_ut_steps",
+    ):
         config = json.loads(json.dumps(example.config))
         part, path = config, ""
         while inner := next((one for one in ("text_config", "llm_config", "thinker_config") if one in part), None):
@@ -119,10 +125,13 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
 @pytest.mark.parametrize(
     ("model", "change"),
     [
-        # The same model in another spelling: of transformers 4 or 5, with lists instead of numbers, with nulls.
+        # One model in two spellings: of transformers 4 and 5, with lists instead of numbers, with nulls.
         ("Qwen3-Next-80B-A3B", {"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12}),
         ("Llama-3.1-8B", {"head_dim": 128, "quantization_config": None, "sliding_window": None}),
-        ("Kimi-Linear-48B-A3B", {"linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "kda_layers": None}}),
+        (
+            "Kimi-Linear-48B-A3B",
+            {"linear_attn_config": {**KIMI_LINEAR["linear_attn_config"], "kda_layers": None}},
+        ),
         (
             "Kimi-Linear-48B-A3B",
             {
@@ -156,7 +165,10 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
         ("GLM-5", {"layer_types": ["deepseek_sparse_attention"] * 78}),
         ("GLM-5", {"layer_types": ["indexed_attention"] * 78}),
         ("Gemma-2-9B", {"layer_types": kinds(42, 2)}),
-        ("DeepSeek-V3, DeepSeek-R1, DeepSeek-V3.1", {"model_type": None, "architectures": ["DeepseekV3ForCausalLM"]}),
+        (
+            "DeepSeek-V3, DeepSeek-R1, DeepSeek-V3.1",
+            {"model_type": None, "architectures": ["DeepseekV3ForCausalLM"]},
+        ),
         ("Qwen3-30B-A3B", {"model_type": "a_fork", "architectures": ["Qwen3MoeForCausalLM"]}),
         ("MiniMax-M1, MiniMax-Text-01", {"model_type": "x", "architectures": ["MiniMaxText01ForCausalLM"]}),
     ],
@@ -166,7 +178,8 @@ def test_other_spellings_of_a_model_have_its_sizes(model: str, change: dict[str,
     assert read({**config, **change}).layers == read(config).layers
 
 
-#: Fields that published configurations have, whose names suggest a layout or look like it, and which change nothing.
+#: Fields that published configurations have, whose names suggest a layout or look like it, and which change
+#: nothing.
 HARMLESS: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {
         "_attn_implementation_autoset": True,
@@ -213,7 +226,11 @@ HARMLESS: dict[str, dict[str, Any]] = {
     "Falcon-H1-0.5B": {"key_multiplier": 0.1, "ssm_multipliers": [1.0] * 5, "attn_layer_indices": None},
     "Kimi-Linear-48B-A3B": {"mla_use_nope": True, "num_expert_group": 1, "moe_layer_freq": 1, "head_dim": 72},
     "Phi-3-mini-4k": {"embd_layer": {"embedding_cls": "image"}, "attention_bias": False},
-    "Qwen3-Next-80B-A3B": {"decoder_sparse_step": 1, "mlp_only_layers": [], "shared_expert_intermediate_size": 512},
+    "Qwen3-Next-80B-A3B": {
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "shared_expert_intermediate_size": 512,
+    },
     "GPT-2": {"scale_attn_by_inverse_layer_idx": False, "reorder_and_upcast_attn": False, "attn_pdrop": 0.1},
     "Laguna (made-up numbers)": {"num_attention_heads_per_layer": [16] * 8, "gating": True},
 }
@@ -242,7 +259,8 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             8 * 2 * 8 * 128 * 2,
             0,
         ),
-        # Without kv_lora_rank a model of DeepSeek's has heads; v_head_dim 0 means that values are as long as keys.
+        # Without kv_lora_rank a model of DeepSeek's has heads; v_head_dim 0 means that values are as long as
+        # keys.
         (
             {
                 "model_type": "deepseek_v2",
@@ -318,7 +336,11 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
 )
 def test_other_ways_to_say_it(config: dict[str, Any], layers: str, token_bytes: int, state_bytes: int) -> None:
     shape = read(config)
-    assert (shape.in_words(), shape.bytes_per_token, shape.bytes_per_state) == (layers, token_bytes, state_bytes)
+    assert (shape.in_words(), shape.bytes_per_token, shape.bytes_per_state) == (
+        layers,
+        token_bytes,
+        state_bytes,
+    )
 
 
 def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
@@ -338,7 +360,11 @@ def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
 
 def test_a_nested_configuration_has_as_many_kv_heads_as_attention_heads_where_its_class_says_so() -> None:
     inner = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4}
-    assert sizes(read({"model_type": "pixtral", "text_config": {"model_type": "llama", **inner}})) == (4 * 512, {}, 0)
+    assert sizes(read({"model_type": "pixtral", "text_config": {"model_type": "llama", **inner}})) == (
+        4 * 512,
+        {},
+        0,
+    )
     aya = read({"model_type": "aya_vision", "text_config": {"model_type": "cohere2", **inner}})
     assert sizes(aya) == (512, {4096: 3 * 512}, 0)
 
@@ -395,8 +421,16 @@ def deep(levels: int, more: str = "") -> bytes:
         (b'{"model_type": "llama"}', "num_hidden_layers", "num_hidden_layers is missing"),
         (deep(100_000), None, "nested too deeply"),
         (deep(100), "model_type", "model_type is null: must be a model with a text_config that kvpool knows"),
-        (deep(100, '"model_type": "gemma3", '), "text_config.model_type", "is 'gemma3_text': must be a model with a"),
-        (b'{"model_type": "llama", "num_hidden_layers": ' + b"9" * 5000 + b"}", None, "no JSON: Exceeds the limit"),
+        (
+            deep(100, '"model_type": "gemma3", '),
+            "text_config.model_type",
+            "is 'gemma3_text': must be a model with a",
+        ),
+        (
+            b'{"model_type": "llama", "num_hidden_layers": ' + b"9" * 5000 + b"}",
+            None,
+            "no JSON: Exceeds the limit",
+        ),
         (
             b'{"model_type": "llama", "num_hidden_layers": ' + b"9" * 4000 + b"}",
             "num_hidden_layers",
@@ -442,14 +476,29 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
         (LLAMA, {"head_dim": -128}, "head_dim", "is -128"),
         (LLAMA, {"head_dim": "x" * 10_000}, "head_dim", "'xxxx"),
         (LLAMA, {"head_dim": None}, "hidden_size", "is missing"),
-        (LLAMA, {"head_dim": None, "hidden_size": 100}, "hidden_size", "a multiple of the 32 attention heads"),
+        (
+            LLAMA,
+            {"head_dim": None, "hidden_size": 100},
+            "hidden_size",
+            "a multiple of the 32 attention heads",
+        ),
         (LLAMA, {"num_key_value_heads": 2**60}, "num_key_value_heads", "1 to 16,777,216"),
-        (LLAMA, {"text_config": 7}, "model_type", "is 'llama': must be a model with a text_config that kvpool knows"),
+        (
+            LLAMA,
+            {"text_config": 7},
+            "model_type",
+            "is 'llama': must be a model with a text_config that kvpool knows",
+        ),
         (LLAMA, {"model_type": "llava", "text_config": 7}, "text_config", "is 7: must be an object"),
         (LLAMA, {"model_type": 7}, "model_type", "is 7: must be a text"),
         (LLAMA, {"model_type": None}, "model_type", "is missing: it names the family"),
         (LLAMA, {"model_type": "lama"}, "model_type", "is 'lama': must be a family that kvpool knows"),
-        (LLAMA, {"model_type": None, "architectures": ["Lama"]}, "architectures", "has 'Lama': must be a family that"),
+        (
+            LLAMA,
+            {"model_type": None, "architectures": ["Lama"]},
+            "architectures",
+            "has 'Lama': must be a family that",
+        ),
         (
             LLAMA,
             {"architectures": ["MambaForCausalLM"]},
@@ -474,7 +523,12 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
         ),
         (LLAMA, {"use_cla": False}, "use_cla", "the name suggests a layout"),
         (BASE, {"layer_types": "full"}, "layer_types", "must be a list with an entry per layer"),
-        (BASE, {"layer_types": ["full_attention"] * 3}, "layer_types", "4 entries, as there are layers; there are 3"),
+        (
+            BASE,
+            {"layer_types": ["full_attention"] * 3},
+            "layer_types",
+            "4 entries, as there are layers; there are 3",
+        ),
         (
             BASE,
             {"layer_types": ["ring_attention"] * 4},
@@ -499,10 +553,25 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
         (LATENTS, {"kv_lora_rank": None}, "qk_rope_head_dim", "0 or absent in a model without kv_lora_rank"),
         (INDEXED, {"indexer_types": ["full"] * 3}, "indexer_types", "4 entries"),
         (INDEXED, {"index_topk_pattern": "FSX"}, "index_topk_pattern", "4 letters F or S"),
-        (INDEXED, {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "layer_types", "sparse attention"),
+        (
+            INDEXED,
+            {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+            "layer_types",
+            "sparse attention",
+        ),
         (DELTA, {"linear_attn_config": 3}, "linear_attn_config", "must be an object"),
-        (DELTA, {"linear_attn_config": {}}, "linear_attn_config.full_attn_layers", "must be a list of layers"),
-        (DELTA, {"linear_attn_config": {"full_attn_layers": [5]}}, "linear_attn_config.full_attn_layers", "has 5"),
+        (
+            DELTA,
+            {"linear_attn_config": {}},
+            "linear_attn_config.full_attn_layers",
+            "must be a list of layers",
+        ),
+        (
+            DELTA,
+            {"linear_attn_config": {"full_attn_layers": [5]}},
+            "linear_attn_config.full_attn_layers",
+            "has 5",
+        ),
         (DELTA, {}, "linear_attn_config.num_heads", "is missing"),
         (
             DELTA,
@@ -525,7 +594,12 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
             "'X': must be of the letters M * - E",
         ),
         (NEMOTRON, {"hybrid_override_pattern": "M" * 20_000}, "hybrid_override_pattern", "1 to 10,000"),
-        (NEMOTRON, {"hybrid_override_pattern": "M*"}, "hybrid_override_pattern", "52 letters, as there are layers"),
+        (
+            NEMOTRON,
+            {"hybrid_override_pattern": "M*"},
+            "hybrid_override_pattern",
+            "52 letters, as there are layers",
+        ),
         (
             NEMOTRON,
             {"hybrid_override_pattern": "-" * 52},
@@ -538,8 +612,18 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
             "num_kv_shared_layers",
             "0 to 34",
         ),
-        (BY_MODEL["Jamba-v0.1, Jamba-1.5-Mini"].config, {"attn_layer_offset": 8}, "attn_layer_offset", "0 to 7"),
-        (BY_MODEL["Ring-mini-linear-2.0"].config, {"layer_group_size": 6}, "layer_group_size", "a divisor of the 20"),
+        (
+            BY_MODEL["Jamba-v0.1, Jamba-1.5-Mini"].config,
+            {"attn_layer_offset": 8},
+            "attn_layer_offset",
+            "0 to 7",
+        ),
+        (
+            BY_MODEL["Ring-mini-linear-2.0"].config,
+            {"layer_group_size": 6},
+            "layer_group_size",
+            "a divisor of the 20",
+        ),
         (BY_MODEL["Falcon-7B"].config, {"multi_query": None}, "multi_query", "must be true or false"),
         (BY_MODEL["Hunyuan-Large"].config, {"use_mla": True}, "use_mla", "must be false"),
         (
@@ -548,7 +632,12 @@ DELTA = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_confi
             "attn_config.kv_window",
             "layout",
         ),
-        (BY_MODEL["MPT-7B"].config, {"attn_config": {"attn_type": "ring"}}, "attn_config.attn_type", "is 'ring'"),
+        (
+            BY_MODEL["MPT-7B"].config,
+            {"attn_config": {"attn_type": "ring"}},
+            "attn_config.attn_type",
+            "is 'ring'",
+        ),
         (
             BY_MODEL["Nemotron-Super-49B (its first layers)"].config,
             {"block_configs": [{"attention": {"n_heads_in_group": 7}}] * 4},
@@ -599,7 +688,10 @@ SCHEME = {"num_bits": 8, "type": "float", "dynamic": False, "symmetric": True}
     ("quantization", "dtype"),
     [
         ({"quant_method": "compressed-tensors", "kv_cache_scheme": SCHEME}, "fp8_e4m3"),
-        ({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 4, "type": "float"}}, "nvfp4"),
+        (
+            {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 4, "type": "float"}},
+            "nvfp4",
+        ),
         ({"quant_method": "compressed-tensors", "kv_cache_scheme": None}, "bf16"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
         ({"quant_method": "modelopt", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
@@ -607,7 +699,12 @@ SCHEME = {"num_bits": 8, "type": "float", "dynamic": False, "symmetric": True}
         ({"quant_method": "modelopt", "kv_cache_quant_algo": None}, "bf16"),
         ({"quant_method": "gptq", "bits": 4}, "bf16"),
         (
-            {"quant_method": "quark", "kv_cache_group": [], "kv_cache_quant_config": {}, "kv_cache_post_rope": False},
+            {
+                "quant_method": "quark",
+                "kv_cache_group": [],
+                "kv_cache_quant_config": {},
+                "kv_cache_post_rope": False,
+            },
             "bf16",
         ),
     ],
@@ -627,8 +724,16 @@ def test_the_cache_has_the_format_that_the_checkpoint_asks_for(quantization: dic
 @pytest.mark.parametrize(
     ("quantization", "field", "message"),
     [
-        ({"kv_cache_scheme": {"num_bits": 3, "type": "float"}}, "kv_cache_scheme.num_bits", "is 3: must be 8, or 4"),
-        ({"kv_cache_scheme": {"num_bits": 4, "type": "int"}}, "kv_cache_scheme.num_bits", "the type is 'int'"),
+        (
+            {"kv_cache_scheme": {"num_bits": 3, "type": "float"}},
+            "kv_cache_scheme.num_bits",
+            "is 3: must be 8, or 4",
+        ),
+        (
+            {"kv_cache_scheme": {"num_bits": 4, "type": "int"}},
+            "kv_cache_scheme.num_bits",
+            "the type is 'int'",
+        ),
         ({"kv_cache_scheme": "static"}, "kv_cache_scheme", "is 'static'"),
         ({"kv_cache_quant_algo": "FP6"}, "kv_cache_quant_algo", "is 'FP6': must be one of fp8, nvfp4"),
         ({"kv_cache_group": ["*k_proj"]}, "kv_cache_group", "give the dtype of the cache yourself"),
@@ -653,14 +758,17 @@ def test_a_format_that_the_model_cannot_have_is_refused() -> None:
 
 
 def test_the_quantization_beside_the_configuration_is_read(tmp_path: Path) -> None:
-    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    beside = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    }
     (tmp_path / "config.json").write_text(json.dumps(BASE))
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
     assert read_config(tmp_path).dtype == "fp8_e4m3"
     assert read_config(tmp_path, "bf16").dtype == "bf16"
     (tmp_path / "other.json").write_text(json.dumps(BASE))
     assert read_config(tmp_path / "other.json").dtype == "bf16"
-    # What the configuration itself says comes first.
+    # The configuration itself comes first.
     (tmp_path / "config.json").write_text(json.dumps({**BASE, "quantization_config": {"quant_method": "gptq"}}))
     assert read_config(tmp_path).dtype == "bf16"
 
@@ -669,7 +777,14 @@ def test_nothing_hostile_raises_anything_else() -> None:
     values: list[Any] = [None, True, -1, 0, 1, 10**30, 1.5, "", "x", [], [None], {}, {"a": 1}]
     for example in EXAMPLES:
         config = example.config
-        for name in [*config, "layer_types", "text_config", "mamba_ssm_dtype", "architectures", "quantization_config"]:
+        for name in [
+            *config,
+            "layer_types",
+            "text_config",
+            "mamba_ssm_dtype",
+            "architectures",
+            "quantization_config",
+        ]:
             for value in values:
                 try:
                     shape = read({**config, name: value})

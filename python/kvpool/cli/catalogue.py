@@ -100,7 +100,7 @@ def models_command(
 
 
 def _all_shapes(dtype: str | None) -> list[KvShape]:
-    """The models of the catalogue that have this format: nvfp4 is none of MLA, for instance."""
+    """The models of the catalogue that have this format; MLA has no nvfp4, for instance."""
     shapes = []
     try:
         name = dtype_name(dtype or "bf16")

@@ -1,9 +1,9 @@
 """What may go to a terminal, and in which form.
 
-Owns four rules, for every command. Text that comes from a file, a path or an argument is printed without control
-characters, which a terminal would obey: :func:`shown`. Where a caller forgets that, the streams of :func:`prepared`
-write the characters as escapes. Whatever the output's encoding, nothing that is printed raises: what it cannot hold is
-written as an escape. And a ``COLUMNS`` that is no width counts as unset.
+Owns four rules, for every command. Text that comes from a file, a path or an argument is printed without
+control characters, which a terminal would obey: :func:`shown`. Where a caller forgets that, the streams of
+:func:`prepared` write the characters as escapes. Whatever the output's encoding, nothing that is printed
+raises: what it cannot hold is written as an escape. And a ``COLUMNS`` that is no width counts as unset.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MOST_SHOWN: Final = 200
 def shown(text: str, most: int | None = None) -> str:
     r"""Write text from outside so that a terminal shows it and does not obey it.
 
-    Control characters (ESC, the C1 controls, line ends), what turns the direction of writing, and bytes that are no
-    UTF-8 become escapes, as in Python's ``repr``. The rest stays, so a good name is printed as it is.
+    Control characters (ESC, the C1 controls, line ends), what turns the direction of writing, and bytes that
+    are no UTF-8 become escapes, as in Python's ``repr``. The rest stays, so a good name is printed as it is.
 
     Args:
         text: from a file, a path or an argument.
@@ -59,7 +59,7 @@ def _escape(letter: str) -> str:
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(letter)[1:-1]
 
 
-#: What Rich writes beside text: colours, the cursor, the other screen.
+#: Rich writes this beside text: colours, the cursor, the other screen.
 _DRAWING: Final = re.compile(r"(\x1b\[[0-9;?]*[A-Hfhlm-nJKsu])")
 
 #: With one of them Rich and Typer draw in colour, whatever the output is.
@@ -69,8 +69,8 @@ _COLOUR: Final = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"
 class _Guarded:
     """A text stream that writes control characters as escapes.
 
-    Line ends, tabs and carriage returns stay. A terminal also gets what Rich draws with: colours and moves of the
-    cursor, but no titles, no links, no bells, and nothing that turns the direction of writing.
+    Line ends, tabs and carriage returns stay. A terminal also gets what Rich draws with: colours and moves of
+    the cursor, but no titles, no links, no bells, and nothing that turns the direction of writing.
     """
 
     def __init__(self, stream: TextIO) -> None:

@@ -1,14 +1,15 @@
-"""A model's shape from its ``config.json``, as Hugging Face checkpoints have it, or from Mistral's ``params.json``.
+"""A model's shape from the ``config.json`` of a Hugging Face checkpoint, or Mistral's ``params.json``.
 
 A model has a family, by ``model_type`` or by ``architectures``. The family defines which field means what
-(:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` has the arithmetic. The reader guesses nothing. It refuses
-with a :class:`~kvpool.errors.ModelConfigError` that names the field:
+(:mod:`kvpool.models.table`), and :mod:`kvpool.models.layers` has the arithmetic. The reader guesses nothing.
+It refuses with a :class:`~kvpool.errors.ModelConfigError` that names the field:
 
 - an unknown family, or a layer of an unknown kind
 - a missing field, a value of a wrong type or out of range
 - a field that the family does not define and whose name suggests a layout
 
-Files are data from outside: at most 16 MiB, numbers at most 2**24 (spans 2**40), layers at most 10,000. Costs: O(file).
+Files are data from outside: at most 16 MiB, numbers at most 2**24 (spans 2**40), layers at most 10,000.
+Costs: O(file).
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ _MOST_NAME: Final = 200
 def read_config(path: str | PathLike[str], dtype: str | None = None) -> KvShape:
     """Read the shape of a model from its ``config.json``, or from the folder that has one.
 
-    A file ``hf_quant_config.json`` beside it is read, too, where the configuration itself has no quantization.
+    A file ``hf_quant_config.json`` beside it is read, too, where the configuration itself has no
+    quantization.
 
     Args:
         path: the file, or its folder. A folder without ``config.json`` may have Mistral's ``params.json``.
         dtype: format of the cache; ``None``: what the configuration says, else bf16.
 
     Raises:
-        ModelConfigError: the file is no such configuration, or describes layers that kvpool does not know; ``field`` is
-            what is wrong in it.
+        ModelConfigError: the file is no such configuration, or describes layers that kvpool does not know;
+            ``field`` is what is wrong in it.
         ValueError: ``dtype`` is unknown, or does not exist for the model.
         OSError: the file cannot be read.
 
@@ -119,7 +121,12 @@ def parse_config(data: bytes | str, dtype: str | None = None, quantization: byte
 
 
 def _name(top: Fields, config: Fields) -> str:
-    for part, field in ((top, "_name_or_path"), (config, "_name_or_path"), (top, "model_type"), (config, "model_type")):
+    for part, field in (
+        (top, "_name_or_path"),
+        (config, "_name_or_path"),
+        (top, "model_type"),
+        (config, "model_type"),
+    ):
         if name := part.text(field).rstrip("/").rsplit("/", 1)[-1][:_MOST_NAME]:
             # The name of a shape is printed in many places: control characters are escapes from here on.
             return name if name.isprintable() else repr(name)[1:-1]

@@ -1,15 +1,16 @@
 """Formats of elements in a KV cache: how many bytes a key, a value or a latent takes.
 
-Owns the names and the layouts. Some formats keep scales in the cache, beside the elements: these bytes count. Scales of
-a whole tensor lie with the weights and do not count. The layouts are those of vLLM (``v1/kv_cache_interface.py``,
-``v1/attention/backends``):
+Owns the names and the layouts. Some formats keep scales in the cache, beside the elements: these bytes count.
+Scales of a whole tensor lie with the weights and do not count. The layouts are those of vLLM
+(``v1/kv_cache_interface.py``, ``v1/attention/backends``):
 
 - ``nvfp4``: 4 bits, and an fp8 scale for each 16 elements of a vector. For heads, not for MLA.
-- ``int4`` (``int4_per_token_head``): 4 bits, and 4 bytes of scale and zero point per vector. LMDeploy's int4 takes as
-  much.
-- ``int8_per_token_head``, ``fp8_per_token_head``: 1 byte, and 4 bytes of scale per vector. Plain ``int8`` and ``fp8``
-  have no scales in the cache.
-- ``fp8_ds_mla``: MLA with sparse attention, of 512 + 64 elements alone: 512 of fp8, 4 scales of fp32, 64 of bf16.
+- ``int4`` (``int4_per_token_head``): 4 bits, and 4 bytes of scale and zero point per vector. LMDeploy's int4
+  takes as much.
+- ``int8_per_token_head``, ``fp8_per_token_head``: 1 byte, and 4 bytes of scale per vector. Plain ``int8`` and
+  ``fp8`` have no scales in the cache.
+- ``fp8_ds_mla``: MLA with sparse attention, of 512 + 64 elements alone: 512 of fp8, 4 scales of fp32, 64 of
+  bf16.
 - ``nvfp4_ds_mla``: the same models: 512 of fp4 with 32 scales of fp8, 64 of fp8.
 """
 

@@ -1,4 +1,4 @@
-"""What a family of models is to kvpool, and the readers that one family alone needs."""
+"""Families of models, as kvpool sees them, and the readers that one family alone needs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class Family:
     source: str
     #: Fields whose names suggest a layout, and which change nothing in the cache.
     ignored: frozenset[str] = frozenset()
-    #: By ``model_type``: the fields that a nested configuration leaves out, because the class has them as defaults.
+    #: By ``model_type``: the fields that a nested configuration leaves out, because the class has them as
+    #: defaults.
     defaults: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def read(self, config: Fields) -> tuple[Layers, ...]:
@@ -204,7 +205,7 @@ def falcon_heads() -> Reader[Layers]:
 
 
 def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
-    """One KV head where ``flag`` is on, or the ``number`` of them; without, as many as attention heads."""
+    """One KV head, or ``number`` of them, where ``flag`` is on; otherwise each attention head has its own."""
     many = keep.heads(kv=(), equal=True, **({"dim": ()} | fields))
 
     def read(config: Fields) -> Layers:
@@ -219,7 +220,9 @@ def single_head(flag: str, number: str = "", **fields: Any) -> Reader[Layers]:
 
 
 def other_setting(*, groups: tuple[str, ...], dim: str) -> Reader[Layers]:
-    """Step 3.5: the layers with windows may have KV heads and a head size of their own, in ``attention_other_setting``.
+    """Step 3.5: layers with windows may have other KV heads, and other sizes of them.
+
+    Those are in ``attention_other_setting``.
 
     Args:
         groups: the number of KV heads of a layer without windows.

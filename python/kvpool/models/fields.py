@@ -1,7 +1,7 @@
 """Fields of a configuration from outside: each is checked when it is read, and an error names it.
 
-Owns the limits of numbers, the words of refusals, and the question whether the name of a field suggests a layout. A
-field that is ``null`` counts as absent, as in the checkpoints.
+Owns the limits of numbers, the words of refusals, and the question whether the name of a field suggests a
+layout. A field that is ``null`` counts as absent, as in the checkpoints.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Fields:
         self._path = path
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
-        """The same with fields that are absent. One that is ``null`` stays ``null``; a text names another field."""
+        """Add fields that are absent. One that is ``null`` stays ``null``; a text names another field."""
         values = {**defaults, **self._values}
         same = {
             name: values[one] for name, one in defaults.items() if isinstance(one, str) and name not in self._values
@@ -83,11 +83,11 @@ class Fields:
         return Fields({**values, **same}, self._path)
 
     def replaced(self, name: str, value: object) -> Fields:
-        """The same with another value of one field."""
+        """Set another value of one field, in a copy."""
         return Fields({**self._values, name: value}, self._path)
 
     def require_known(self, known: Collection[str], family: str) -> None:
-        """Refuse a field whose name suggests a layout, and which is none of ``known``.
+        """Refuse a field whose name suggests a layout, and which is not in ``known``.
 
         Raises:
             ModelConfigError: such a field is there.

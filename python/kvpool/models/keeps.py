@@ -1,7 +1,7 @@
-"""What a layer of each kind keeps, by the fields of its family.
+"""The contents that a layer of each kind keeps, by the fields of its family.
 
-Each function here makes a :class:`~kvpool.models.kinds.Reader` of one layer. Its arguments are the names of the fields;
-where families have several names for the same number, the first that is there counts.
+Each function here makes a :class:`~kvpool.models.kinds.Reader` of one layer. Its arguments are the names of
+the fields; where families have several names for the same number, the first that is there counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which layer of a model is of which kind: the ways in which configurations say it.
 
-A :class:`Reader` reads one answer from a configuration, and has the names of all fields that can change it. The readers
-here return the kind of every layer: ``full``, ``sliding``, ``linear``, ``mamba`` and so on. A family of
-:mod:`kvpool.models.families` says what a layer of each kind keeps.
+A :class:`Reader` reads one answer from a configuration, and has the names of all fields that can change it.
+The readers here return the kind of every layer: ``full``, ``sliding``, ``linear``, ``mamba`` and so on. A
+family of :mod:`kvpool.models.families` says what a layer of each kind keeps.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ def repeated(name: str, words: Mapping[str, str]) -> Kinds:
 def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
     """Take the first reader whose field is there; the last one where none is.
 
-    A list that is empty counts as absent. Each choice is a reader with the name of its field; the last may be alone.
+    A list that is empty counts as absent. Each choice is a reader with the name of its field; the last may be
+    alone.
     """
 
     def read(config: Fields) -> list[str]:

@@ -1,7 +1,7 @@
 """What layers of one kind keep of a request, in elements and bytes.
 
-Owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value heads, latents, and the states
-of recurrent layers. All figures are of one layer, over all ranks.
+Owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value heads, latents, and
+the states of recurrent layers. All figures are of one layer, over all ranks.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def attention(
 ) -> Layers:
     """Layers that keep a key and a value vector per KV head and token.
 
-    ``value_dim`` is the length of a value, where it differs from a key's; ``window`` and ``chunk`` bound what a token
-    reads.
+    ``value_dim`` is the length of a value, where it differs from a key's; ``window`` and ``chunk`` bound what
+    a token reads.
     """
     require_count("kv_heads", kv_heads)
     require_count("head_dim", head_dim)
@@ -109,9 +109,10 @@ def attention(
 
 
 def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
-    """Layers of multi-head latent attention: one latent vector and one position part per token, whatever the heads.
+    """Layers of multi-head latent attention: a latent vector and a position part per token, without heads.
 
-    With ``index_dim``, sparse attention's index, too: a key of so many fp8 elements, and a scale for each 128 of them.
+    With ``index_dim``, sparse attention's index, too: a key of so many fp8 elements, and a scale for each 128
+    of them.
     """
     require_count("latent_dim", rank)
     require_count("rope", rope, least=0)
@@ -144,8 +145,8 @@ def gated_delta_net(
 ) -> Layers:
     """Linear attention of Qwen3-Next and Qwen3.5.
 
-    A matrix of key by value per value head, and what the convolution over keys, queries and values needs of the
-    ``kernel - 1`` tokens before.
+    A matrix of key by value per value head, and what the convolution over keys, queries and values needs of
+    the ``kernel - 1`` tokens before.
     """
     _require_counts(key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel)
     conv = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim)

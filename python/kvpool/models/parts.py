@@ -12,7 +12,8 @@ __all__ = ["WRAPPERS", "text_part"]
 #: Where a model of several parts has the part that generates text.
 _PARTS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
-#: Models with such a part, and the ``model_type`` of a part that has none; empty where the part must have one.
+#: Models with such a part, and the ``model_type`` of a part that has none; empty where the part must have
+#: one.
 WRAPPERS: Final[dict[str, str]] = {
     "aria": "aria_text",
     "audioflamingo3": "qwen2",

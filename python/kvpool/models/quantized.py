@@ -1,7 +1,7 @@
 """The format of the KV cache that a checkpoint asks for, by its quantization.
 
-Engines follow it where nobody gives another. Known: ``kv_cache_scheme`` of compressed-tensors and of ModelOpt, and
-``kv_cache_quant_algo`` of ModelOpt, in ``config.json`` or in ``hf_quant_config.json``.
+Engines follow it unless the caller gives another. Known: ``kv_cache_scheme`` of compressed-tensors and of
+ModelOpt, and ``kv_cache_quant_algo`` of ModelOpt, in ``config.json`` or in ``hf_quant_config.json``.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class KvShape:
 
     @classmethod
     def of_heads(cls, name: str, layers: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> KvShape:
-        """Make the shape of a model whose layers are all alike: full attention with so many KV heads.
+        """Make the shape of a model whose layers are all alike: full attention with ``kv_heads``.
 
         Raises:
             ValueError: a number that is no whole number of 1 or more.

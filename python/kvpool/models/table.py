@@ -43,7 +43,7 @@ _REFUSED: Final = {
     "gpt_neo": "its windows have no shape here",
 }
 
-#: What a name of an architecture has after the name of its family; the longest first.
+#: A name of an architecture has one of these after the name of its family; the longest first.
 _ENDINGS: Final = (
     "forcausallm",
     "lmheadmodel",
@@ -86,11 +86,12 @@ def family_of(config: Fields, *, nested: bool = False) -> tuple[Family, str]:
 
     Args:
         config: the configuration of a model that generates text.
-        nested: whether it is inside another. The code of that one loads the part by its ``model_type`` alone, so that
-            an architecture that no family has is no reason to refuse it.
+        nested: whether it is inside another. The code of that one loads the part by its ``model_type`` alone,
+            so that an architecture that no family has is no reason to refuse it.
 
     Raises:
-        ModelConfigError: the family is unknown, keeps no KV, or has no shape here; the error names ``model_type``.
+        ModelConfigError: the family is unknown, keeps no KV, or has no shape here; the error names
+            ``model_type``.
     """
     kind = config.text("model_type").lower()
     if kind in {"", "transformer"} and all(config.has(name) for name in ("dim", "n_layers", "n_heads")):

@@ -1,7 +1,7 @@
 """The table of families whose layers are attention alone: heads, windows, latents.
 
-Each row says how the configurations of the family are read. A field of a row is one that the family defines; the
-published files with these definitions are in ``source``.
+Each row says how the configurations of the family are read. A field of a row is one that the family defines;
+the published files with these definitions are in ``source``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,11 @@ ATTENTION: Final[tuple[Family, ...]] = (
         by_kind(
             all_of("full"),
             full=heads(
-                kv=(), equal=True, query=("n_head", "num_attention_heads"), hidden=("hidden_size", "n_embed"), dim=()
+                kv=(),
+                equal=True,
+                query=("n_head", "num_attention_heads"),
+                hidden=("hidden_size", "n_embed"),
+                dim=(),
             ),
         ),
         _HF,

@@ -18,7 +18,18 @@ from kvpool.models.keeps import (
     mla,
     recurrence,
 )
-from kvpool.models.kinds import Reader, all_of, chosen, every, first_given, letters, listed, marked, period, repeated
+from kvpool.models.kinds import (
+    Reader,
+    all_of,
+    chosen,
+    every,
+    first_given,
+    letters,
+    listed,
+    marked,
+    period,
+    repeated,
+)
 
 __all__ = ["STATES"]
 

@@ -1,7 +1,7 @@
 """The table of families whose layers are attention, some of them with a window or a chunk.
 
-Each row says how the configurations of the family are read. A field of a row is one that the family defines; the
-published files with these definitions are in ``source``.
+Each row says how the configurations of the family are read. A field of a row is one that the family defines;
+the published files with these definitions are in ``source``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WINDOWS: Final[tuple[Family, ...]] = (
         "Qwen 2, Qwen 3 MoE",
         _types(
             "qwen2 qwen2_moe qwen3_moe qwen3_omni_moe_text qwen2_vl qwen2_vl_text qwen2_5_vl "
-            "qwen2_5_vl_text qwen2_5_omni_text minicpmv minicpmo"
+            "qwen2_5_vl_text qwen2_5_omni_text minicpmv minicpmo mimo"
         ),
         by_kind(qwen_windows(), full=heads(), sliding=_WINDOW),
         _HF,
