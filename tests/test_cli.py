@@ -264,11 +264,12 @@ def test_missing_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"{}", "num_hidden_layers is missing"),
+        (b"{}", "model_type is missing"),
         (b"\xff", "no JSON"),
         (b"[" * 100_000, "nested too deeply"),
-        (b'{"num_hidden_layers": ' + b"9" * 4000 + b"}", "a number of more than 60 digits"),
-        (b'{"num_hidden_layers": 2, "layer_types": ["\\u001b[31m", "x"]}', "layer_types has"),
+        (b'{"model_type": "llama", "num_hidden_layers": ' + b"9" * 4000 + b"}", "a number of more than 60 digits"),
+        (b'{"model_type": "olmo3", "num_hidden_layers": 2, "layer_types": ["\\u001b[31m", "x"]}', "layer_types has"),
+        (b'{"model_type": "\\u001b[31mlama"}', "model_type is '\\x1b[31mlama': must be a family that kvpool knows"),
     ],
 )
 @pytest.mark.parametrize("command", ["models", "size", "replay"])

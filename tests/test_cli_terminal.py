@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from rich.console import Console
 from rich.text import Text
 
 import kvpool
@@ -110,6 +111,62 @@ def test_errors_about_what_is_in_a_trace_are_one_short_line(capsys: pytest.Captu
         assert len(error) < 500 + len(str(path))
         assert not CONTROLS.search(error)
         assert len(hints) <= 1
+
+
+@pytest.mark.parametrize("field", ["model_type", "_name_or_path", "architectures", "torch_dtype"])
+def test_names_in_a_configuration_are_shown_and_not_obeyed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, field: str
+) -> None:
+    path = tmp_path / "config.json"
+    config = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 256}
+    # An architecture that kvpool knows leads to the layers although the name of the family is hostile.
+    config |= {"architectures": ["LlamaForCausalLM"], field: [HOSTILE] if field == "architectures" else HOSTILE}
+    path.write_text(json.dumps(config))
+    pool = ["--config", str(path)]
+    printed = 0
+    for command in (
+        ["models", *pool],
+        ["models", *pool, "--csv"],
+        ["models", *pool, "--json"],
+        ["models", *pool, "--capacity-gib", "10"],
+        ["size", "example", *pool, "--capacities", "10GiB", "--no-progress"],
+        ["size", "example", *pool, "--capacities", "10GiB", "--html", str(tmp_path / "page.html")],
+        ["replay", "example", *pool, "--capacity-gib", "1", "--limit", "9", "--no-progress"],
+    ):
+        assert main(command) == (field == "architectures")
+        text = "".join(capsys.readouterr())
+        assert not CONTROLS.search(text), command
+        printed += SHOWN[:5] in text
+    # An architecture that no family has is an error, which shows its name.
+    assert (printed > 3) == (field != "torch_dtype")
+
+
+def test_text_that_no_command_has_cleaned_reaches_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    streams = sys.stdout, sys.stderr
+    with terminal.prepared():
+        print(HOSTILE)
+        print(HOSTILE, file=sys.stderr)
+        typer.echo(HOSTILE)
+        Console(force_terminal=False).print(Text(HOSTILE))
+        sys.stdout.writelines(["tabs\tand ", "größer\n"])
+    captured = capsys.readouterr()
+    # Click and Rich take some of the controls out.
+    assert captured.out.splitlines()[0] == SHOWN
+    assert captured.out.endswith("\ntabs\tand größer\n")
+    assert captured.err == f"{SHOWN}\n"
+    assert not CONTROLS.search(captured.out.replace("\t", ""))
+    assert (sys.stdout, sys.stderr) == streams
+
+
+def test_a_terminal_gets_colours_and_nothing_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with terminal.prepared():
+        print("\x1b[1;32mgreen\x1b[0m \x1b[2K\x1b[1A\x1b]0;title\x07\x1b]8;;http://x\x1b\\ \x9b31m\u202e")
+    assert capsys.readouterr().out == (
+        "\x1b[1;32mgreen\x1b[0m \x1b[2K\x1b[1A\\x1b]0;title\\x07\\x1b]8;;http://x\\x1b\\ \\x9b31m\\u202e\n"
+    )
 
 
 def test_good_text_is_printed_as_it_is() -> None:

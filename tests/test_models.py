@@ -293,6 +293,50 @@ def test_dtypes(dtype: str | None, dtype_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "dtype", "token_bytes"),
+    [
+        # 4 bits an element, and an fp8 scale for 16 of them.
+        ("Llama-3.1-8B", "nvfp4", 32 * 2 * 8 * (128 // 2 + 128 // 16)),
+        ("Gemma-3-27B", "NVFP4", 62 * 2 * 16 * (128 // 2 + 128 // 16)),
+        # 4 bytes of scale and zero point per vector.
+        ("Llama-3.1-8B", "int4", 32 * 2 * 8 * (128 // 2 + 4)),
+        ("Llama-3.1-8B", "int4_per_token_head", 32 * 2 * 8 * (128 // 2 + 4)),
+        ("Llama-3.1-8B", "int8_per_token_head", 32 * 2 * 8 * (128 + 4)),
+        ("Llama-3.1-8B", "fp8_per_token_head", 32 * 2 * 8 * (128 + 4)),
+        # vLLM keeps two scales of MLA's one vector.
+        ("DeepSeek-V3", "fp8_per_token_head", 61 * (576 + 2 * 4)),
+        ("DeepSeek-V3", "fp8", 61 * 576),
+        # The index of sparse attention is fp8 with a scale, whatever the cache is.
+        ("DeepSeek-V3.2", "fp8", 61 * (576 + 132)),
+        ("DeepSeek-V3.2", "fp8_ds_mla", 61 * (512 + 4 * 4 + 64 * 2 + 132)),
+        ("DeepSeek-V3.2", "nvfp4_ds_mla", 61 * (512 // 2 + 512 // 16 + 64 + 132)),
+    ],
+)
+def test_formats_with_scales_in_the_cache(name: str, dtype: str, token_bytes: int) -> None:
+    shape = kv_shape(name, dtype)
+    assert shape.bytes_per_token == token_bytes
+    # Groups, blocks and requests use it, too. A state has a dtype of its own.
+    assert shape.groups(16).block_bytes % 16 == 0
+    assert sum(group.used_bytes // group.block_tokens for group in shape.groups(16).groups) == token_bytes
+    assert shape.with_dtype("bf16") == kv_shape(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("DeepSeek-V3", "nvfp4"),
+        ("DeepSeek-V3", "fp8_ds_mla"),  # no sparse attention
+        ("Llama-3.1-8B", "fp8_ds_mla"),
+        ("Llama-3.1-8B", "nvfp4_ds_mla"),
+        ("Kimi-Linear-48B-A3B", "nvfp4"),
+    ],
+)
+def test_formats_that_a_model_cannot_have_are_refused(name: str, dtype: str) -> None:
+    with pytest.raises(ValueError, match=f"dtype is '{dtype}', a format of .*; the model has "):
+        kv_shape(name, dtype)
+
+
+@pytest.mark.parametrize(
     ("written", "name"),
     [
         ("LLAMA-3.1-8b", "Llama-3.1-8B"),
@@ -332,8 +376,8 @@ def test_unknown_models_get_suggestions(name: str, message: str) -> None:
 
 
 def test_bad_arguments_are_value_errors() -> None:
-    with pytest.raises(ValueError, match=r"unknown dtype 'int4'; allowed: fp32, .*int8"):
-        kv_shape("Qwen3-8B", "int4")
+    with pytest.raises(ValueError, match=r"unknown dtype 'int3'; allowed: fp32, .*int8, .*nvfp4, .*fp8_ds_mla"):
+        kv_shape("Qwen3-8B", "int3")
     with pytest.raises(ValueError, match="unknown model None"):
         kv_shape(None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="unknown dtype 2"):
@@ -358,7 +402,10 @@ def test_bad_arguments_are_value_errors() -> None:
     [
         (lambda: KvShape("mine", ()), r"layers is \(\)"),
         (lambda: KvShape("mine", (1,)), r"layers is \(1,\)"),  # type: ignore[arg-type]
-        (lambda: KvShape("mine", (attention(1, 1, 1),), 0), "dtype_bytes is 0"),
+        (lambda: KvShape("mine", (attention(1, 1, 1),), "bf17"), "unknown dtype 'bf17'"),
+        (lambda: KvShape("mine", (attention(1, 1, 8),), "nvfp4"), "a multiple of 16; the model has 1 x 8"),
+        (lambda: KvShape("mine", (attention(1, 1, 3),), "int4"), "packs two elements in a byte"),
+        (lambda: KvShape("mine", (Layers("full", 1, elements=32),), "int4"), "no length of a vector"),
         (lambda: KvShape.of_heads("mine", 0, 1, 1), "layers is 0"),
         (lambda: KvShape.of_heads("mine", 1, 0, 1), "kv_heads is 0"),
         (lambda: KvShape.of_heads("mine", 1, 1, 0), "head_dim is 0"),
@@ -382,13 +429,13 @@ def test_layers_out_of_range_are_value_errors(make: Any, message: str) -> None:
 def test_shapes_are_frozen_and_hashable() -> None:
     shape = KvShape.of_heads("mine", 2, 4, 64)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        shape.dtype_bytes = 3  # type: ignore[misc]
+        shape.dtype = "fp8"  # type: ignore[misc]
     assert len({shape, KvShape.of_heads("mine", 2, 4, 64)}) == 1
     assert dataclasses.replace(shape, layers=(latent(2, 512, 64),)).bytes_per_token == 2 * 576 * 2
 
 
 def test_examples_in_the_documentation() -> None:
-    names = ["", ".catalogue", ".config", ".groups", ".layers", ".shape"]
+    names = ["", ".catalogue", ".config", ".fields", ".groups", ".layers", ".shape"]
     results = [doctest.testmod(importlib.import_module(f"kvpool.models{name}")) for name in names]
     assert sum(result.attempted for result in results) >= 25
     assert [result.failed for result in results] == [0] * len(names)

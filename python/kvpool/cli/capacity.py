@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvpool.cli.problems import SHAPE_HINT, UsageError, bad_usage
 from kvpool.errors import ModelConfigError
-from kvpool.models import DTYPE_BYTES, KvGroups, KvShape, kv_shape, read_config, with_dtype
+from kvpool.models import KvGroups, KvShape, kv_shape, read_config
 from kvpool.models.layers import latent
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class SizeOptions:
     def _of_model(self) -> KvShape:
         try:
             if self.config is not None:
-                return with_dtype(read_config(self.config), self.dtype)
+                return read_config(self.config, self.dtype)
             return kv_shape(self.model or "", self.dtype)
         except ModelConfigError:
             raise
@@ -167,16 +167,13 @@ class SizeOptions:
             raise bad_usage(ValueError(message)) from None
 
     def _of_numbers(self) -> KvShape:
-        dtype = self.dtype or "bf16"
-        if dtype.lower() not in DTYPE_BYTES:
-            raise UsageError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
         layers = _number(self.layers)
         try:
             if self.latent_dim is None:
                 shape = KvShape.of_heads("custom shape", layers, _number(self.kv_heads), _number(self.head_dim))
             else:
                 shape = KvShape("custom shape", (latent(layers, self.latent_dim, 0),))
-            return with_dtype(shape, dtype)
+            return shape if self.dtype is None else shape.with_dtype(self.dtype)
         except ValueError as error:
             raise bad_usage(error) from None
 

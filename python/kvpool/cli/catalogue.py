@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Annotated, Any, Final
 
@@ -18,6 +19,7 @@ from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.terminal import shown
 from kvpool.models import DEFAULT_CHUNK, KvGroups, KvShape, kv_shape, model_names
+from kvpool.models.dtypes import dtype_name
 
 __all__ = ["MODELS_EXAMPLES", "models_command"]
 
@@ -71,10 +73,7 @@ def models_command(
         if capacity_gib is not None or memory is not None:
             option = "--capacity-gib" if memory is None else "--gpu"
             raise UsageError(f"{option} needs a model", "kvpool models NAME, or --config FILE")
-        try:
-            shapes = [kv_shape(name, dtype) for name in model_names()]
-        except ValueError as error:
-            raise bad_usage(error) from None
+        shapes = _all_shapes(dtype)
         if as_json:
             models = [_facts(shape, block_size, chunk) for shape in shapes]
             typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, "models": models}, indent=2))
@@ -91,13 +90,27 @@ def models_command(
         raise bad_usage(ValueError(str(error).replace("gib is", "capacity_gib is"))) from None
     if as_json:
         more = {} if memory is None else {"gpu": memory.as_json()}
-        typer.echo(json.dumps({"dtype": dtype or "bf16", "block_size": block_size, **facts, **more}, indent=2))
+        typer.echo(json.dumps({"dtype": shape.dtype, "block_size": block_size, **facts, **more}, indent=2))
     elif as_csv:
         print_csv([_row(shape, facts)])
     else:
-        _print_model(shape, facts, dtype or "bf16")
+        _print_model(shape, facts)
         if memory is not None:
             typer.echo(f"{memory.kv_gib:,.4g} GiB is what {memory.in_words()} leave for KV.")
+
+
+def _all_shapes(dtype: str | None) -> list[KvShape]:
+    """The models of the catalogue that have this format; MLA has no nvfp4, for instance."""
+    shapes = []
+    try:
+        name = dtype_name(dtype or "bf16")
+    except ValueError as error:
+        raise bad_usage(error) from None
+    for model in model_names():
+        # Only the model decides here whether the format exists for it.
+        with contextlib.suppress(ValueError):
+            shapes.append(kv_shape(model, name))
+    return shapes
 
 
 def _row(shape: KvShape, facts: dict[str, Any]) -> dict[str, Any]:
@@ -115,10 +128,10 @@ def _facts(shape: KvShape, block_size: int, chunk: int) -> dict[str, Any]:
                 "layers": kind.count,
                 "span": kind.span or None,
                 "keeps": kind.what,
-                "bytes_per_token": kind.token_bytes(shape.dtype_bytes),
+                "bytes_per_token": token_bytes,
                 "bytes_per_state": kind.state_bytes,
             }
-            for kind in shape.layers
+            for kind, token_bytes in zip(shape.layers, shape.token_bytes(), strict=True)
         ],
         "bytes_per_token": shape.bytes_per_token,
         "bytes_per_state": shape.bytes_per_state,
@@ -194,11 +207,11 @@ def _in_short(shape: KvShape) -> str:
     return ", ".join(parts)
 
 
-def _print_model(shape: KvShape, facts: dict[str, Any], dtype: str) -> None:
+def _print_model(shape: KvShape, facts: dict[str, Any]) -> None:
     console = Console(highlight=False)
     request, capacity = facts["request"], facts["capacity"]
     groups = facts["groups"]
-    title = f"{shown(shape.name)} in {dtype}: KV-cache groups"
+    title = f"{shown(shape.name)} in {shape.dtype}: KV-cache groups"
     table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
     table.add_column("group", no_wrap=True)
     for name in ("layers", "tokens\nper block", "padding", f"blocks of\n{request['tokens']:,} tokens"):

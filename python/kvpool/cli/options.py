@@ -149,7 +149,7 @@ Dtype = Annotated[
     str | None,
     _option(
         _PANEL,
-        "KV shape: element type, bf16 or fp8 for instance.",
+        "KV shape: element type, fp8 or nvfp4 for instance; of --config what the checkpoint asks for.",
         default="bf16",
         metavar="TYPE",
         words=kvpool.models.DTYPE_BYTES,

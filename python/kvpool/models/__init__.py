@@ -31,9 +31,10 @@ less than in chunks of 8,192, the default, because a window holds the chunk that
 
 from kvpool.models.catalogue import kv_shape, model_names, with_dtype
 from kvpool.models.config import parse_config, read_config
+from kvpool.models.dtypes import DTYPE_BYTES
 from kvpool.models.groups import DEFAULT_CHUNK, KvGroup, KvGroups
 from kvpool.models.layers import Kind, Layers
-from kvpool.models.shape import DTYPE_BYTES, KvShape
+from kvpool.models.shape import KvShape
 
 __all__ = [
     "DEFAULT_CHUNK",

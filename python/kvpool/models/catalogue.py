@@ -26,12 +26,11 @@ yours.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from typing import Final
 
 from kvpool.models.layers import attention, gated_delta_net, kimi_delta_attention, latent, mamba2
-from kvpool.models.shape import DTYPE_BYTES, KvShape
+from kvpool.models.shape import KvShape
 
 __all__ = ["kv_shape", "model_names", "with_dtype"]
 
@@ -62,14 +61,9 @@ def with_dtype(shape: KvShape, dtype: str | None) -> KvShape:
     """The same shape with keys, values and latents of another dtype; ``None`` leaves it as it is.
 
     Raises:
-        ValueError: the dtype is unknown.
+        ValueError: the dtype is unknown, or does not exist for this shape: ``nvfp4`` of MLA, for instance.
     """
-    if dtype is None:
-        return shape
-    dtype_bytes = DTYPE_BYTES.get(dtype.lower()) if isinstance(dtype, str) else None
-    if dtype_bytes is None:
-        raise ValueError(f"unknown dtype {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
-    return dataclasses.replace(shape, dtype_bytes=dtype_bytes)
+    return shape if dtype is None else shape.with_dtype(dtype)
 
 
 def model_names() -> list[str]:

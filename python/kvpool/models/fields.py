@@ -1,16 +1,20 @@
 """Fields of a configuration from outside: each is checked when it is read, and an error names it.
 
-Owns the limits of numbers and the words of refusals. A field that is ``null`` counts as absent, as in the checkpoints.
+Owns the limits of numbers, the words of refusals, and the question whether the name of a field suggests a
+layout. A field that is ``null`` counts as absent, as in the checkpoints.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from kvpool.errors import ModelConfigError
-from kvpool.models.shape import DTYPE_BYTES
 
-__all__ = ["MOST_LAYERS", "Fields"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["MOST_LAYERS", "Fields", "words"]
 
 MOST_LAYERS: Final = 10_000
 
@@ -19,6 +23,46 @@ _MOST: Final = 1 << 24
 
 #: The most of a value that a message shows.
 _SHOWN: Final = 60
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+#: Words of names that say how a model keeps tokens.
+_LAYOUT: Final = words(
+    "layer layers head heads kv key keys value values query queries mqa gqa mla cla yoco group "
+    "groups window windows share shared sharing reuse skip conv state states latent attn "
+    "attention mamba ssm block blocks cache mixer pattern gqa interval period sliding swa local "
+    "global chunk chunked hybrid index indexer idx idxs indices compress compressed compression "
+    "ratio ratios linear recurrent recurrence recurrences recursion lru rwkv kda gdn hyena "
+    "lightning delta memory mem sink sinks kernel stride types sparse dsa nsa csa hca cross nope "
+    "retention loop loops ut cycles repeat repeats depth stack stacks steps passes iterations "
+    "encoder decoder"
+)
+
+#: Words of names about other parts of a model, or about its arithmetic.
+_OTHER: Final = words(
+    "moe expert experts router mlp ffn ff mtp nextn eagle medusa draft vision visual image "
+    "images img video audio speech mm vit projector norm norms layernorm layernorms normalization "
+    "rmsnorm rms ln dropout pdrop classification "
+    "bias quantization init initializer embedding embeddings embed gate gating scale scaling "
+    "multiplier softcapping temperature impl implementation flash kernels dropouts sdpa loss aux "
+    "token eps epsilon clip beam multipliers"
+)
+
+#: Names that suggest a layout and mean none, whatever the family.
+_NO_LAYOUT: Final = words(
+    "use_cache output_hidden_states output_attentions is_decoder add_cross_attention "
+    "cross_attention_hidden_size chunk_size_feed_forward pruned_heads tie_encoder_decoder "
+    "encoder_no_repeat_ngram_size num_return_sequences is_encoder_decoder cache_implementation "
+    "gradient_checkpointing return_dict query_pre_attn_scalar head_dtype first_k_dense_replace "
+    "decoder_sparse_step n_group topk_group num_expert_group parallel_attn "
+    "decoder_start_token_id use_parallel_residual attention_softmax_in_fp32 "
+    "reorder_and_upcast_attn scale_attn_weights rope_local_base_freq shared_intermediate_size "
+    "use_bidirectional_attention compression_config use_parallel_block"
+)
 
 
 class Fields:
@@ -30,10 +74,45 @@ class Fields:
         self._values: dict[str, Any] = value
         self._path = path
 
-    def with_defaults(self, defaults: dict[str, Any]) -> Fields:
-        """The same with fields that are absent."""
-        given = {name: value for name, value in self._values.items() if value is not None}
-        return Fields({**defaults, **given}, self._path)
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Fields:
+        """Add fields that are absent. One that is ``null`` stays ``null``; a text names another field."""
+        values = {**defaults, **self._values}
+        same = {
+            name: values[one] for name, one in defaults.items() if isinstance(one, str) and name not in self._values
+        }
+        return Fields({**values, **same}, self._path)
+
+    def replaced(self, name: str, value: object) -> Fields:
+        """Set another value of one field, in a copy."""
+        return Fields({**self._values, name: value}, self._path)
+
+    def require_known(self, known: Collection[str], family: str) -> None:
+        """Refuse a field whose name suggests a layout, and which is not in ``known``.
+
+        Raises:
+            ModelConfigError: such a field is there.
+        """
+        windows = {"use_sliding_window", "sliding_window", "max_window_layers"}
+        off = windows if self._values.get("use_sliding_window") is False and not windows & set(known) else set()
+        for name in self._values:
+            if name not in known and name not in off and self.has(name) and suggests_layout(name):
+                expected = f"absent: the name suggests a layout that kvpool does not know for {family}"
+                raise self.refused(name, expected)
+
+    def require_said(self, numbers: Mapping[str, int]) -> None:
+        """Refuse that a field is absent, of fields that are not then what they are as ``null``.
+
+        Args:
+            numbers: these fields, with the number that an absent one is.
+
+        Raises:
+            ModelConfigError: a field is absent.
+        """
+        for name, number in numbers.items():
+            if name not in self._values:
+                where = self._where(name)
+                message = f"{where} is missing: must be there, or null (absent means {number:,} here)"
+                raise ModelConfigError(message, where)
 
     def has(self, name: str) -> bool:
         """Whether a field is there, and not ``null``."""
@@ -42,6 +121,14 @@ class Fields:
     def inner(self, name: str) -> Fields:
         """The object in a field."""
         return Fields(self._values.get(name), self._where(name))
+
+    def entry(self, name: str, at: int) -> Fields:
+        """The object in an entry of a list."""
+        return Fields(self.items(name)[at], f"{self._where(name)}[{at}]")
+
+    def is_list(self, name: str) -> bool:
+        """Whether a field is a list."""
+        return isinstance(self._values.get(name), list)
 
     def count(self, *names: str, least: int = 1, most: int = _MOST) -> int:
         """A whole number, under the first of these names that is there."""
@@ -69,27 +156,56 @@ class Fields:
             raise self.refused(name, "a text")
         return str(self._values[name])
 
+    def raw(self, name: str) -> object:
+        """A value as it is; ``None`` if it is absent."""
+        return self._values.get(name)
+
+    def names(self) -> list[str]:
+        """The names of all fields."""
+        return list(self._values)
+
+    def is_object(self, name: str) -> bool:
+        """Whether a field is an object."""
+        return isinstance(self._values.get(name), dict)
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts."""
+        values = self.items(name, least=0)
+        wrong = [one for one in values if not isinstance(one, str)]
+        if wrong:
+            raise self.refused(name, "of texts", wrong[0])
+        return values
+
     def has_entries(self, name: str) -> bool:
         """Whether a field is there, and not an empty list."""
         return self.has(name) and self._values[name] != []
 
-    def items(self, name: str) -> list[Any]:
+    def is_text(self, name: str, text: str) -> bool:
+        """Whether a field is this text."""
+        return bool(self._values.get(name) == text)
+
+    def zero(self, name: str) -> bool:
+        """Whether a field is absent, or 0."""
+        return not self.has(name) or self._values[name] == 0
+
+    def items(self, name: str, *, least: int = 1) -> list[Any]:
         """A list of at most as many entries as a model has layers."""
-        value = self._values[name]
-        if not isinstance(value, list) or not 1 <= len(value) <= MOST_LAYERS:
+        value = self._values.get(name)
+        if not isinstance(value, list) or not least <= len(value) <= MOST_LAYERS:
             raise self.refused(name, f"a list with an entry per layer, 1 to {MOST_LAYERS:,}")
         return value
 
     def dtype_bytes(self, *names: str, default: int) -> int:
         """Bytes of the dtype that one of these fields names."""
+        sizes = {"float32": 4, "fp32": 4, "bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "half": 2}
         for name in names:
             if self.has(name):
                 text = self.text(name).removeprefix("torch.").lower()
                 if text in {"", "auto"}:
                     return default
-                if text not in DTYPE_BYTES:
-                    raise self.refused(name, f"one of {', '.join(DTYPE_BYTES)}")
-                return DTYPE_BYTES[text]
+                if text not in sizes:
+                    raise self.refused(name, f"one of {', '.join(sizes)}")
+                return sizes[text]
         return default
 
     def refused(self, name: str, expected: str, *entry: object) -> ModelConfigError:
@@ -99,6 +215,18 @@ class Fields:
 
     def _where(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
+
+
+def suggests_layout(name: str) -> bool:
+    """Whether the name of a field suggests that it changes what a token leaves in the KV cache.
+
+    >>> [name for name in ("cla_share_factor", "vocab_size", "num_kv_heads", "moe_layer_freq") if suggests_layout(name)]
+    ['cla_share_factor', 'num_kv_heads']
+    """
+    if name in _NO_LAYOUT:
+        return False
+    parts = set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
+    return bool(parts & _LAYOUT) and not parts & _OTHER
 
 
 def _brief(value: object) -> str:

@@ -182,12 +182,18 @@ class KvGroups:
         return 1 - group.used_bytes / self.block_bytes
 
 
-def group_layers(kinds: Sequence[Layers], dtype_bytes: int, block_size: int) -> KvGroups:
-    """Make groups of layers; ``block_size`` is the least that a block has in tokens, and what it grows by."""
+def group_layers(kinds: Sequence[Layers], token_bytes: Sequence[int], block_size: int) -> KvGroups:
+    """Make groups of layers.
+
+    Args:
+        kinds: the layers of the model, by what they keep.
+        token_bytes: the bytes that a token leaves in one layer of each kind.
+        block_size: the least number of tokens of a block; blocks grow in steps of it.
+    """
     require_count("block_size", block_size)
     if len(kinds) == 1 or all(kind.kind == "full" for kind in kinds):
-        return _one_group(kinds, dtype_bytes, block_size)
-    most = max(kind.token_bytes(dtype_bytes) for kind in kinds)
+        return _one_group(kinds, token_bytes, block_size)
+    most = max(token_bytes)
     state = max(kind.state_bytes for kind in kinds)
     steps = max(1, -(-state // (block_size * most))) if most else 1
     tokens = steps * block_size
@@ -195,8 +201,7 @@ def group_layers(kinds: Sequence[Layers], dtype_bytes: int, block_size: int) -> 
     rarest, commonest = min(kind.count for kind in kinds), max(kind.count for kind in kinds)
     size = commonest if commonest < rarest * _CLOSE else rarest
     groups: list[KvGroup] = []
-    for kind in kinds:
-        per_token = kind.token_bytes(dtype_bytes)
+    for kind, per_token in zip(kinds, token_bytes, strict=True):
         longer = most // per_token if per_token and most % per_token == 0 else 1
         layer = kind.state_bytes if kind.kind == "state" else per_token * tokens * longer
         number = -(-kind.count // size)
@@ -206,11 +211,11 @@ def group_layers(kinds: Sequence[Layers], dtype_bytes: int, block_size: int) -> 
     return KvGroups(tuple(groups), size * page)
 
 
-def _one_group(kinds: Sequence[Layers], dtype_bytes: int, block_size: int) -> KvGroups:
+def _one_group(kinds: Sequence[Layers], token_bytes: Sequence[int], block_size: int) -> KvGroups:
     first = kinds[0]
     if first.kind == "state":
         used = sum(kind.count * kind.state_bytes for kind in kinds)
     else:
-        used = sum(kind.count * kind.token_bytes(dtype_bytes) for kind in kinds) * block_size
+        used = sum(kind.count * one for kind, one in zip(kinds, token_bytes, strict=True)) * block_size
     layers, what = sum(kind.count for kind in kinds), ", ".join(kind.what for kind in kinds)
     return KvGroups((KvGroup(first.kind, layers, block_size, used, first.span, what),), used)

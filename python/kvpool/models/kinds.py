@@ -1,167 +1,267 @@
-"""Which layer of a model is of which kind, by its configuration.
+"""Which layer of a model is of which kind: the ways in which configurations say it.
 
-Owns the ways in which configurations say it: a list or a string with an entry per layer, an interval, a pattern, or
-nothing. The kinds are ``full``, ``sliding``, ``chunked``, ``linear``, ``mamba``, ``conv``; layers that keep nothing are
-left out.
+A :class:`Reader` reads one answer from a configuration, and has the names of all fields that can change it.
+The readers here return the kind of every layer: ``full``, ``sliding``, ``linear``, ``mamba`` and so on. A
+family of :mod:`kvpool.models.families` says what a layer of each kind keeps.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import dataclasses
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kvpool.models.fields import MOST_LAYERS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from kvpool.models.fields import Fields
 
-__all__ = ["layer_kinds"]
+__all__ = [
+    "LAYERS",
+    "Reader",
+    "all_of",
+    "chosen",
+    "every",
+    "first_given",
+    "gemma_windows",
+    "letters",
+    "listed",
+    "marked",
+    "period",
+    "qwen_windows",
+    "repeated",
+    "shared_tail",
+    "twice",
+]
 
-#: Entries of ``layer_types`` and ``layers_block_type``; ``None`` keeps nothing.
-_TYPES: Final[dict[str, tuple[str, ...]]] = {
-    "full_attention": ("full",),
-    "attention": ("full",),
-    "sliding_attention": ("sliding",),
-    "sliding_window": ("sliding",),
-    "chunked_attention": ("chunked",),
-    "linear_attention": ("linear",),
-    "mamba": ("mamba",),
-    "mamba2": ("mamba",),
-    "conv": ("conv",),
-    "hybrid": ("full", "mamba"),
-    "mlp": (),
-    "moe": (),
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+#: The number of layers, under the names that families give it.
+LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reader(Generic[Answer_co]):
+    """Reads one thing from a configuration.
+
+    Attributes:
+        names: the fields that can change the answer.
+        read: the answer, or a :class:`~kvpool.errors.ModelConfigError` that names a field.
+    """
+
+    names: frozenset[str]
+    read: Callable[[Fields], Answer_co]
+
+
+#: A reader of the kinds of all layers.
+Kinds = Reader[list[str]]
+
+#: Words of ``layer_types``, in the spelling of transformers 4 and 5.
+_WORDS: Final = {
+    "full_attention": "full",
+    "attention": "full",
+    "sliding_attention": "sliding",
+    "sliding_window": "sliding",
+    "chunked_attention": "chunked",
 }
 
-#: Letters of Nemotron's ``hybrid_override_pattern``.
-_LETTERS: Final[dict[str, tuple[str, ...]]] = {"M": ("mamba",), "*": ("full",), "-": (), "E": ()}
 
-_NAMES_OF_LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+def _number(config: Fields) -> int:
+    return config.count(*LAYERS, most=MOST_LAYERS)
 
 
-def layer_kinds(config: Fields) -> list[str]:
-    """The kinds of all layers that keep something of their own.
+def all_of(kind: str) -> Kinds:
+    """Every layer is of one kind."""
+    return Reader(frozenset(LAYERS), lambda config: [kind] * _number(config))
 
-    Raises:
-        ModelConfigError: layers of a kind that is not known, or fields that contradict each other.
 
+def listed(name: str, more: Mapping[str, str] | None = None, *, longer: bool = False) -> Kinds:
+    """Read a list with a word per layer.
+
+    Args:
+        name: the field.
+        more: kinds by words, beside those of attention.
+        longer: whether entries after the last layer count as absent, which checkpoints of the family have.
     """
-    if config.has("hybrid_override_pattern"):
-        return _of_pattern(config)
-    for name in ("layers_block_type", "layer_types"):
-        if config.has(name):
-            return _of_types(config, name)
-    layers = config.count(*_NAMES_OF_LAYERS, most=MOST_LAYERS)
-    kinds = _of_numbers(config, layers)
-    return _without_shared(config, kinds)
+    words = {**_WORDS, **(more or {})}
+
+    def read(config: Fields) -> list[str]:
+        types = config.items(name)
+        if any(config.has(one) for one in LAYERS):
+            layers = _number(config)
+            types = types[:layers] if longer else types
+            if len(types) != layers:
+                raise config.refused(name, f"{layers:,} entries, as there are layers; there are {len(types):,}")
+        unknown = [one for one in types if not isinstance(one, str) or one not in words]
+        if unknown:
+            raise config.refused(name, f"of {', '.join(words)}", unknown[0])
+        return [words[one] for one in types]
+
+    return Reader(frozenset({name, *LAYERS}), read)
 
 
-def _of_pattern(config: Fields) -> list[str]:
-    pattern = config.text("hybrid_override_pattern").replace("|", "")
-    if not 1 <= len(pattern) <= MOST_LAYERS:
-        raise config.refused("hybrid_override_pattern", f"a letter per layer, 1 to {MOST_LAYERS:,}")
-    unknown = [letter for letter in pattern if letter not in _LETTERS]
-    if unknown:
-        raise config.refused("hybrid_override_pattern", f"of the letters {' '.join(_LETTERS)}", unknown[0])
-    _agrees(config, "hybrid_override_pattern", len(pattern))
-    return [kind for letter in pattern for kind in _LETTERS[letter]]
+def letters(name: str, kinds: Mapping[str, str]) -> Kinds:
+    """Read a text with a letter per layer."""
+
+    def read(config: Fields) -> list[str]:
+        pattern = config.text(name).replace("|", "")
+        if not 1 <= len(pattern) <= MOST_LAYERS:
+            raise config.refused(name, f"a letter per layer, 1 to {MOST_LAYERS:,}")
+        unknown = [letter for letter in pattern if letter not in kinds]
+        if unknown:
+            raise config.refused(name, f"of the letters {' '.join(kinds)}", unknown[0])
+        if any(config.has(one) for one in LAYERS) and _number(config) != len(pattern):
+            raise config.refused(name, f"{_number(config):,} letters, as there are layers; there are {len(pattern):,}")
+        return [kinds[letter] for letter in pattern]
+
+    return Reader(frozenset({name, *LAYERS}), read)
 
 
-def _of_types(config: Fields, name: str) -> list[str]:
-    types = config.items(name)
-    unknown = [one for one in types if not isinstance(one, str) or one not in _TYPES]
-    if unknown:
-        raise config.refused(name, f"of {', '.join(_TYPES)}", unknown[0])
-    _agrees(config, name, len(types))
-    # The last layers read what others keep: nothing of theirs is kept.
-    own = len(types) - _shared(config, len(types))
-    return [kind for one in types[:own] for kind in _TYPES[one]]
+def every(name: str, last: str, others: str, *, default: int = 0, whole: bool = False, first: bool = False) -> Kinds:
+    """Every n-th layer is of one kind.
+
+    Args:
+        name: the field with n, empty if it is always ``default``.
+        last: the kind of the last of n layers.
+        others: the kind of the n - 1 before.
+        default: n where the field is absent; 0 requires the field.
+        whole: whether the layers must be a multiple of n, because engines differ in what the rest is.
+        first: whether the first of n layers has the kind ``last`` instead.
+    """
+
+    def read(config: Fields) -> list[str]:
+        layers = _number(config)
+        step = config.count(name, most=MOST_LAYERS) if name and (config.has(name) or not default) else default
+        if whole and layers % step:
+            raise config.refused(name, f"a divisor of the {layers:,} layers: engines differ in what the rest is")
+        return [last if (at + (0 if first else 1)) % step == 0 else others for at in range(layers)]
+
+    return Reader(frozenset({name, *LAYERS} - {""}), read)
 
 
-def _agrees(config: Fields, name: str, entries: int) -> None:
-    """An entry for each layer."""
-    if any(config.has(one) for one in _NAMES_OF_LAYERS):
-        layers = config.count(*_NAMES_OF_LAYERS, most=MOST_LAYERS)
-        if layers != entries:
-            raise config.refused(name, f"{layers:,} entries, as there are layers; there are {entries:,}")
+def period(every_name: str, offset_name: str, chosen_kind: str, others: str) -> Kinds:
+    """One layer of each period, at an offset, is of one kind."""
+
+    def read(config: Fields) -> list[str]:
+        step = config.count(every_name)
+        offset = config.count(offset_name, least=0, most=step - 1)
+        return [chosen_kind if at % step == offset else others for at in range(_number(config))]
+
+    return Reader(frozenset({every_name, offset_name, *LAYERS}), read)
 
 
-def _of_numbers(config: Fields, layers: int) -> list[str]:
-    """Kinds by an interval, a list of places, or a pattern."""
-    family = config.text("model_type")
-    if config.has("linear_attn_config"):
-        return _of_places(config, layers)
-    if family.startswith("falcon_h1"):
-        return ["full", "mamba"] * layers
-    if config.has("attn_layer_period"):
-        period = config.count("attn_layer_period")
-        offset = config.count("attn_layer_offset", least=0, most=period - 1)
-        return ["full" if at % period == offset else "mamba" for at in range(layers)]
-    if config.has("full_attention_interval"):
-        every = config.count("full_attention_interval")
-        return ["linear" if (at + 1) % every else "full" for at in range(layers)]
-    if config.has("linear_num_value_heads"):
-        raise config.refused("full_attention_interval", "there, or layer_types, where layers have linear attention")
-    if config.has("attention_chunk_size"):
-        return _of_chunks(config, layers)
-    if config.has("hybrid_layer_pattern"):
-        return _of_marks(config, "hybrid_layer_pattern", layers, {0: "full", 1: "sliding"})
-    if config.has("ssm_state_size") or config.has("mamba_d_state") or family.startswith("mamba"):
-        if config.has("num_attention_heads"):
-            raise config.refused("layers_block_type", "there: which layers are Mamba's")
-        return ["mamba"] * layers
-    return _of_windows(config, layers, family)
+def chosen(name: str, kind: str, others: str, *, base: int = 0, inside: str = "") -> Kinds:
+    """Read a list of the layers that are of one kind.
+
+    Args:
+        name: the field.
+        kind: the kind of the layers in the list.
+        others: the kind of all others.
+        base: the number of the first layer.
+        inside: the object that has the field; empty for the configuration itself.
+    """
+
+    def read(config: Fields) -> list[str]:
+        layers, place = _number(config), config.inner(inside) if inside else config
+        if not place.has(name):
+            raise place.refused(name, "a list of layers")
+        places = place.items(name, least=0)
+        wrong = [at for at in places if not _whole(at) or not base <= at < layers + base]
+        if wrong:
+            raise place.refused(name, f"of layers, {base} to {layers + base - 1:,}", wrong[0])
+        return [kind if at in set(places) else others for at in range(base, layers + base)]
+
+    return Reader(frozenset({inside or name, *LAYERS}), read)
 
 
-def _of_places(config: Fields, layers: int) -> list[str]:
-    """Kimi Linear: the layers of full attention are listed, the first one is 1."""
-    linear = config.inner("linear_attn_config")
-    if not linear.has("full_attn_layers"):
-        raise linear.refused("full_attn_layers", "a list of layers")
-    full = linear.items("full_attn_layers")
-    wrong = [at for at in full if not isinstance(at, int) or isinstance(at, bool) or not 1 <= at <= layers]
-    if wrong:
-        raise linear.refused("full_attn_layers", f"of layers, 1 to {layers:,}", wrong[0])
-    return ["full" if at in set(full) else "linear" for at in range(1, layers + 1)]
+def marked(name: str, kinds: Mapping[int, str]) -> Kinds:
+    """Read a list with a number per layer."""
+
+    def read(config: Fields) -> list[str]:
+        marks, layers = config.items(name), _number(config)
+        wrong = [mark for mark in marks if not _whole(mark) or mark not in kinds]
+        if wrong:
+            raise config.refused(name, f"of {' and '.join(map(str, kinds))}", wrong[0])
+        if len(marks) != layers:
+            raise config.refused(name, f"{layers:,} entries, as there are layers")
+        return [kinds[mark] for mark in marks]
+
+    return Reader(frozenset({name, *LAYERS}), read)
 
 
-def _of_chunks(config: Fields, layers: int) -> list[str]:
-    """Llama 4: layers with position have chunks; every fourth has none of both."""
-    if config.has_entries("no_rope_layers"):
-        return _of_marks(config, "no_rope_layers", layers, {0: "full", 1: "chunked"})
-    every = config.count("no_rope_layer_interval") if config.has("no_rope_layer_interval") else 4
-    return ["chunked" if (at + 1) % every else "full" for at in range(layers)]
+def repeated(name: str, words: Mapping[str, str]) -> Kinds:
+    """Read a list of words that repeats until every layer has one."""
+
+    def read(config: Fields) -> list[str]:
+        types = config.items(name)
+        unknown = [one for one in types if not isinstance(one, str) or one not in words]
+        if unknown:
+            raise config.refused(name, f"of {', '.join(words)}", unknown[0])
+        return [words[types[at % len(types)]] for at in range(_number(config))]
+
+    return Reader(frozenset({name, *LAYERS}), read)
 
 
-def _of_marks(config: Fields, name: str, layers: int, kinds: dict[int, str]) -> list[str]:
-    marks = config.items(name)
-    wrong = [mark for mark in marks if not isinstance(mark, int) or isinstance(mark, bool) or mark not in kinds]
-    if wrong:
-        raise config.refused(name, "of 0 and 1", wrong[0])
-    if len(marks) != layers:
-        raise config.refused(name, f"{layers:,} entries, as there are layers")
-    return [kinds[mark] for mark in marks]
+def first_given(*choices: Kinds | tuple[str, Kinds]) -> Kinds:
+    """Take the first reader whose field is there; the last one where none is.
+
+    A list that is empty counts as absent. Each choice is a reader with the name of its field; the last may be
+    alone.
+    """
+
+    def read(config: Fields) -> list[str]:
+        for one in choices:
+            if isinstance(one, Reader):
+                return one.read(config)
+            if config.has_entries(one[0]):
+                return one[1].read(config)
+        name = choices[0][0] if isinstance(choices[0], tuple) else ""
+        raise config.refused(name, "there: which layer is of which kind")
+
+    readers = [one if isinstance(one, Reader) else one[1] for one in choices]
+    return Reader(frozenset().union(*(one.names for one in readers)), read)
 
 
-def _of_windows(config: Fields, layers: int, family: str) -> list[str]:
-    """Windows in all layers, in a pattern, or in none."""
-    if not config.has("sliding_window") or not config.flag("use_sliding_window", default=True):
-        return ["full"] * layers
-    if config.has("max_window_layers") and config.has("use_sliding_window"):
+def qwen_windows() -> Kinds:
+    """Windows of Qwen: in the layers from ``max_window_layers`` on, if ``use_sliding_window`` switches them on."""
+
+    def read(config: Fields) -> list[str]:
+        layers = _number(config)
+        if not config.flag("use_sliding_window", default=False) or not config.has("sliding_window"):
+            return ["full"] * layers
         first = config.count("max_window_layers", least=0, most=MOST_LAYERS)
         return ["full" if at < first else "sliding" for at in range(layers)]
-    every = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2, "cohere2": 4}.get(family)
-    for name in ("sliding_window_pattern", "_sliding_window_pattern"):
-        if config.has(name):
-            every = config.count(name, most=MOST_LAYERS)
-    if every is None:
-        return ["sliding"] * layers
-    return ["sliding" if (at + 1) % every else "full" for at in range(layers)]
+
+    names = {"use_sliding_window", "sliding_window", "max_window_layers", "layer_types", *LAYERS}
+    return first_given(("layer_types", listed("layer_types")), Reader(frozenset(names), read))
 
 
-def _shared(config: Fields, layers: int) -> int:
-    """Layers at the end that read what others keep (Gemma 3n, small Gemma 4)."""
-    return config.count("num_kv_shared_layers", least=0, most=layers - 1) if config.has("num_kv_shared_layers") else 0
+def gemma_windows(default: int, *names: str, first: bool = False, more: Mapping[str, str] | None = None) -> Kinds:
+    """Windows in all layers but every n-th: by ``layer_types``, by one of the fields, or by the family's n."""
+    patterns = [(name, every(name, "full", "sliding", first=first)) for name in names]
+    return first_given(
+        ("layer_types", listed("layer_types", more)),
+        *patterns,
+        every("", "full", "sliding", default=default, first=first),
+    )
 
 
-def _without_shared(config: Fields, kinds: list[str]) -> list[str]:
-    return kinds[: len(kinds) - _shared(config, len(kinds))]
+def shared_tail(kinds: Kinds, name: str = "num_kv_shared_layers") -> Kinds:
+    """Drop the last layers, which read what others keep."""
+
+    def read(config: Fields) -> list[str]:
+        own = kinds.read(config)
+        shared = config.count(name, least=0, most=len(own) - 1) if config.has(name) else 0
+        return own[: len(own) - shared]
+
+    return Reader(kinds.names | {name}, read)
+
+
+def twice(kinds: Kinds) -> Kinds:
+    """Each layer has two attention blocks with a cache of their own."""
+    return Reader(kinds.names, lambda config: [kind for kind in kinds.read(config) for _ in range(2)])
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

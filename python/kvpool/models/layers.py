@@ -1,12 +1,13 @@
 """What layers of one kind keep of a request, in elements and bytes.
 
-Owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value heads, latents, and the states
-of four recurrent layers. All figures are of one layer, over all ranks.
+Owns :class:`Layers` and the arithmetic from a model's configuration to it: key and value heads, latents, and
+the states of recurrent layers. All figures are of one layer, over all ranks.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final, Literal
 
 __all__ = [
@@ -14,8 +15,10 @@ __all__ = [
     "Layers",
     "attention",
     "gated_delta_net",
+    "gated_linear_recurrence",
     "kimi_delta_attention",
     "latent",
+    "lightning_attention",
     "mamba1",
     "mamba2",
     "require_count",
@@ -53,6 +56,10 @@ class Layers:
     count: int
     #: Elements that a token leaves in one of them, in the cache's dtype.
     elements: int = 0
+    #: Elements of a key and of a value of one head; of MLA those of the latent and of the position.
+    dims: tuple[int, ...] = ()
+    #: Whether these layers are multi-head latent attention.
+    latent: bool = False
     #: Bytes that a token leaves beside them, whatever that dtype is: the index of a sparse attention.
     index_bytes: int = 0
     #: Bytes of the state of one of them. Its dtype is the model's, not the cache's.
@@ -73,9 +80,14 @@ class Layers:
     def _kept(self) -> int:
         return self.state_bytes if self.kind == "state" else self.elements
 
-    def token_bytes(self, dtype_bytes: int) -> int:
-        """Bytes that a token leaves in one layer; 0 for states."""
-        return self.elements * dtype_bytes + self.index_bytes
+    @property
+    def vectors(self) -> int:
+        """Vectors that a token leaves in one layer: a key and a value per head; of MLA two, which have scales."""
+        return 2 if self.latent else 2 * self.elements // sum(self.dims) if self.dims else 0
+
+    def token_bytes(self, dtype_bytes: float) -> int:
+        """Bytes that a token leaves in one layer, in elements of ``dtype_bytes`` without scales; 0 for states."""
+        return math.ceil(self.elements * dtype_bytes) + self.index_bytes
 
 
 def attention(
@@ -83,8 +95,8 @@ def attention(
 ) -> Layers:
     """Layers that keep a key and a value vector per KV head and token.
 
-    ``value_dim`` is the length of a value, where it differs from a key's; ``window`` and ``chunk`` bound what a token
-    reads.
+    ``value_dim`` is the length of a value, where it differs from a key's; ``window`` and ``chunk`` bound what
+    a token reads.
     """
     require_count("kv_heads", kv_heads)
     require_count("head_dim", head_dim)
@@ -92,20 +104,23 @@ def attention(
     require_count("value_dim", values)
     kind: Kind = "sliding" if window else "chunked" if chunk else "full"
     what = f"{kv_heads} x {head_dim}" if values == head_dim else f"{kv_heads} x {head_dim}/{values}"
-    return Layers(kind, count, elements=kv_heads * (head_dim + values), span=window or chunk, what=what)
+    elements = kv_heads * (head_dim + values)
+    return Layers(kind, count, elements=elements, dims=(head_dim, values), span=window or chunk, what=what)
 
 
 def latent(count: int, rank: int, rope: int, *, index_dim: int = 0) -> Layers:
-    """Layers of multi-head latent attention: one latent vector and one position part per token, whatever the heads.
+    """Layers of multi-head latent attention: a latent vector and a position part per token, without heads.
 
-    With ``index_dim``, sparse attention's index, too: a key of so many fp8 elements, and a scale for each 128 of them.
+    With ``index_dim``, sparse attention's index, too: a key of so many fp8 elements, and a scale for each 128
+    of them.
     """
     require_count("latent_dim", rank)
     require_count("rope", rope, least=0)
     scales = -(-index_dim // _INDEX_GROUP)
     index = index_dim + scales * _INDEX_SCALE_BYTES
     what = f"MLA {rank}" + (f" + {rope}" if rope else "") + (f", index {index_dim}" if index_dim else "")
-    return Layers("full", count, elements=rank + rope, index_bytes=index, what=what)
+    elements = rank + rope
+    return Layers("full", count, elements=elements, dims=(rank, rope), latent=True, index_bytes=index, what=what)
 
 
 def _require_counts(**numbers: int) -> None:
@@ -130,8 +145,8 @@ def gated_delta_net(
 ) -> Layers:
     """Linear attention of Qwen3-Next and Qwen3.5.
 
-    A matrix of key by value per value head, and what the convolution over keys, queries and values needs of the
-    ``kernel - 1`` tokens before.
+    A matrix of key by value per value head, and what the convolution over keys, queries and values needs of
+    the ``kernel - 1`` tokens before.
     """
     _require_counts(key_heads=key_heads, value_heads=value_heads, key_dim=key_dim, value_dim=value_dim, kernel=kernel)
     conv = (kernel - 1) * (2 * key_heads * key_dim + value_heads * value_dim)
@@ -162,7 +177,8 @@ def mamba2(
     state_bytes: int = 2,
 ) -> Layers:
     """Mamba-2: ``head_dim`` by ``state`` elements a head, and a convolution over inputs and two vectors per group."""
-    _require_counts(heads=heads, head_dim=head_dim, groups=groups, state=state, kernel=kernel)
+    _require_counts(heads=heads, head_dim=head_dim, state=state, kernel=kernel)
+    require_count("groups", groups, least=0)
     conv = (kernel - 1) * (heads * head_dim + 2 * groups * state)
     what = f"Mamba-2 {heads} x {head_dim} x {state}"
     return _state(count, conv, heads * head_dim * state, conv_bytes, state_bytes, what)
@@ -178,3 +194,18 @@ def short_convolution(count: int, *, channels: int, kernel: int, conv_bytes: int
     """A convolution alone, as in LFM2: its state is what it reads of the tokens before."""
     _require_counts(channels=channels, kernel=kernel)
     return _state(count, (kernel - 1) * channels, 0, conv_bytes, 0, f"convolution {kernel} x {channels}")
+
+
+def lightning_attention(count: int, *, heads: int, head_dim: int, state_bytes: int = 4) -> Layers:
+    """Linear attention of MiniMax, Ling and MiniCPM: a square matrix per head, in fp32."""
+    _require_counts(heads=heads, head_dim=head_dim)
+    what = f"lightning {heads} x {head_dim} x {head_dim}"
+    return _state(count, 0, heads * head_dim * head_dim, 0, state_bytes, what)
+
+
+def gated_linear_recurrence(
+    count: int, *, width: int, kernel: int, conv_bytes: int = 2, state_bytes: int = 4
+) -> Layers:
+    """RG-LRU of RecurrentGemma: one fp32 element per channel, and a convolution over the channels."""
+    _require_counts(width=width, kernel=kernel)
+    return _state(count, (kernel - 1) * width, width, conv_bytes, state_bytes, f"RG-LRU {width}")

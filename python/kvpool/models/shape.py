@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kvpool.models.dtypes import DTYPE_BYTES, dtype_name, token_bytes
 from kvpool.models.groups import KvGroups, group_layers
 from kvpool.models.layers import Layers, attention, require_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DTYPE_BYTES", "KvShape"]
-
-#: Bytes of one element, by the names that engines and checkpoints use.
-DTYPE_BYTES: Final[dict[str, int]] = {
-    "fp32": 4,
-    "float32": 4,
-    "bf16": 2,
-    "bfloat16": 2,
-    "fp16": 2,
-    "float16": 2,
-    "half": 2,
-    "fp8": 1,
-    "fp8_e4m3": 1,
-    "fp8_e5m2": 1,
-    "int8": 1,
-}
+__all__ = ["KvShape"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,23 +31,40 @@ class KvShape:
     name: str
     #: Its layers, by what they keep. Layers that keep nothing are left out.
     layers: tuple[Layers, ...]
-    #: Bytes of one element of keys, values and latents. States have dtypes of their own.
-    dtype_bytes: int = 2
+    #: Format of keys, values and latents, a key of ``DTYPE_BYTES``. States have dtypes of their own.
+    dtype: str = "bf16"
 
     def __post_init__(self) -> None:
         if not self.layers or not all(isinstance(kind, Layers) for kind in self.layers):
             raise ValueError(f"layers is {self.layers!r}; allowed: one Layers or more")
-        require_count("dtype_bytes", self.dtype_bytes)
+        dtype_name(self.dtype)
+        # Refuses formats that these layers do not have.
+        self.token_bytes()
 
     @classmethod
-    def of_heads(cls, name: str, layers: int, kv_heads: int, head_dim: int, dtype_bytes: int = 2) -> KvShape:
-        """Make the shape of a model whose layers are all alike: full attention with so many KV heads.
+    def of_heads(cls, name: str, layers: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> KvShape:
+        """Make the shape of a model whose layers are all alike: full attention with ``kv_heads``.
 
         Raises:
             ValueError: a number that is no whole number of 1 or more.
         """
         require_count("layers", layers)
-        return cls(name, (attention(layers, kv_heads, head_dim),), dtype_bytes)
+        return cls(name, (attention(layers, kv_heads, head_dim),), dtype)
+
+    @property
+    def dtype_bytes(self) -> float:
+        """Bytes of one element of keys, values and latents, without scales."""
+        return DTYPE_BYTES[dtype_name(self.dtype)]
+
+    def token_bytes(self) -> list[int]:
+        """Bytes that one token leaves in one layer of each kind, scales included; 0 for states.
+
+        >>> from kvpool.models import kv_shape
+        >>> kv_shape("DeepSeek-V3.2", dtype="fp8_ds_mla").token_bytes()  # 656, and 132 of the index
+        [788]
+        """
+        sparse = any(kind.index_bytes for kind in self.layers)
+        return [token_bytes(kind, dtype_name(self.dtype), sparse=sparse) for kind in self.layers]
 
     @property
     def bytes_per_token(self) -> int:
@@ -71,7 +74,7 @@ class KvShape:
         >>> kv_shape("DeepSeek-V3").bytes_per_token  # 61 layers, 512 + 64 elements of 2 bytes
         70272
         """
-        return sum(kind.count * kind.token_bytes(self.dtype_bytes) for kind in self.layers)
+        return sum(kind.count * one for kind, one in zip(self.layers, self.token_bytes(), strict=True))
 
     @property
     def bytes_per_state(self) -> int:
@@ -83,13 +86,25 @@ class KvShape:
         """
         return sum(kind.count * kind.state_bytes for kind in self.layers)
 
+    def with_dtype(self, dtype: str) -> KvShape:
+        """Make the same shape with keys, values and latents of another format.
+
+        >>> from kvpool.models import kv_shape
+        >>> kv_shape("Llama-3.1-8B").with_dtype("nvfp4").bytes_per_token  # 4 bits, and a byte for each 16 elements
+        36864
+
+        Raises:
+            ValueError: the format is unknown, or does not exist for these layers.
+        """
+        return dataclasses.replace(self, dtype=dtype_name(dtype))
+
     def groups(self, block_size: int = 16) -> KvGroups:
         """Make the groups that share a pool, with blocks of ``block_size`` tokens or more.
 
         Raises:
             ValueError: ``block_size`` is no whole number of 1 or more.
         """
-        return group_layers(self.layers, self.dtype_bytes, block_size)
+        return group_layers(self.layers, self.token_bytes(), block_size)
 
     def bytes_per_block(self, block_size: int) -> int:
         """Bytes of one block of the pool that the groups share.
