@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::error::TransferError;
 use crate::memory::Span;
 use crate::region::Region;
 use crate::runs::{cut, runs, spans};
-use crate::store::{Packed, Pinning, Store};
+use crate::store::{Claim, Packed, Pinning, Store, Toucher};
 use crate::words::Device;
 use crate::words::Pair;
 
@@ -15,7 +16,7 @@ use crate::words::Pair;
 pub(super) struct Job {
     pub(super) src: Arc<Store>,
     pub(super) dst: Arc<Store>,
-    pub(super) pairs: Vec<Pair>,
+    pub(super) pairs: Arc<Vec<Pair>>,
     pub(super) range: Range<usize>,
 }
 
@@ -23,6 +24,19 @@ impl Job {
     pub(super) fn nbytes(&self) -> u64 {
         let each: u64 = self.src.regions()[self.range.clone()].iter().map(|region| region.nbytes).sum();
         each * self.pairs.len() as u64
+    }
+
+    /// Takes the guards of its blocks. Waits for other accesses.
+    ///
+    /// # Errors
+    /// [`TransferError::Forked`].
+    pub(super) fn claim(&self, toucher: Toucher) -> Result<Claim, TransferError> {
+        Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, toucher)
+    }
+
+    /// As [`Self::claim`], unless it would have to wait.
+    pub(super) fn try_claim(&self, toucher: Toucher) -> Option<Claim> {
+        Claim::try_take([&self.src, &self.dst], &self.pairs, &self.range, toucher)
     }
 
     /// The end that is not on the device.
