@@ -8,7 +8,8 @@ Planted faults come first: a sanitizer that does not report them would not repor
 whichever process it is from, and so is a test that fails.
 
 The toolchain has the runtimes of the sanitizers, but no instrumented standard library. AddressSanitizer needs none.
-For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard library's locks that it cannot see.
+For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard library's locks that it cannot
+see.
 
 Exit code 0: only the planted faults were reported. 1: a check failed.
 """
@@ -19,17 +20,20 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.cargo_tools import ROOT, CheckFailedError, call, cargo, require, run_checks
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterable
 
 HERE: Final = Path(__file__).resolve().parent / "sanitizers"
 #: Packages, and what cargo test runs of each.
@@ -38,7 +42,6 @@ CRATES: Final = {
     "thread": (
         ("kvpool-transfer", ("--lib", "--tests")),
         ("kvpool-store", ("--lib", "--tests")),
-        ("kvpool-observe", ("--lib", "--tests")),
         ("kvpool-journal", ("--test", "journals", "writers")),
         ("kvpool-replay", ("--lib", "--tests")),
         ("kvpool-hash", ("--test", "properties", "threads")),
@@ -53,6 +56,8 @@ PLANTED: Final = {
 PYTHON_TESTS: Final = ("tests/transfer", "tests/test_buffers.py", "tests/test_out_buffers.py", "tests/test_store.py")
 #: Where tests draw cases, a few are enough: instrumented code is five to twenty times slower.
 FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
+#: Tests run on the main thread and print at once: the harness, which is not instrumented, shares nothing with them.
+ALONE: Final = {"RUST_TEST_THREADS": "1", "RUST_TEST_NOCAPTURE": "1"}
 OPTIONS: Final = {
     # What a process leaks on purpose, such as the context of a device, is no error.
     "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
@@ -127,7 +132,7 @@ class Run:
             "CARGO_TARGET_DIR": str(folder),
             "CARGO_PROFILE_DEV_DEBUG": "line-tables-only",
         }
-        return Run(sanitizer, folder, environment | FEW, target)
+        return Run(sanitizer, folder, environment | FEW | ALONE, target)
 
     def options(self, reports: Path) -> dict[str, str]:
         """Has every process write its reports to a folder, which is emptied here."""
@@ -223,11 +228,10 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="make only the checks whose names contain this")
     arguments = parser.parse_args()
     run = Run.of(arguments.sanitizer)
-    checks: list[tuple[str, Callable[[], str]]] = []
-    for fault, words in PLANTED[run.sanitizer].items():
-        checks.append((f"planted {fault}", lambda fault=fault, words=words: run.planted(fault, words)))
-    for package, words in CRATES[run.sanitizer]:
-        checks.append((package, lambda package=package, words=words: run.crate(package, words)))
+    checks: list[tuple[str, Callable[[], str]]] = [
+        (f"planted {fault}", partial(run.planted, fault, report)) for fault, report in PLANTED[run.sanitizer].items()
+    ]
+    checks += [(package, partial(run.crate, package, words)) for package, words in CRATES[run.sanitizer]]
     if run.sanitizer == "address":
         checks += run.python()
     chosen = [(name, timed(check)) for name, check in checks if arguments.only in name]

@@ -62,13 +62,13 @@ impl TransferEngine {
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;
             }
-            let claim = job.claim(Toucher::Processor)?;
+            let claim = job.claim(Toucher::Processor);
             cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
         // Before any lock: both may wait.
         let room = self.flights.room()?;
-        let claim = job.claim(Toucher::Device)?;
+        let claim = job.claim(Toucher::Device);
         let mut cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -119,7 +119,7 @@ impl TransferEngine {
         let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
         // Before any lock: both may wait.
         let room = self.flights.room()?;
-        let claim = Claim::take([src, dst], None, &job.range, Toucher::Device)?;
+        let claim = Claim::take([src, dst], None, &job.range, Toucher::Device);
         let cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::error::TransferError;
 use crate::memory::Span;
 use crate::region::Region;
 use crate::runs::{cut, runs, spans};
@@ -27,10 +26,7 @@ impl Job {
     }
 
     /// Takes the guards of its blocks. Waits for other accesses.
-    ///
-    /// # Errors
-    /// [`TransferError::Forked`].
-    pub(super) fn claim(&self, toucher: Toucher) -> Result<Claim, TransferError> {
+    pub(super) fn claim(&self, toucher: Toucher) -> Claim {
         Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, toucher)
     }
 

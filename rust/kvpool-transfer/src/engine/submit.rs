@@ -176,7 +176,7 @@ impl TransferEngine {
             gate.pass()?;
             match direction {
                 None => {
-                    let claim = job.claim(Toucher::Processor)?;
+                    let claim = job.claim(Toucher::Processor);
                     cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
                     Ok(())
                 }
@@ -194,7 +194,7 @@ impl TransferEngine {
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
         let host = if direction == Direction::ToHost { &job.dst } else { &job.src };
         if direction == Direction::OnDevice || host.is_pinned() || method != Method::Staged {
-            let _claim = job.claim(Toucher::Device)?;
+            let _claim = job.claim(Toucher::Device);
             let mut cuda = self.cuda()?;
             cuda.enqueue(job, way)?;
             let (context, stream) = (cuda.context.clone(), cuda.stream(direction));
@@ -202,7 +202,7 @@ impl TransferEngine {
             drop(cuda);
             return Ok(end.synchronize()?);
         }
-        let claim = job.claim(Toucher::Processor)?;
+        let claim = job.claim(Toucher::Processor);
         let to_host = direction == Direction::ToHost;
         let shape = Shape::of(host);
         let (context, slot_bytes) = {

@@ -21,7 +21,6 @@ use hashbrown::HashMap;
 
 use super::Store;
 use crate::driver::Event;
-use crate::error::TransferError;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::{Device, Pair};
 
@@ -93,22 +92,22 @@ struct List {
 
 impl List {
     /// Enters an access, or returns what it has to wait for.
-    fn enter(&mut self, access: Access) -> Result<u64, (Access, Result<Obstacle, TransferError>)> {
+    fn enter(&mut self, access: Access) -> Result<u64, (Access, Obstacle)> {
         let this = process::id();
         let mut obstacle = None;
         self.entries.retain(|_, entry| {
+            // Threads and streams stay behind in a fork, and a child has its own memory: they touch none of it.
+            if entry.process != this {
+                return false;
+            }
             if obstacle.is_some() || !access.excludes(&entry.access) {
                 return true;
             }
             obstacle = match &entry.end {
-                // Threads and streams stay behind in a fork: nothing would ever end the access there.
-                _ if entry.process != this => {
-                    Some(Err(TransferError::Forked { made_by: entry.process, this }))
-                }
-                None => Some(Ok(Obstacle::Announced)),
+                None => Some(Obstacle::Announced),
                 // After an error the context is lost, and its device touches nothing more.
                 Some(end) if end.is_done().unwrap_or(true) => return false,
-                Some(end) => Some(Ok(Obstacle::Event(end.clone()))),
+                Some(end) => Some(Obstacle::Event(end.clone())),
             };
             true
         });
@@ -134,34 +133,35 @@ impl Guards {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether any access is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.lock().entries.is_empty()
+    }
+
     /// Begins an access, and waits for others before that.
-    ///
-    /// # Errors
-    /// [`TransferError::Forked`] in a child of the process that makes the other access.
-    pub(super) fn enter(self: &Arc<Self>, mut access: Access) -> Result<Guard, TransferError> {
+    pub(super) fn enter(self: &Arc<Self>, mut access: Access) -> Guard {
         let mut list = self.lock();
         loop {
-            match list.enter(access) {
-                Ok(id) => return Ok(Guard { guards: self.clone(), id }),
+            let obstacle = match list.enter(access) {
+                Ok(id) => return Guard { guards: self.clone(), id },
                 Err((back, obstacle)) => {
                     access = back;
-                    #[cfg(test)]
-                    {
-                        list.waits += 1;
-                    }
-                    list = match obstacle? {
-                        Obstacle::Announced => {
-                            self.changed.wait(list).unwrap_or_else(PoisonError::into_inner)
-                        }
-                        Obstacle::Event(end) => {
-                            drop(list);
-                            // An error shows at the next look.
-                            let _ = end.synchronize();
-                            self.lock()
-                        }
-                    };
+                    obstacle
                 }
+            };
+            #[cfg(test)]
+            {
+                list.waits += 1;
             }
+            list = match obstacle {
+                Obstacle::Announced => self.changed.wait(list).unwrap_or_else(PoisonError::into_inner),
+                Obstacle::Event(end) => {
+                    drop(list);
+                    // An error shows at the next look.
+                    let _ = end.synchronize();
+                    self.lock()
+                }
+            };
         }
     }
 
@@ -200,18 +200,15 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// Takes the guards, and waits for other accesses. `pairs` of `None` are any blocks.
-    ///
-    /// # Errors
-    /// [`TransferError::Forked`] in a child of the process that makes another access to the blocks.
     pub(crate) fn take(
         [src, dst]: [&Store; 2],
         pairs: Option<&Arc<Vec<Pair>>>,
         regions: &Range<usize>,
         toucher: Toucher,
-    ) -> Result<Self, TransferError> {
+    ) -> Self {
         let accesses = Self::accesses([src, dst], pairs, regions, toucher);
-        let guards = accesses.map(|(store, access)| store.guards.enter(access)).collect::<Result<_, _>>()?;
-        Ok(Self { guards })
+        let guards = accesses.map(|(store, access)| store.guards.enter(access)).collect();
+        Self { guards }
     }
 
     /// Takes the guards unless it would have to wait.
@@ -305,7 +302,7 @@ mod tests {
         assert!(free(&b, &a, (1, 0), 0..2, Device), "streams order what devices do");
         assert!(!free(&b, &a, (1, 2), 0..2, Processor), "the processor waits for a device");
         drop(held);
-        let any = Claim::take([&a, &b], None, &(0..2), Device).expect("no fork");
+        let any = Claim::take([&a, &b], None, &(0..2), Device);
         assert!(!free(&b, &a, (2, 2), 0..2, Processor), "a device may write any block of b");
         assert!(free(&a, &a, (2, 2), 0..2, Device));
         drop(any);

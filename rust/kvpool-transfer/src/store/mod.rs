@@ -336,12 +336,11 @@ impl Store {
     /// The bytes of a block of a host store, region by region. Waits while something writes to the block. O(bytes).
     ///
     /// # Errors
-    /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device,
-    /// [`TransferError::Forked`] in a child of a process that is writing to the block.
+    /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device.
     #[expect(unsafe_code, reason = "reads the store's own memory")]
     pub fn read_block(&self, block: i64) -> Result<Vec<u8>, TransferError> {
         let block = self.own(block)?;
-        let _guard = self.guard(block, false)?;
+        let _guard = self.guard(block, false);
         let mut bytes = Vec::with_capacity(self.bytes_per_block as usize);
         for region in &self.regions {
             // SAFETY: `own` checked the block against a host store that whoever made it vouches for; by the guard nothing writes to it.
@@ -361,7 +360,7 @@ impl Store {
             let (given, needed) = (bytes.len(), self.bytes_per_block);
             return Err(TransferError::LayoutMismatch(format!("{given} bytes for a block of {needed}")));
         }
-        let _guard = self.guard(block, true)?;
+        let _guard = self.guard(block, true);
         for region in &self.regions {
             let (piece, rest) = bytes.split_at(region.nbytes as usize);
             // SAFETY: as in `read_block`; by the guard nothing else touches it.
@@ -371,8 +370,15 @@ impl Store {
         Ok(())
     }
 
+    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A device's part counts until its end was
+    /// noticed.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.guards.is_busy()
+    }
+
     /// Excludes transfers and other calls from a block that the processor reads, or writes.
-    fn guard(&self, block: u64, writes: bool) -> Result<Guard, TransferError> {
+    fn guard(&self, block: u64, writes: bool) -> Guard {
         let block = block as u32; // checked against the number of blocks, which is below 2^31
         self.guards.enter(Access {
             pairs: Some(Arc::new(vec![Pair { src: block, dst: block }])),
