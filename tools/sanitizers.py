@@ -43,8 +43,8 @@ CRATES: Final = {
         ("kvpool-transfer", ("--lib", "--tests")),
         ("kvpool-store", ("--lib", "--tests")),
         ("kvpool-journal", ("--test", "journals", "writers")),
-        ("kvpool-replay", ("--lib", "--tests")),
-        ("kvpool-hash", ("--test", "properties", "threads")),
+        ("kvpool-replay", ("--test", "replay", "tiers::")),
+        ("kvpool-hash", ("--test", "properties", "process_state")),
     ),
 }
 #: Planted faults, and what a report of each says.
@@ -56,8 +56,8 @@ PLANTED: Final = {
 PYTHON_TESTS: Final = ("tests/transfer", "tests/test_buffers.py", "tests/test_out_buffers.py", "tests/test_store.py")
 #: Where tests draw cases, a few are enough: instrumented code is five to twenty times slower.
 FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
-#: Tests run on the main thread and print at once: the harness, which is not instrumented, shares nothing with them.
-ALONE: Final = {"RUST_TEST_THREADS": "1", "RUST_TEST_NOCAPTURE": "1"}
+#: Tests print at once: the harness, which is not instrumented, shares no captured output with them.
+UNCAPTURED: Final = {"RUST_TEST_NOCAPTURE": "1"}
 OPTIONS: Final = {
     # What a process leaks on purpose, such as the context of a device, is no error.
     "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
@@ -132,7 +132,7 @@ class Run:
             "CARGO_TARGET_DIR": str(folder),
             "CARGO_PROFILE_DEV_DEBUG": "line-tables-only",
         }
-        return Run(sanitizer, folder, environment | FEW | ALONE, target)
+        return Run(sanitizer, folder, environment | FEW | UNCAPTURED, target)
 
     def options(self, reports: Path) -> dict[str, str]:
         """Has every process write its reports to a folder, which is emptied here."""
