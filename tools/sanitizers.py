@@ -59,7 +59,7 @@ FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE
 #: Tests print at once: the harness, which is not instrumented, shares no captured output with them.
 UNCAPTURED: Final = {"RUST_TEST_NOCAPTURE": "1"}
 OPTIONS: Final = {
-    # What a process leaks on purpose, such as the context of a device, is no error.
+    # Processes leak some memory on purpose, such as the context of a device.
     "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
     "thread": f"exitcode=66:suppressions={HERE / 'tsan_suppressions.txt'}",
 }
@@ -110,7 +110,7 @@ def std_locks(folder: Path, target: str) -> list[str]:
 
 @dataclass
 class Run:
-    """What a sanitizer's builds and tests have in common."""
+    """The folder, flags and target of a sanitizer's builds and tests."""
 
     sanitizer: str
     folder: Path

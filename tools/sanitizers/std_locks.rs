@@ -1,10 +1,12 @@
 //! Announces the slow paths of the standard library's locks to ThreadSanitizer.
 //!
-//! The standard library of a stable toolchain is compiled without instrumentation. Its inline functions are compiled again in the
-//! crates that call them, so ThreadSanitizer sees an uncontended lock. It does not see the functions below, which the linker
-//! replaces (`--wrap`). Each of them calls the original function and announces the order that the original establishes.
+//! The standard library of a stable toolchain is compiled without instrumentation. Its inline functions are
+//! compiled again in the crates that call them, so ThreadSanitizer sees an uncontended lock. It does not see
+//! the functions below, which the linker replaces (`--wrap`). Each of them calls the original function and
+//! announces the order that the original establishes.
 //!
-//! `tools/sanitizers.py` replaces `@NAME@` with the mangled name of a function, and compiles this file to one object.
+//! `tools/sanitizers.py` replaces `@NAME@` with the mangled name of a function, and compiles this file to one
+//! object.
 
 #![crate_type = "lib"]
 #![feature(thread_local)]
@@ -18,7 +20,8 @@ use std::sync::OnceState;
 use std::time::Duration;
 
 unsafe extern "C" {
-    /// Everything that other threads announced with `__tsan_release` at this address happens before what follows.
+    /// Everything that other threads announced with `__tsan_release` at this address happens before what
+    /// follows.
     fn __tsan_acquire(address: *const u8);
     /// Everything so far happens before what follows `__tsan_acquire` at this address in other threads.
     fn __tsan_release(address: *const u8);
@@ -116,7 +119,8 @@ unsafe fn once_call_announced(
 #[unsafe(export_name = "__wrap_@scope_thread_ended@")]
 unsafe fn scope_thread_ended_announced(scope: Word, panicked: bool) {
     unsafe {
-        // The counter of running threads is one of the first words of `ScopeData`, in an order that the compiler chooses.
+        // The counter of running threads is one of the first words of `ScopeData`, in an order that the
+        // compiler chooses.
         for offset in [0, 8, 16] {
             __tsan_release(scope.add(offset));
         }
@@ -149,8 +153,8 @@ unsafe extern "C" fn fetch_sub_noted(counter: Word, value: u64, order: i32) -> u
     unsafe { fetch_sub(counter, value, order) }
 }
 
-/// ThreadSanitizer ignores fences. `Arc` decrements a counter and then, for the last reference, has a fence: it acquires what other
-/// threads released with that counter.
+/// ThreadSanitizer ignores fences. `Arc` decrements a counter, and if the result is zero it has a fence. The
+/// fence acquires what other threads released with that counter.
 #[unsafe(export_name = "__wrap___tsan_atomic_thread_fence")]
 unsafe extern "C" fn thread_fence_announced(order: i32) {
     unsafe {

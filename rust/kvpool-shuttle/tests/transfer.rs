@@ -230,7 +230,8 @@ fn engines_wait_for_each_other() {
     });
 }
 
-/// Copies in both directions between two stores exclude each other, and none waits for ever: guards are taken in one order.
+/// Copies in both directions between two stores exclude each other, and none waits for ever: an engine takes guards
+/// in one order.
 #[test]
 fn copies_in_both_directions_do_not_wait_for_each_other() {
     let outcomes = Arc::new([const { Counter::new(0) }; 2]);

@@ -20,8 +20,8 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Copies checked pairs between the regions `range` of two host stores. `_claim` has the guards of the blocks. Returns the bytes
-/// copied.
+/// Copies checked pairs between the regions `range` of two host stores. `_claim` has the guards of the blocks.
+/// Returns the bytes copied.
 #[expect(unsafe_code, reason = "copies between stores")]
 pub(crate) fn copy(
     _claim: &Claim,

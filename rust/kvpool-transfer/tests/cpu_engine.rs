@@ -158,8 +158,8 @@ fn a_transfer_follows_another_engines() {
     assert_eq!(store.read_block(2), store.read_block(0));
 }
 
-/// Two engines, who copy in both directions, and threads that read and write the same blocks: each block is always what one of them
-/// wrote as a whole.
+/// Two engines copy in both directions, and threads read and write the same blocks. Each block always has the bytes
+/// of one write.
 #[test]
 fn no_block_is_seen_half_written() {
     const BYTES: usize = 1 << 16;

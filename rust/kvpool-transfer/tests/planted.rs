@@ -1,4 +1,5 @@
-//! Planted faults, which `make test-asan` and `make test-tsan` must report. Not run by `cargo test`: each has undefined behaviour.
+//! Planted faults, which `make test-asan` and `make test-tsan` must report. Not run by `cargo test`: each has
+//! undefined behaviour.
 //!
 //! Every test breaks one promise of [`Store::new`].
 

@@ -316,8 +316,8 @@ impl Context {
     /// Whether a kernel has found an id out of range in a device mapping since the last time.
     pub(crate) fn take_status(&self) -> bool {
         let Some(status) = self.status.get() else { return false };
-        // SAFETY: 64 aligned bytes that live as long as the context. Kernels write to them with whole-word stores, and engines of several
-        // threads through this atomic.
+        // SAFETY: 64 aligned bytes that live as long as the context. Kernels write to them with whole-word stores,
+        // and engines of several threads through this atomic.
         unsafe { AtomicU32::from_ptr(status.address() as *mut u32) }.swap(0, Ordering::AcqRel) != 0
     }
 }

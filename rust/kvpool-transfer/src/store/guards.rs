@@ -1,14 +1,18 @@
-//! `Guards`: the blocks of a host store that are being read or written, so that no two threads touch a block at once.
+//! `Guards`: the blocks of a host store that are being read or written, so that no two threads touch a block
+//! at once.
 //!
-//! Owns: the accesses under way. An access of the processor waits until no other access writes what it touches, or touches what it
-//! writes. An access of a device waits for accesses of the processor. Streams order the accesses of devices among themselves.
+//! Owns: the accesses under way. An access of the processor waits until no other access writes what it
+//! touches, or touches what it writes. An access of a device waits for accesses of the processor. Streams
+//! order the accesses of devices among themselves.
 //!
 //! Invariants:
 //! - The processor touches a block of a host store only under a [`Guard`].
-//! - A [`Claim`] takes the guards of its stores in the order of their handles, and all blocks of a store at once. Whoever holds a
-//!   guard of a store waits only for guards of stores with higher handles, so no two claims wait for each other.
+//! - A [`Claim`] takes the guards of its stores in the order of their handles, and all blocks of a store at
+//!   once. The holder of a guard waits only for guards of stores with higher handles, so no two claims wait
+//!   for each other.
 //!
-//! A guard belongs to a store, not to memory: two stores over the same memory do not exclude each other ([`Store::new`]).
+//! A guard belongs to a store, not to memory: two stores over the same memory do not exclude each other
+//! ([`Store::new`]).
 //!
 //! Costs: two locks per access. With other accesses of the store under way, also O(blocks of all of them).
 
@@ -24,17 +28,18 @@ use crate::driver::Event;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::{Device, Pair};
 
-/// Who touches the blocks of a copy.
+/// The processor or a device, which touches the blocks of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Toucher {
     Processor,
     Device,
 }
 
-/// Blocks that are touched, and by whom.
+/// Blocks that a processor or a device touches.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// The blocks that are read are those of `src`, and the blocks that are written are those of `dst`. `None`: any block.
+    /// The blocks that are read are those of `src`, and the blocks that are written are those of `dst`.
+    /// `None`: any block.
     pub(super) pairs: Option<Arc<Vec<Pair>>>,
     pub(super) regions: Range<usize>,
     pub(super) reads: bool,
@@ -85,7 +90,7 @@ enum Obstacle {
 struct List {
     next: u64,
     entries: HashMap<u64, Entry>,
-    /// Threads that wait, or have waited, for the end of an access.
+    /// The number of times that a thread has waited.
     #[cfg(test)]
     waits: usize,
 }
@@ -96,7 +101,8 @@ impl List {
         let this = process::id();
         let mut obstacle = None;
         self.entries.retain(|_, entry| {
-            // Threads and streams stay behind in a fork, and a child has its own memory: they touch none of it.
+            // Threads and streams stay behind in a fork, and a child has its own memory: they touch none of
+            // it.
             if entry.process != this {
                 return false;
             }

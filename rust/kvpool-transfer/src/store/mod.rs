@@ -122,10 +122,10 @@ impl Store {
     /// that host memory is page-locked, each region within one allocation.
     ///
     /// # Safety
-    /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive` lives. While a call or a
-    /// transfer reads a block, nothing else writes to it. While one writes to a block, nothing else touches it. Calls and transfers
-    /// of one store exclude each other. The caller orders those of different stores over the same memory, and whatever else has
-    /// the addresses.
+    /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive` lives.
+    /// While a call or a transfer reads a block, nothing else writes to it. While one writes to a block, nothing
+    /// else touches it. Calls and transfers of one store exclude each other. The caller orders those of different
+    /// stores over the same memory, and every other access to that memory.
     ///
     /// # Errors
     /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver, [`TransferError::Cuda`].
@@ -333,7 +333,8 @@ impl Store {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&ordinal)
     }
 
-    /// The bytes of a block of a host store, region by region. Waits while something writes to the block. O(bytes).
+    /// Returns the bytes of a block of a host store, region by region. Waits while something writes to the block.
+    /// O(bytes).
     ///
     /// # Errors
     /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device.
@@ -343,13 +344,15 @@ impl Store {
         let _guard = self.guard(block, false);
         let mut bytes = Vec::with_capacity(self.bytes_per_block as usize);
         for region in &self.regions {
-            // SAFETY: `own` checked the block against a host store that whoever made it vouches for; by the guard nothing writes to it.
+            // SAFETY: `own` checked the block against a host store, whose maker vouches for its memory. Nothing
+            // writes to the block while the guard lives.
             bytes.extend(unsafe { memory::read(region.at(block), region.nbytes) });
         }
         Ok(bytes)
     }
 
-    /// Writes the bytes of a block of a host store, region by region. Waits while something touches the block. O(bytes).
+    /// Writes the bytes of a block of a host store, region by region. Waits while something touches the block.
+    /// O(bytes).
     ///
     /// # Errors
     /// As [`Self::read_block`]; [`TransferError::LayoutMismatch`] for too few or too many bytes.
@@ -363,15 +366,15 @@ impl Store {
         let _guard = self.guard(block, true);
         for region in &self.regions {
             let (piece, rest) = bytes.split_at(region.nbytes as usize);
-            // SAFETY: as in `read_block`; by the guard nothing else touches it.
+            // SAFETY: as in `read_block`. Nothing else touches the block while the guard lives.
             unsafe { memory::write(region.at(block), piece) };
             bytes = rest;
         }
         Ok(())
     }
 
-    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A device's part counts until its end was
-    /// noticed.
+    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A copy by a device
+    /// counts until a look has found its end.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.guards.is_busy()
