@@ -50,7 +50,7 @@ APART := env -u MAKEFLAGS -u MFLAGS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch test-exit fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-asan test-tsan test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch test-exit fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -134,6 +134,12 @@ test: ## All tests, in minutes: SEED=n draws other random cases
 test-threads: ## Models of what threads share, under many schedules
 	$(CARGO) test --locked --quiet -p kvpool-shuttle
 
+test-asan: $(VENV)/.test ## Unsafe code and Python tests of memory under AddressSanitizer, with a stable toolchain; planted faults first
+	$(APART) $(BIN)/python tools/sanitizers.py address
+
+test-tsan: $(VENV)/.test ## Tests with threads under ThreadSanitizer, with a stable toolchain; a planted race first
+	$(APART) $(BIN)/python tools/sanitizers.py thread
+
 test-soak: ## The soak for seconds in every configuration, and the defects that it must notice
 	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
 
@@ -156,7 +162,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
 nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
-	vllm-tier-check vllm-identity-check test-mutants coverage journal-check \
+	vllm-tier-check vllm-identity-check test-mutants test-asan test-tsan coverage journal-check \
 	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.

@@ -146,6 +146,28 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
     device.release()
 
 
+def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -> None:
+    """A device is slow until something waits for it."""
+    device = _store(lazy)
+    pinned = BlockStore.host(8, like=device.store)
+    expected = device.block(0)
+    with TransferEngine("cuda:0") as engine, TransferEngine() as processor:
+        out = engine.submit(device.store, pinned, [(0, 3)], after=None)
+        assert pinned.read_block(4) == bytes(512)
+        assert not out.done(), "another block was waited for"
+        assert pinned.read_block(3) == expected
+        back = engine.submit(pinned, device.store, [(3, 5)], after=None)
+        pinned.write_block(3, bytes(512))
+        engine.submit(device.store, pinned, [(5, 6)], after=back)
+        processor.submit(pinned, pinned, [(6, 7)]).wait()
+        assert pinned.read_block(7) == expected
+        back = engine.submit(pinned, device.store, [(7, 1)], after=None)
+        processor.copy(pinned, pinned, [(3, 7)])
+        back.wait()
+        assert device.block(1) == device.block(5) == expected
+    device.release()
+
+
 def test_a_copy_waits_for_the_callers_stream(lazy: FakeCuda, driver: Driver) -> None:
     """KV must be written before it is read: what a stream holds comes first."""
     device = _store(lazy)

@@ -176,7 +176,7 @@ class BlockStore:
     def read_block(self, block: int) -> bytes:
         """Returns the bytes of a block of a host store, piece by piece.
 
-        O(bytes). Nothing keeps a transfer from writing to it meanwhile.
+        O(bytes). Waits while a transfer or another call writes to the block.
 
         Raises:
             BlockIndexError: There is no such block.
@@ -186,7 +186,7 @@ class BlockStore:
     def write_block(self, block: int, data: bytes) -> None:
         """Writes the bytes of a block of a host store, piece by piece.
 
-        O(bytes).
+        O(bytes). Waits while a transfer or another call reads the block or writes to it.
 
         Raises:
             BlockIndexError: There is no such block.

@@ -230,6 +230,48 @@ fn engines_wait_for_each_other() {
     });
 }
 
+/// Copies in both directions between two stores exclude each other, and none waits for ever: an engine takes guards
+/// in one order.
+#[test]
+fn copies_in_both_directions_do_not_wait_for_each_other() {
+    let outcomes = Arc::new([const { Counter::new(0) }; 2]);
+    let counted = outcomes.clone();
+    check(move || {
+        let (from, to) = (store(), store());
+        from.write_block(0, &[9]).expect("a block");
+        let copies = |src: &Arc<Store>, dst: &Arc<Store>, pair: (i64, i64)| {
+            let (src, dst) = (src.clone(), dst.clone());
+            move || {
+                let engine = engine();
+                let transfer = engine.submit(&src, &dst, [pair].into_iter(), &Options::default());
+                transfer.expect("checked").wait(None).expect("copied");
+                engine.close();
+            }
+        };
+        let reads = {
+            let (from, to) = (from.clone(), to.clone());
+            move || {
+                assert!(
+                    [&from, &to]
+                        .iter()
+                        .zip([0, 1])
+                        .all(|(store, block)| [2, 9].contains(&content(store, block)))
+                )
+            }
+        };
+        together(vec![
+            Box::new(copies(&from, &to, (0, 1))),
+            Box::new(copies(&to, &from, (1, 0))),
+            Box::new(reads),
+        ]);
+        // One was first, and the other one copied its result back.
+        let last = content(&from, 0);
+        assert_eq!(last, content(&to, 1));
+        counted[usize::from(last == 9)].fetch_add(1, Ordering::Relaxed);
+    });
+    assert!(outcomes.iter().all(|outcome| outcome.load(Ordering::Relaxed) > 100), "one order only");
+}
+
 /// A store that is closed takes nothing new; what was accepted is copied.
 #[test]
 fn a_store_is_closed_while_others_submit() {

@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::memory::{Span, copy_spans};
 use crate::runs::spans;
-use crate::store::Store;
+use crate::store::{Claim, Store};
 use crate::words::Pair;
 
 /// Bytes per thread that are worth starting it.
@@ -20,16 +20,24 @@ pub(crate) fn default_threads() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get).min(8)
 }
 
-/// Copies checked pairs between the regions `range` of two host stores. Returns the bytes copied.
+/// Copies checked pairs between the regions `range` of two host stores. `_claim` has the guards of the blocks.
+/// Returns the bytes copied.
 #[expect(unsafe_code, reason = "copies between stores")]
-pub(crate) fn copy(src: &Store, dst: &Store, pairs: &[Pair], range: Range<usize>, threads: usize) -> u64 {
+pub(crate) fn copy(
+    _claim: &Claim,
+    src: &Store,
+    dst: &Store,
+    pairs: &[Pair],
+    range: Range<usize>,
+    threads: usize,
+) -> u64 {
     let (sources, targets) = (&src.regions()[range.clone()], &dst.regions()[range]);
     let spans = spans(sources, targets, pairs, |runs| runs);
     let total = pairs.len() as u64 * sources.iter().map(|region| region.nbytes).sum::<u64>();
     let workers = (total / BYTES_PER_THREAD).min(threads as u64) as usize;
     if workers <= 1 {
         // SAFETY: `check` found the pairs in range, destinations distinct and unread; regions of a store do not overlap;
-        // stores vouch for their memory, and the caller holds both.
+        // stores vouch for their memory, and the caller holds both; by the claim nothing else touches the blocks.
         unsafe { copy_spans(spans.into_iter()) };
         return total;
     }

@@ -3,8 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::thread;
 
-use kvpool_transfer::{After, Device, EngineConfig, Options, Region, Store, TransferEngine, TransferError};
+use kvpool_transfer::{
+    After, Device, EngineConfig, HostOptions, Options, Region, Store, TransferEngine, TransferError,
+};
 use proptest::prelude::*;
 
 /// Memory of a test, and a store over parts of it.
@@ -153,4 +156,44 @@ fn a_transfer_follows_another_engines() {
         .wait(None)
         .expect("copied");
     assert_eq!(store.read_block(2), store.read_block(0));
+}
+
+/// Two engines copy in both directions, and threads read and write the same blocks. Each block always has the bytes
+/// of one write.
+#[test]
+fn no_block_is_seen_half_written() {
+    const BYTES: usize = 1 << 16;
+    const BLOCKS: i64 = 3;
+    let mut arena = Arena::new(BYTES);
+    let like = arena.store(&[(0, BYTES, BYTES)], 1).expect("fits");
+    let options = HostOptions { pinned: Some(false), ..HostOptions::default() };
+    let [a, b] = [(); 2].map(|()| Store::host(BLOCKS as u64, &like, &options).expect("memory"));
+    let write = |store: &Store, block, value| store.write_block(block, &vec![value; BYTES]).expect("a block");
+    let copies = |src: &Arc<Store>, dst: &Arc<Store>| {
+        let engine = TransferEngine::new(Device::Cpu, EngineConfig::default()).expect("an engine");
+        for round in 0..150 {
+            let pairs = (0..BLOCKS).map(|block| (block, (block + round) % BLOCKS)).collect::<Vec<_>>();
+            if round % 3 == 0 {
+                let stream = kvpool_transfer::StreamHandle::from_raw(0);
+                engine
+                    .copy(src, dst, pairs.into_iter(), stream, kvpool_transfer::Method::Auto)
+                    .expect("checked");
+            } else {
+                engine.submit(src, dst, pairs.into_iter(), &Options::default()).expect("checked");
+            }
+        }
+        engine.close();
+    };
+    (0..BLOCKS).for_each(|block| write(&a, block, block as u8));
+    thread::scope(|scope| {
+        scope.spawn(|| copies(&a, &b));
+        scope.spawn(|| copies(&b, &a));
+        scope.spawn(|| (0..150).for_each(|round| write(&b, round % BLOCKS, round as u8)));
+        scope.spawn(|| {
+            for round in 0..300 {
+                let block = if round % 2 == 0 { &a } else { &b }.read_block(round % BLOCKS).expect("a block");
+                assert!(block.iter().all(|&byte| byte == block[0]), "half written");
+            }
+        });
+    });
 }

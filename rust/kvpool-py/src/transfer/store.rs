@@ -288,12 +288,14 @@ impl PyBlockStore {
 
     /// Returns the bytes of a block of a host store, piece by piece.
     fn read_block<'py>(&self, py: Python<'py>, block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.0.read_block(block_id(block)?).or_raise(py)?))
+        let block = block_id(block)?;
+        Ok(PyBytes::new(py, &py.detach(|| self.0.read_block(block)).or_raise(py)?))
     }
 
     /// Writes the bytes of a block of a host store, piece by piece.
     fn write_block(&self, py: Python<'_>, block: &Bound<'_, PyAny>, data: &[u8]) -> PyResult<()> {
-        self.0.write_block(block_id(block)?, data).or_raise(py)
+        let block = block_id(block)?;
+        py.detach(|| self.0.write_block(block, data)).or_raise(py)
     }
 
     fn __repr__(&self) -> String {

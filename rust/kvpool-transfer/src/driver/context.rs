@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use hashbrown::HashMap;
@@ -315,14 +316,8 @@ impl Context {
     /// Whether a kernel has found an id out of range in a device mapping since the last time.
     pub(crate) fn take_status(&self) -> bool {
         let Some(status) = self.status.get() else { return false };
-        let word = status.address() as *mut u32;
-        // SAFETY: 64 bytes that live as long as the context, written by kernels with whole-word stores.
-        unsafe {
-            let found = word.read_volatile() != 0;
-            if found {
-                word.write_volatile(0);
-            }
-            found
-        }
+        // SAFETY: 64 aligned bytes that live as long as the context. Kernels write to them with whole-word stores,
+        // and engines of several threads through this atomic.
+        unsafe { AtomicU32::from_ptr(status.address() as *mut u32) }.swap(0, Ordering::AcqRel) != 0
     }
 }

@@ -8,7 +8,7 @@ use super::job::Shape;
 use crate::cpu;
 use crate::driver::{Context, PinnedMemory};
 use crate::error::CudaError;
-use crate::store::Store;
+use crate::store::{Claim, Store};
 use crate::words::Pair;
 
 /// Page-locked buffers between pageable memory and the device.
@@ -39,6 +39,7 @@ impl Bounce {
 
 /// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer of the same shape.
 pub(super) fn bounce_copy(
+    claim: &Claim,
     host: &Store,
     buffer: u64,
     shape: &Shape,
@@ -54,5 +55,5 @@ pub(super) fn bounce_copy(
     };
     let pairs: Vec<_> = part.iter().enumerate().map(place).collect();
     let (src, dst) = if to_host { (&view, host) } else { (host, &view) };
-    cpu::copy(src, dst, &pairs, range.clone(), threads);
+    cpu::copy(claim, src, dst, &pairs, range.clone(), threads);
 }

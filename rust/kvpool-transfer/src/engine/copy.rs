@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::planner::Direction;
-use crate::store::Store;
+use crate::store::{Claim, Store, Toucher};
 use crate::words::Device;
 use crate::words::Method;
 
@@ -62,10 +62,13 @@ impl TransferEngine {
                 self.wait_for_stream(stream)?;
                 self.wait_all(None)?;
             }
-            cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
+            let claim = job.claim(Toucher::Processor);
+            cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), self.threads);
             return Ok(());
         };
-        let room = self.flights.room()?; // before any lock: it may wait
+        // Before any lock: both may wait.
+        let room = self.flights.room()?;
+        let claim = job.claim(Toucher::Device);
         let mut cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -77,7 +80,7 @@ impl TransferEngine {
         }
         self.check_tables(job, capturing, method)?;
         let way = Way { direction, method, inline: Some(stream), settled: false, link_ctas };
-        self.hold(room, &context, job, stream, capturing, || cuda.enqueue(job, way))
+        self.hold((room, claim), &context, job, stream, capturing, || cuda.enqueue(job, way))
     }
 
     /// As [`Self::copy`], of the rows of a mapping on the device, which the host never reads. Rows with -1 are left
@@ -113,8 +116,10 @@ impl TransferEngine {
                 expected: format!("at most {} rows", i32::MAX),
             });
         }
-        let job = Job { src: src.clone(), dst: dst.clone(), pairs: Vec::new(), range };
-        let room = self.flights.room()?; // before any lock: it may wait
+        let job = Job { src: src.clone(), dst: dst.clone(), pairs: Arc::default(), range };
+        // Before any lock: both may wait.
+        let room = self.flights.room()?;
+        let claim = Claim::take([src, dst], None, &job.range, Toucher::Device);
         let cuda = self.open_cuda()?;
         let context = cuda.context.clone();
         context.check_alive()?;
@@ -126,7 +131,8 @@ impl TransferEngine {
         }
         self.check_tables(&job, capturing, method)?;
         let way = Way { direction, method, inline: Some(stream), settled: false, link_ctas };
-        self.hold(room, &context, &job, stream, capturing, || cuda.enqueue_mapped(&job, way, stream, mapping))
+        let enqueue = || cuda.enqueue_mapped(&job, way, stream, mapping);
+        self.hold((room, claim), &context, &job, stream, capturing, enqueue)
     }
 
     /// Region tables are uploaded with a call that no capture allows.
@@ -144,7 +150,7 @@ impl TransferEngine {
     /// Enqueues on the caller's stream, and keeps the stores until that is done.
     fn hold(
         &self,
-        room: Room<'_>,
+        (room, claim): (Room<'_>, Claim),
         context: &Arc<Context>,
         job: &Job,
         stream: StreamHandle,
@@ -157,7 +163,7 @@ impl TransferEngine {
             job.dst.captured.store(true, Ordering::Release);
             return enqueue();
         }
-        let held = Held::new(&job.src, &job.dst);
+        let held = Held::new(&job.src, &job.dst, Some(claim));
         let start = Event::record(context, stream)?;
         enqueue()?;
         let end = Event::record(context, stream).inspect_err(|_| {

@@ -258,7 +258,7 @@ impl Cuda {
         let base = host.packed().map_or(0, |packed| packed.base);
         let merge = shape.whole && job.range.len() == host.regions().len();
         self.begin(way)?;
-        let mut order = job.pairs.clone();
+        let mut order = job.pairs.to_vec();
         let to_host = way.direction == Direction::ToHost;
         order.sort_unstable_by_key(|pair| if to_host { pair.dst } else { pair.src });
         for part in order.chunks(per_slot) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::memory::Span;
 use crate::region::Region;
 use crate::runs::{cut, runs, spans};
-use crate::store::{Packed, Pinning, Store};
+use crate::store::{Claim, Packed, Pinning, Store, Toucher};
 use crate::words::Device;
 use crate::words::Pair;
 
@@ -15,7 +15,7 @@ use crate::words::Pair;
 pub(super) struct Job {
     pub(super) src: Arc<Store>,
     pub(super) dst: Arc<Store>,
-    pub(super) pairs: Vec<Pair>,
+    pub(super) pairs: Arc<Vec<Pair>>,
     pub(super) range: Range<usize>,
 }
 
@@ -23,6 +23,16 @@ impl Job {
     pub(super) fn nbytes(&self) -> u64 {
         let each: u64 = self.src.regions()[self.range.clone()].iter().map(|region| region.nbytes).sum();
         each * self.pairs.len() as u64
+    }
+
+    /// Takes the guards of its blocks. Waits for other accesses.
+    pub(super) fn claim(&self, toucher: Toucher) -> Claim {
+        Claim::take([&self.src, &self.dst], Some(&self.pairs), &self.range, toucher)
+    }
+
+    /// As [`Self::claim`], unless it would have to wait.
+    pub(super) fn try_claim(&self, toucher: Toucher) -> Option<Claim> {
+        Claim::try_take([&self.src, &self.dst], &self.pairs, &self.range, toucher)
     }
 
     /// The end that is not on the device.

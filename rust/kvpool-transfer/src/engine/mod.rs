@@ -213,7 +213,7 @@ impl TransferEngine {
         self.check_open()?;
         let range = Self::check_stores(src, dst, regions)?;
         let pairs = mapping::check(src, dst, raw, &range)?;
-        Ok(Job { src: src.clone(), dst: dst.clone(), pairs, range })
+        Ok(Job { src: src.clone(), dst: dst.clone(), pairs: Arc::new(pairs), range })
     }
 
     fn check_stores(

@@ -13,7 +13,7 @@ use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::memory::Span;
 use crate::planner::Direction;
-use crate::store::Store;
+use crate::store::{Store, Toucher};
 use crate::sync::atomic::Ordering;
 use crate::words::Method;
 
@@ -91,7 +91,10 @@ impl TransferEngine {
         }
         let pageable = direction != Direction::OnDevice && !question.pinned && method == Method::Staged;
         let waits = matches!(&options.after, After::Transfer(other) if other.is_queued());
-        if pageable || waits || self.worker.is_busy() {
+        let queued = pageable || waits || self.worker.is_busy();
+        let claim = if queued { None } else { job.try_claim(Toucher::Device) };
+        let Some(claim) = claim else {
+            // If the processor touches one of the blocks, the worker thread waits for it.
             // In order behind what the worker has; a stream or an event is waited for on the device, from now on.
             let gate = match &options.after {
                 After::Transfer(other) if waits => Gate::Transfer(other.clone()),
@@ -102,13 +105,13 @@ impl TransferEngine {
             };
             drop(cuda);
             return self.start_on_worker(room, job, Some(direction), method, gate);
-        }
+        };
         // Whoever names something to wait for may wait for the source to be written.
         let settled = matches!(options.after, After::Nothing) && job.src.writers.load(Ordering::Acquire) == 0;
         let way = Way { direction, method, inline: None, settled, link_ctas };
         let stream = cuda.stream(direction);
         Self::wait_now(&cuda.context, stream, &options.after)?;
-        let held = Held::new(&job.src, &job.dst);
+        let held = Held::new(&job.src, &job.dst, Some(claim));
         let context = cuda.context.clone();
         let start = Event::record(&context, stream)?;
         cuda.enqueue(&job, way)?;
@@ -166,14 +169,15 @@ impl TransferEngine {
         gate: Gate,
     ) -> Result<Arc<Transfer>, TransferError> {
         let transfer = Transfer::queued(self.id(), job.nbytes(), method, self.device);
-        let held = Held::new(&job.src, &job.dst);
+        let held = Held::new(&job.src, &job.dst, None);
         let engine = self.clone();
         let work = move || {
             let _held = held;
             gate.pass()?;
             match direction {
                 None => {
-                    cpu::copy(&job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
+                    let claim = job.claim(Toucher::Processor);
+                    cpu::copy(&claim, &job.src, &job.dst, &job.pairs, job.range.clone(), engine.threads);
                     Ok(())
                 }
                 Some(direction) => engine.cross(&job, direction, method),
@@ -190,6 +194,7 @@ impl TransferEngine {
         let way = Way { direction, method, inline: None, settled: false, link_ctas };
         let host = if direction == Direction::ToHost { &job.dst } else { &job.src };
         if direction == Direction::OnDevice || host.is_pinned() || method != Method::Staged {
+            let _claim = job.claim(Toucher::Device);
             let mut cuda = self.cuda()?;
             cuda.enqueue(job, way)?;
             let (context, stream) = (cuda.context.clone(), cuda.stream(direction));
@@ -197,6 +202,7 @@ impl TransferEngine {
             drop(cuda);
             return Ok(end.synchronize()?);
         }
+        let claim = job.claim(Toucher::Processor);
         let to_host = direction == Direction::ToHost;
         let shape = Shape::of(host);
         let (context, slot_bytes) = {
@@ -216,7 +222,16 @@ impl TransferEngine {
                     if index >= SLOTS {
                         ends[index - SLOTS].synchronize()?;
                     }
-                    bounce_copy(host, buffer.address(), &shape, part, &job.range, false, self.threads);
+                    bounce_copy(
+                        &claim,
+                        host,
+                        buffer.address(),
+                        &shape,
+                        part,
+                        &job.range,
+                        false,
+                        self.threads,
+                    );
                 }
                 let nbytes = part.len() as u64 * shape.stride;
                 let host = buffer.device_address;
@@ -229,7 +244,7 @@ impl TransferEngine {
             if to_host && index > 0 {
                 ends[index - 1].synchronize()?;
                 let buffer = bounce.slot(index - 1).address();
-                bounce_copy(host, buffer, &shape, parts[index - 1], &job.range, true, self.threads);
+                bounce_copy(&claim, host, buffer, &shape, parts[index - 1], &job.range, true, self.threads);
             }
             Ok(())
         });

@@ -9,23 +9,24 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Event, StreamHandle};
 use crate::error::TransferError;
-use crate::store::Store;
+use crate::store::{Claim, Store};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::words::Device;
 use crate::words::Method;
 
-/// The stores of a copy under way.
+/// The stores of a copy under way, and the guards of its blocks if they are taken.
 #[derive(Debug)]
 pub(crate) struct Held {
     _src: Arc<Store>,
     dst: Arc<Store>,
+    claim: Option<Claim>,
 }
 
 impl Held {
-    pub(crate) fn new(src: &Arc<Store>, dst: &Arc<Store>) -> Self {
+    pub(crate) fn new(src: &Arc<Store>, dst: &Arc<Store>, claim: Option<Claim>) -> Self {
         dst.writers.fetch_add(1, Ordering::AcqRel);
-        Self { _src: src.clone(), dst: dst.clone() }
+        Self { _src: src.clone(), dst: dst.clone(), claim }
     }
 }
 
@@ -84,7 +85,11 @@ impl Transfer {
         held: Held,
     ) -> Arc<Self> {
         let [start, end] = events;
-        let state = State::Enqueued { start, end: Arc::new(end), _held: held };
+        let end = Arc::new(end);
+        if let Some(claim) = &held.claim {
+            claim.ends_with(&end);
+        }
+        let state = State::Enqueued { start, end, _held: held };
         Arc::new(Self::with(id, nbytes, method, device, state))
     }
 

@@ -7,6 +7,7 @@
 //! Costs: O(regions log regions) to make; looking up a handle takes some 20 ns.
 
 mod compare;
+mod guards;
 mod host;
 mod packed;
 
@@ -23,8 +24,10 @@ use crate::error::TransferError;
 use crate::memory::{self, HostMemory, PageKind};
 use crate::region::{self, Region};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::words::Device;
+use crate::words::{Device, Pair};
 pub(crate) use compare::Relation;
+use guards::{Access, Guard, Guards};
+pub(crate) use guards::{Claim, Toucher};
 pub use host::{HostOptions, NumaNode};
 pub(crate) use packed::Packed;
 use packed::packed;
@@ -87,6 +90,8 @@ pub struct Store {
     pub(crate) writers: AtomicUsize,
     /// A graph may write to it at any time.
     pub(crate) captured: AtomicBool,
+    /// Which of its blocks are touched, if it is host memory.
+    guards: Arc<Guards>,
     relations: Mutex<HashMap<i64, Relation>>,
     tables: Mutex<HashMap<u32, Arc<Table>>>,
     // Dropped in this order: registrations before their memory.
@@ -118,6 +123,9 @@ impl Store {
     ///
     /// # Safety
     /// Every piece of every block is memory of `device`, readable and writable as long as `keep_alive` lives.
+    /// While a call or a transfer reads a block, nothing else writes to it. While one writes to a block, nothing
+    /// else touches it. Calls and transfers of one store exclude each other. The caller orders those of different
+    /// stores over the same memory, and every other access to that memory.
     ///
     /// # Errors
     /// [`TransferError::Layout`], [`TransferError::Unavailable`] for a device without a driver, [`TransferError::Cuda`].
@@ -181,6 +189,7 @@ impl Store {
             closed: AtomicBool::new(false),
             writers: AtomicUsize::new(0),
             captured: AtomicBool::new(false),
+            guards: Arc::default(),
             relations: Mutex::default(),
             tables: Mutex::default(),
             registrations: Vec::new(),
@@ -324,22 +333,26 @@ impl Store {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&ordinal)
     }
 
-    /// The bytes of a block of a host store, region by region. O(bytes).
+    /// Returns the bytes of a block of a host store, region by region. Waits while something writes to the block.
+    /// O(bytes).
     ///
     /// # Errors
     /// [`TransferError::Block`], [`TransferError::StoreClosed`], [`TransferError::Devices`] for a store on a device.
     #[expect(unsafe_code, reason = "reads the store's own memory")]
     pub fn read_block(&self, block: i64) -> Result<Vec<u8>, TransferError> {
         let block = self.own(block)?;
+        let _guard = self.guard(block, false);
         let mut bytes = Vec::with_capacity(self.bytes_per_block as usize);
         for region in &self.regions {
-            // SAFETY: `own` checked the block against a host store that whoever made it vouches for.
+            // SAFETY: `own` checked the block against a host store, whose maker vouches for its memory. Nothing
+            // writes to the block while the guard lives.
             bytes.extend(unsafe { memory::read(region.at(block), region.nbytes) });
         }
         Ok(bytes)
     }
 
-    /// Writes the bytes of a block of a host store, region by region. O(bytes).
+    /// Writes the bytes of a block of a host store, region by region. Waits while something touches the block.
+    /// O(bytes).
     ///
     /// # Errors
     /// As [`Self::read_block`]; [`TransferError::LayoutMismatch`] for too few or too many bytes.
@@ -350,13 +363,33 @@ impl Store {
             let (given, needed) = (bytes.len(), self.bytes_per_block);
             return Err(TransferError::LayoutMismatch(format!("{given} bytes for a block of {needed}")));
         }
+        let _guard = self.guard(block, true);
         for region in &self.regions {
             let (piece, rest) = bytes.split_at(region.nbytes as usize);
-            // SAFETY: as in `read_block`.
+            // SAFETY: as in `read_block`. Nothing else touches the block while the guard lives.
             unsafe { memory::write(region.at(block), piece) };
             bytes = rest;
         }
         Ok(())
+    }
+
+    /// Whether a call or a transfer touches its host memory, so that a copy may have to wait. A copy by a device
+    /// counts until a look has found its end.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.guards.is_busy()
+    }
+
+    /// Excludes transfers and other calls from a block that the processor reads, or writes.
+    fn guard(&self, block: u64, writes: bool) -> Guard {
+        let block = block as u32; // checked against the number of blocks, which is below 2^31
+        self.guards.enter(Access {
+            pairs: Some(Arc::new(vec![Pair { src: block, dst: block }])),
+            regions: 0..self.regions.len(),
+            reads: !writes,
+            writes,
+            toucher: Toucher::Processor,
+        })
     }
 
     /// A block of a host store that is open.

@@ -1,0 +1,340 @@
+//! `Guards`: the blocks of a host store that are being read or written, so that no two threads touch a block
+//! at once.
+//!
+//! Owns: the accesses under way. An access of the processor waits until no other access writes what it
+//! touches, or touches what it writes. An access of a device waits for accesses of the processor. Streams
+//! order the accesses of devices among themselves.
+//!
+//! Invariants:
+//! - The processor touches a block of a host store only under a [`Guard`].
+//! - A [`Claim`] takes the guards of its stores in the order of their handles, and all blocks of a store at
+//!   once. The holder of a guard waits only for guards of stores with higher handles, so no two claims wait
+//!   for each other.
+//!
+//! A guard belongs to a store, not to memory: two stores over the same memory do not exclude each other
+//! ([`Store::new`]).
+//!
+//! Costs: two locks per access. With other accesses of the store under way, also O(blocks of all of them).
+
+use std::fmt;
+use std::ops::Range;
+use std::process;
+use std::sync::{Arc, PoisonError};
+
+use hashbrown::HashMap;
+
+use super::Store;
+use crate::driver::Event;
+use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::words::{Device, Pair};
+
+/// The processor or a device, which touches the blocks of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Toucher {
+    Processor,
+    Device,
+}
+
+/// Blocks that a processor or a device touches.
+#[derive(Debug)]
+pub(super) struct Access {
+    /// The blocks that are read are those of `src`, and the blocks that are written are those of `dst`.
+    /// `None`: any block.
+    pub(super) pairs: Option<Arc<Vec<Pair>>>,
+    pub(super) regions: Range<usize>,
+    pub(super) reads: bool,
+    pub(super) writes: bool,
+    pub(super) toucher: Toucher,
+}
+
+impl Access {
+    /// Each block, and whether it is written.
+    fn blocks(pairs: &[Pair], reads: bool, writes: bool) -> impl Iterator<Item = (u32, bool)> + '_ {
+        let read = pairs.iter().filter(move |_| reads).map(|pair| (pair.src, false));
+        read.chain(pairs.iter().filter(move |_| writes).map(|pair| (pair.dst, true)))
+    }
+
+    /// Whether the two must not happen at once.
+    fn excludes(&self, other: &Self) -> bool {
+        let apart = self.regions.end <= other.regions.start || other.regions.end <= self.regions.start;
+        let devices = self.toucher == Toucher::Device && other.toucher == Toucher::Device;
+        if apart || devices || !(self.writes || other.writes) {
+            return false;
+        }
+        let (Some(own), Some(others)) = (&self.pairs, &other.pairs) else { return true };
+        let own: HashMap<u32, bool> = Self::blocks(own, self.reads, self.writes).collect();
+        Self::blocks(others, other.reads, other.writes)
+            .any(|(block, written)| own.get(&block).is_some_and(|&own_written| own_written || written))
+    }
+}
+
+/// An access under way.
+#[derive(Debug)]
+struct Entry {
+    access: Access,
+    /// The process whose thread or stream makes it.
+    process: u32,
+    /// The event after which the device touches nothing more, once it is recorded.
+    end: Option<Arc<Event>>,
+}
+
+/// An obstacle to an access.
+enum Obstacle {
+    /// The end of another access, which is announced.
+    Announced,
+    /// This event of a device.
+    Event(Arc<Event>),
+}
+
+#[derive(Default)]
+struct List {
+    next: u64,
+    entries: HashMap<u64, Entry>,
+    /// The number of times that a thread has waited.
+    #[cfg(test)]
+    waits: usize,
+}
+
+impl List {
+    /// Enters an access, or returns what it has to wait for.
+    fn enter(&mut self, access: Access) -> Result<u64, (Access, Obstacle)> {
+        let this = process::id();
+        let mut obstacle = None;
+        self.entries.retain(|_, entry| {
+            // Threads and streams stay behind in a fork, and a child has its own memory: they touch none of
+            // it.
+            if entry.process != this {
+                return false;
+            }
+            if obstacle.is_some() || !access.excludes(&entry.access) {
+                return true;
+            }
+            obstacle = match &entry.end {
+                None => Some(Obstacle::Announced),
+                // After an error the context is lost, and its device touches nothing more.
+                Some(end) if end.is_done().unwrap_or(true) => return false,
+                Some(end) => Some(Obstacle::Event(end.clone())),
+            };
+            true
+        });
+        if let Some(obstacle) = obstacle {
+            return Err((access, obstacle));
+        }
+        self.next += 1;
+        self.entries.insert(self.next, Entry { access, process: this, end: None });
+        Ok(self.next)
+    }
+}
+
+/// The accesses of a store.
+#[derive(Default)]
+pub(super) struct Guards {
+    list: Mutex<List>,
+    /// An access has ended, or its event is recorded.
+    changed: Condvar,
+}
+
+impl Guards {
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any access is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.lock().entries.is_empty()
+    }
+
+    /// Begins an access, and waits for others before that.
+    pub(super) fn enter(self: &Arc<Self>, mut access: Access) -> Guard {
+        let mut list = self.lock();
+        loop {
+            let obstacle = match list.enter(access) {
+                Ok(id) => return Guard { guards: self.clone(), id },
+                Err((back, obstacle)) => {
+                    access = back;
+                    obstacle
+                }
+            };
+            #[cfg(test)]
+            {
+                list.waits += 1;
+            }
+            list = match obstacle {
+                Obstacle::Announced => self.changed.wait(list).unwrap_or_else(PoisonError::into_inner),
+                Obstacle::Event(end) => {
+                    drop(list);
+                    // An error shows at the next look.
+                    let _ = end.synchronize();
+                    self.lock()
+                }
+            };
+        }
+    }
+
+    /// Begins an access unless it would have to wait.
+    fn try_enter(self: &Arc<Self>, access: Access) -> Option<Guard> {
+        let id = self.lock().enter(access).ok()?;
+        Some(Guard { guards: self.clone(), id })
+    }
+}
+
+/// An access under way, until it is dropped.
+pub(super) struct Guard {
+    guards: Arc<Guards>,
+    id: u64,
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guard({})", self.id)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let entry = self.guards.lock().entries.remove(&self.id);
+        self.guards.changed.notify_all();
+        drop(entry);
+    }
+}
+
+/// The guards of a copy: of its blocks in those of its two stores that are host memory.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    guards: Vec<Guard>,
+}
+
+impl Claim {
+    /// Takes the guards, and waits for other accesses. `pairs` of `None` are any blocks.
+    pub(crate) fn take(
+        [src, dst]: [&Store; 2],
+        pairs: Option<&Arc<Vec<Pair>>>,
+        regions: &Range<usize>,
+        toucher: Toucher,
+    ) -> Self {
+        let accesses = Self::accesses([src, dst], pairs, regions, toucher);
+        let guards = accesses.map(|(store, access)| store.guards.enter(access)).collect();
+        Self { guards }
+    }
+
+    /// Takes the guards unless it would have to wait.
+    pub(crate) fn try_take(
+        stores: [&Store; 2],
+        pairs: &Arc<Vec<Pair>>,
+        regions: &Range<usize>,
+        toucher: Toucher,
+    ) -> Option<Self> {
+        let accesses = Self::accesses(stores, Some(pairs), regions, toucher);
+        let guards = accesses.map(|(store, access)| store.guards.try_enter(access)).collect::<Option<_>>()?;
+        Some(Self { guards })
+    }
+
+    /// The accesses to host stores, by handle.
+    fn accesses<'a>(
+        [src, dst]: [&'a Store; 2],
+        pairs: Option<&Arc<Vec<Pair>>>,
+        regions: &Range<usize>,
+        toucher: Toucher,
+    ) -> impl Iterator<Item = (&'a Store, Access)> {
+        let same = src.handle == dst.handle;
+        let access = |reads, writes| Access {
+            pairs: pairs.cloned(),
+            regions: regions.clone(),
+            reads,
+            writes,
+            toucher,
+        };
+        let mut both = [(src, access(true, same)), (dst, access(false, true))];
+        if dst.handle < src.handle {
+            both.reverse();
+        }
+        let stores = both.into_iter().take(if same { 1 } else { 2 });
+        stores.filter(|(store, _)| store.device == Device::Cpu)
+    }
+
+    /// The device has done with the blocks at this event, whether or not the claim was dropped.
+    pub(crate) fn ends_with(&self, end: &Arc<Event>) {
+        for Guard { guards, id } in &self.guards {
+            if let Some(entry) = guards.lock().entries.get_mut(id) {
+                entry.end = Some(end.clone());
+            }
+            guards.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::store::HostOptions;
+
+    /// Host memory of its own: four blocks with two regions of a byte each.
+    fn store() -> Arc<Store> {
+        let regions = [0, 1].map(|base| crate::region::Region { base, stride: 2, nbytes: 1 });
+        let options = HostOptions { pinned: Some(false), ..HostOptions::default() };
+        Store::host(4, &Store::view(regions.into(), 4), &options).expect("memory")
+    }
+
+    fn claim(
+        src: &Store,
+        dst: &Store,
+        pairs: &[(u32, u32)],
+        regions: Range<usize>,
+        by: Toucher,
+    ) -> Option<Claim> {
+        let pairs = pairs.iter().map(|&(src, dst)| Pair { src, dst }).collect();
+        Claim::try_take([src, dst], &Arc::new(pairs), &regions, by)
+    }
+
+    #[test]
+    fn copies_exclude_each_other_where_one_writes_what_the_other_touches() {
+        use Toucher::{Device, Processor};
+        let (a, b) = (store(), store());
+        let held = claim(&a, &b, &[(0, 1), (2, 3)], 0..1, Processor).expect("nothing is under way");
+        let free =
+            |src: &Store, dst: &Store, pair, regions, by| claim(src, dst, &[pair], regions, by).is_some();
+        assert!(free(&a, &b, (0, 0), 0..2, Processor), "both read block 0 of a");
+        assert!(free(&a, &b, (1, 2), 0..2, Processor), "other blocks");
+        assert!(free(&b, &a, (1, 0), 1..2, Processor), "other regions");
+        assert!(!free(&a, &b, (1, 1), 0..2, Processor), "both write block 1 of b");
+        assert!(!free(&b, &a, (3, 1), 0..2, Processor), "reads block 3 of b, which is written");
+        assert!(!free(&b, &a, (2, 2), 0..2, Processor), "writes block 2 of a, which is read");
+        assert!(!free(&a, &a, (1, 0), 0..2, Processor), "within one store: writes block 0 of a");
+        assert!(!free(&a, &b, (1, 1), 0..2, Device), "a device waits for the processor");
+        drop(held);
+        let held = claim(&a, &b, &[(0, 1)], 0..2, Device).expect("the other one has ended");
+        assert!(free(&b, &a, (1, 0), 0..2, Device), "streams order what devices do");
+        assert!(!free(&b, &a, (1, 2), 0..2, Processor), "the processor waits for a device");
+        drop(held);
+        let any = Claim::take([&a, &b], None, &(0..2), Device);
+        assert!(!free(&b, &a, (2, 2), 0..2, Processor), "a device may write any block of b");
+        assert!(free(&a, &a, (2, 2), 0..2, Device));
+        drop(any);
+        assert!(free(&a, &b, (0, 1), 0..2, Processor));
+        assert!(a.guards.lock().entries.is_empty() && b.guards.lock().entries.is_empty());
+    }
+
+    #[test]
+    fn reads_and_writes_wait_for_a_copy_of_their_block() {
+        let (a, b) = (store(), store());
+        b.write_block(1, &[7, 8]).expect("a block");
+        let held = claim(&a, &b, &[(0, 1)], 0..2, Toucher::Processor).expect("nothing is under way");
+        assert_eq!(a.read_block(0), Ok(vec![0, 0]), "who reads does not wait for who reads");
+        thread::scope(|scope| {
+            let waits = |store: &Arc<Store>, number: usize, one: &thread::ScopedJoinHandle<'_, ()>| {
+                while store.guards.lock().waits < number {
+                    assert!(!one.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+            };
+            let reads = scope.spawn(|| assert_eq!(b.read_block(1), Ok(vec![7, 8])));
+            waits(&b, 1, &reads);
+            let writes = scope.spawn(|| a.write_block(0, &[1, 2]).expect("a block"));
+            waits(&a, 1, &writes);
+            drop(held);
+        });
+        assert_eq!(a.read_block(0), Ok(vec![1, 2]));
+    }
+}

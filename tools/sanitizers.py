@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+"""Runs tests under AddressSanitizer or ThreadSanitizer, with a stable toolchain.
+
+    python tools/sanitizers.py address    # Rust crates with unsafe code, and Python tests that touch memory
+    python tools/sanitizers.py thread     # Rust crates with threads
+
+Planted faults come first: a sanitizer that does not report them would not report others. Any other report is a failure,
+whichever process it is from, and so is a test that fails.
+
+The toolchain has the runtimes of the sanitizers, but no instrumented standard library. AddressSanitizer needs none.
+For ThreadSanitizer, `tools/sanitizers/std_locks.rs` announces the parts of the standard library's locks that it cannot
+see.
+
+Exit code 0: only the planted faults were reported. 1: a check failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.cargo_tools import ROOT, CheckFailedError, call, cargo, require, run_checks
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterable
+
+HERE: Final = Path(__file__).resolve().parent / "sanitizers"
+#: Packages, and what cargo test runs of each.
+CRATES: Final = {
+    "address": (("kvpool-transfer", ("--lib", "--tests")), ("kvpool-store", ("--lib", "--tests"))),
+    "thread": (
+        ("kvpool-transfer", ("--lib", "--tests")),
+        ("kvpool-store", ("--lib", "--tests")),
+        ("kvpool-journal", ("--test", "journals", "writers")),
+        ("kvpool-replay", ("--test", "replay", "tiers::")),
+        ("kvpool-hash", ("--test", "properties", "process_state")),
+    ),
+}
+#: Planted faults, and what a report of each says.
+PLANTED: Final = {
+    "address": {"read_out_of_bounds": "heap-buffer-overflow", "read_after_free": "heap-use-after-free"},
+    "thread": {"data_race": "data race"},
+}
+#: Python tests that hand memory to the extension, or take it.
+PYTHON_TESTS: Final = ("tests/transfer", "tests/test_buffers.py", "tests/test_out_buffers.py", "tests/test_store.py")
+#: Where tests draw cases, a few are enough: instrumented code is five to twenty times slower.
+FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
+#: Tests print at once: the harness, which is not instrumented, shares no captured output with them.
+UNCAPTURED: Final = {"RUST_TEST_NOCAPTURE": "1"}
+OPTIONS: Final = {
+    # Processes leak some memory on purpose, such as the context of a device.
+    "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
+    "thread": f"exitcode=66:suppressions={HERE / 'tsan_suppressions.txt'}",
+}
+#: A fault in the extension: the second of two blocks lies behind the buffer.
+PYTHON_FAULT: Final = """
+import ctypes
+from kvpool.transfer import BlockStore
+memory = ctypes.create_string_buffer(64)
+BlockStore.from_regions([(ctypes.addressof(memory), 64, 64)], 2, keep_alive=memory).read_block(1)
+"""
+#: Functions of the standard library that ThreadSanitizer cannot see, by their names in std_locks.rs.
+STD_LOCKS: Final = {
+    "lock_contended": r"5mutex5futex\w+_5Mutex14lock_contended",
+    "read_contended": r"6rwlock5futex\w+_6RwLock14read_contended",
+    "write_contended": r"6rwlock5futex\w+_6RwLock15write_contended",
+    "condvar_wait": r"7condvar5futex\w+_7Condvar4wait",
+    "condvar_wait_timeout": r"7condvar5futex\w+_7Condvar12wait_timeout",
+    "once_call": r"3sys4sync4once5futex\w+_4Once4call",
+    "scope_thread_ended": r"6thread6scoped\w+_9ScopeData29decrement_num_running_threads",
+}
+#: Functions of ThreadSanitizer that std_locks.rs replaces.
+TSAN_FUNCTIONS: Final = ("64_fetch_add", "64_fetch_sub", "_thread_fence")
+
+
+def rustc(*words: str | Path, what: str) -> str:
+    return require(call(os.environ.get("RUSTC", "rustc"), *words, RUSTC_BOOTSTRAP="1"), what)
+
+
+def std_locks(folder: Path, target: str) -> list[str]:
+    """Compiles std_locks.rs. Returns the flags that link it in the place of the standard library's functions."""
+    root = Path(rustc("--print", "sysroot", what="rustc --print sysroot").strip())
+    (library,) = (root / "lib" / "rustlib" / target / "lib").glob("libstd-*.rlib")
+    content = library.read_bytes()
+    source = (HERE / "std_locks.rs").read_text(encoding="utf-8")
+    replaced = [f"__tsan_atomic{name}" for name in TSAN_FUNCTIONS]
+    for name, pattern in STD_LOCKS.items():
+        found = set(re.findall(rb"(?<=\0)_RN\w*?_3std\w*?" + pattern.encode() + rb"(?=\0)", content))
+        if len(found) != 1:
+            raise CheckFailedError(f"{library} has {len(found)} functions {name}: adapt STD_LOCKS to its version")
+        replaced.append(found.pop().decode())
+        source = source.replace(f"@{name}@", replaced[-1])
+    (folder / "std_locks.rs").write_text(source, encoding="utf-8")
+    compiled = folder / "std_locks.o"
+    words = ("--edition", "2024", "-O", "--target", target, "--emit", "obj", "-o", compiled, folder / "std_locks.rs")
+    rustc(*words, what="the compilation of tools/sanitizers/std_locks.rs")
+    return [f"-Clink-arg={compiled}", *(f"-Clink-arg=-Wl,--wrap={name}" for name in replaced)]
+
+
+@dataclass
+class Run:
+    """The folder, flags and target of a sanitizer's builds and tests."""
+
+    sanitizer: str
+    folder: Path
+    environment: dict[str, str]
+    target: str
+
+    @staticmethod
+    def of(sanitizer: str) -> Run:
+        version = rustc("-vV", what="rustc -vV")
+        target = re.findall(r"^host: (.*)$", version, flags=re.MULTILINE)[0]
+        folder = ROOT / "target" / "sanitizers" / sanitizer
+        folder.mkdir(parents=True, exist_ok=True)
+        # Instances that the standard library has of generic functions are not instrumented.
+        flags = [f"-Zsanitizer={sanitizer}", "-Cunsafe-allow-abi-mismatch=sanitizer", "-Zshare-generics=no"]
+        flags += std_locks(folder, target) if sanitizer == "thread" else []
+        environment = {
+            "RUSTC_BOOTSTRAP": "1",
+            "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags),
+            "CARGO_TARGET_DIR": str(folder),
+            "CARGO_PROFILE_DEV_DEBUG": "line-tables-only",
+        }
+        return Run(sanitizer, folder, environment | FEW | UNCAPTURED, target)
+
+    def options(self, reports: Path) -> dict[str, str]:
+        """Has every process write its reports to a folder, which is emptied here."""
+        shutil.rmtree(reports, ignore_errors=True)
+        reports.mkdir()
+        name = "ASAN_OPTIONS" if self.sanitizer == "address" else "TSAN_OPTIONS"
+        return {name: f"{OPTIONS[self.sanitizer]}:log_path={reports / 'report'}"}
+
+    def cargo(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        # With a target that is named, flags are not for build scripts and macros, which rustc loads.
+        first, *rest = words
+        return call(cargo(), first, "--locked", "--target", self.target, *rest, **self.environment, **environment)
+
+    def planted(self, fault: str, words: str) -> str:
+        """A planted fault of Rust is reported."""
+        folder = self.folder / "planted"
+        test = ("test", "-p", "kvpool-transfer", "--test", "planted", "--", "--exact", fault)
+        done = self.cargo(*test, **self.options(folder))
+        return found_planted(done, folder, words)
+
+    def crate(self, package: str, words: tuple[str, ...]) -> str:
+        """The tests of a crate pass without a report."""
+        folder = self.folder / "reports"
+        done = self.cargo("test", "--no-fail-fast", "-p", package, *words, **self.options(folder))
+        return nothing_found(done, folder, r"(\d+) passed")
+
+    def python(self) -> Iterable[tuple[str, Callable[[], str]]]:
+        """The Python tests, with an instrumented extension."""
+        package = self.folder / "python" / "kvpool"
+        # The runtime of the C compiler: that of the toolchain is an archive, which no interpreter can load.
+        libraries = [call("cc", f"-print-file-name={name}").stdout.strip() for name in ("libasan.so", "libstdc++.so.6")]
+        # Reports of reads behind an object of Python's need its memory from malloc.
+        environment = {"PYTHONPATH": str(package.parent), "PYTHONMALLOC": "malloc", "LD_PRELOAD": " ".join(libraries)}
+
+        def build() -> str:
+            require(self.cargo("build", "-p", "kvpool-py", "--features", "as-tested"), "the build of the extension")
+            shutil.rmtree(package, ignore_errors=True)
+            package.mkdir(parents=True)
+            for part in (ROOT / "python" / "kvpool").iterdir():
+                if part.suffix != ".so":
+                    (package / part.name).symlink_to(part)
+            shutil.copy(self.folder / self.target / "debug" / "lib_core.so", package / "_core.abi3.so")
+            return "built"
+
+        def planted() -> str:
+            folder = self.folder / "planted"
+            done = call(sys.executable, "-c", PYTHON_FAULT, **environment, **self.options(folder))
+            return found_planted(done, folder, "heap-buffer-overflow")
+
+        def tests() -> str:
+            folder = self.folder / "reports"
+            words = ("-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *PYTHON_TESTS)
+            done = call(sys.executable, *words, **environment, **self.options(folder))
+            return nothing_found(done, folder, r"(\d+) passed")
+
+        return (("the extension", build), ("planted in the extension", planted), ("Python tests", tests))
+
+
+def read_reports(folder: Path) -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("report.*")))
+
+
+def found_planted(done: subprocess.CompletedProcess[str], folder: Path, words: str) -> str:
+    reports = read_reports(folder)
+    if done.returncode == 0 or words not in reports:
+        raise CheckFailedError(f"no report of a {words}, exit status {done.returncode}:\n{done.stdout}\n{reports}")
+    if "kvpool_transfer" not in reports:
+        raise CheckFailedError(f"a report that names no function of kvpool_transfer:\n{reports}")
+    return f"reported as {words}"
+
+
+def nothing_found(done: subprocess.CompletedProcess[str], folder: Path, counted: str) -> str:
+    if reports := read_reports(folder):
+        raise CheckFailedError(f"{reports}\n{done.stdout[-4000:]}")
+    require(done, "the tests")
+    tests = sum(map(int, re.findall(counted, done.stdout)))
+    if tests == 0:
+        raise CheckFailedError(f"no test ran:\n{done.stdout}")
+    return f"{tests} tests, no report"
+
+
+def timed(check: Callable[[], str]) -> Callable[[], str]:
+    def run() -> str:
+        start = time.monotonic()
+        return f"{check()} ({time.monotonic() - start:.0f} s)"
+
+    return run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sanitizer", choices=sorted(CRATES))
+    parser.add_argument("--only", default="", metavar="WORD", help="make only the checks whose names contain this")
+    arguments = parser.parse_args()
+    run = Run.of(arguments.sanitizer)
+    checks: list[tuple[str, Callable[[], str]]] = [
+        (f"planted {fault}", partial(run.planted, fault, report)) for fault, report in PLANTED[run.sanitizer].items()
+    ]
+    checks += [(package, partial(run.crate, package, words)) for package, words in CRATES[run.sanitizer]]
+    if run.sanitizer == "address":
+        checks += run.python()
+    chosen = [(name, timed(check)) for name, check in checks if arguments.only in name]
+    failed, _ = run_checks(chosen)
+    return int(failed or not chosen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

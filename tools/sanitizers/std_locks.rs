@@ -1,0 +1,166 @@
+//! Announces the slow paths of the standard library's locks to ThreadSanitizer.
+//!
+//! The standard library of a stable toolchain is compiled without instrumentation. Its inline functions are
+//! compiled again in the crates that call them, so ThreadSanitizer sees an uncontended lock. It does not see
+//! the functions below, which the linker replaces (`--wrap`). Each of them calls the original function and
+//! announces the order that the original establishes.
+//!
+//! `tools/sanitizers.py` replaces `@NAME@` with the mangled name of a function, and compiles this file to one
+//! object.
+
+#![crate_type = "lib"]
+#![feature(thread_local)]
+#![no_std]
+
+extern crate std;
+
+use core::cell::Cell;
+use std::panic::Location;
+use std::sync::OnceState;
+use std::time::Duration;
+
+unsafe extern "C" {
+    /// Everything that other threads announced with `__tsan_release` at this address happens before what
+    /// follows.
+    fn __tsan_acquire(address: *const u8);
+    /// Everything so far happens before what follows `__tsan_acquire` at this address in other threads.
+    fn __tsan_release(address: *const u8);
+}
+
+/// A word of a lock, or a lock that begins with its word.
+type Word = *const u8;
+
+unsafe extern "Rust" {
+    #[link_name = "__real_@lock_contended@"]
+    fn lock_contended(mutex: Word);
+    #[link_name = "__real_@read_contended@"]
+    fn read_contended(lock: Word);
+    #[link_name = "__real_@write_contended@"]
+    fn write_contended(lock: Word);
+    #[link_name = "__real_@condvar_wait@"]
+    fn condvar_wait(condvar: Word, mutex: Word);
+    #[link_name = "__real_@condvar_wait_timeout@"]
+    fn condvar_wait_timeout(condvar: Word, mutex: Word, timeout: Duration) -> bool;
+    #[link_name = "__real_@once_call@"]
+    fn once_call(once: Word, ignores_poison: bool, run: &mut dyn FnMut(&OnceState), caller: &'static Location<'static>);
+    #[link_name = "__real_@scope_thread_ended@"]
+    fn scope_thread_ended(scope: Word, panicked: bool);
+}
+
+/// The state of an `RwLock` is one of its two 32-bit words, in an order that the compiler chooses.
+unsafe fn acquire_rwlock(lock: Word) {
+    unsafe {
+        __tsan_acquire(lock);
+        __tsan_acquire(lock.add(4));
+    }
+}
+
+#[unsafe(export_name = "__wrap_@lock_contended@")]
+unsafe fn lock_contended_announced(mutex: Word) {
+    unsafe {
+        lock_contended(mutex);
+        __tsan_acquire(mutex);
+    }
+}
+
+#[unsafe(export_name = "__wrap_@read_contended@")]
+unsafe fn read_contended_announced(lock: Word) {
+    unsafe {
+        read_contended(lock);
+        acquire_rwlock(lock);
+    }
+}
+
+#[unsafe(export_name = "__wrap_@write_contended@")]
+unsafe fn write_contended_announced(lock: Word) {
+    unsafe {
+        write_contended(lock);
+        acquire_rwlock(lock);
+    }
+}
+
+#[unsafe(export_name = "__wrap_@condvar_wait@")]
+unsafe fn condvar_wait_announced(condvar: Word, mutex: Word) {
+    unsafe {
+        __tsan_release(mutex);
+        condvar_wait(condvar, mutex);
+        __tsan_acquire(mutex);
+    }
+}
+
+#[unsafe(export_name = "__wrap_@condvar_wait_timeout@")]
+unsafe fn condvar_wait_timeout_announced(condvar: Word, mutex: Word, timeout: Duration) -> bool {
+    unsafe {
+        __tsan_release(mutex);
+        let notified = condvar_wait_timeout(condvar, mutex, timeout);
+        __tsan_acquire(mutex);
+        notified
+    }
+}
+
+#[unsafe(export_name = "__wrap_@once_call@")]
+unsafe fn once_call_announced(
+    once: Word,
+    ignores_poison: bool,
+    run: &mut dyn FnMut(&OnceState),
+    caller: &'static Location<'static>,
+) {
+    let mut announced = |state: &OnceState| {
+        run(state);
+        // Before the original marks the value as complete: other threads read it from then on.
+        unsafe { __tsan_release(once) };
+    };
+    unsafe {
+        once_call(once, ignores_poison, &mut announced, caller);
+        __tsan_acquire(once);
+    }
+}
+
+#[unsafe(export_name = "__wrap_@scope_thread_ended@")]
+unsafe fn scope_thread_ended_announced(scope: Word, panicked: bool) {
+    unsafe {
+        // The counter of running threads is one of the first words of `ScopeData`, in an order that the
+        // compiler chooses.
+        for offset in [0, 8, 16] {
+            __tsan_release(scope.add(offset));
+        }
+        scope_thread_ended(scope, panicked);
+    }
+}
+
+/// The address of the last counter that this thread changed.
+#[thread_local]
+static COUNTER: Cell<Word> = Cell::new(core::ptr::null());
+
+unsafe extern "C" {
+    #[link_name = "__real___tsan_atomic64_fetch_add"]
+    fn fetch_add(counter: Word, value: u64, order: i32) -> u64;
+    #[link_name = "__real___tsan_atomic64_fetch_sub"]
+    fn fetch_sub(counter: Word, value: u64, order: i32) -> u64;
+    #[link_name = "__real___tsan_atomic_thread_fence"]
+    fn thread_fence(order: i32);
+}
+
+#[unsafe(export_name = "__wrap___tsan_atomic64_fetch_add")]
+unsafe extern "C" fn fetch_add_noted(counter: Word, value: u64, order: i32) -> u64 {
+    COUNTER.set(counter);
+    unsafe { fetch_add(counter, value, order) }
+}
+
+#[unsafe(export_name = "__wrap___tsan_atomic64_fetch_sub")]
+unsafe extern "C" fn fetch_sub_noted(counter: Word, value: u64, order: i32) -> u64 {
+    COUNTER.set(counter);
+    unsafe { fetch_sub(counter, value, order) }
+}
+
+/// ThreadSanitizer ignores fences. `Arc` decrements a counter, and if the result is zero it has a fence. The
+/// fence acquires what other threads released with that counter.
+#[unsafe(export_name = "__wrap___tsan_atomic_thread_fence")]
+unsafe extern "C" fn thread_fence_announced(order: i32) {
+    unsafe {
+        thread_fence(order);
+        if !COUNTER.get().is_null() {
+            __tsan_acquire(COUNTER.get());
+        }
+    }
+}
