@@ -146,7 +146,7 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
     assert main(["replay", str(trace_file), *options]) == 0
     captured = capsys.readouterr()
     report = library_report(kvpool.traces.Trace.read(trace_file), mode=mode, capacity_blocks=3000)
-    figures = [f"{report[rate]:.2f} %" for rate in report if rate.endswith("hit_rate")]
+    figures = [f"{100 * report[rate]:.2f} %" for rate in report if rate.endswith("hit_rate")]
     assert len(figures) == 4
     figures += [f"{report[count]:,}" for count in ("evicted", "allocated")]
     figures += [f"{count:,}" for name, count in report["hits"].items() if name != "requests"]

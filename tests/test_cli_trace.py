@@ -181,10 +181,10 @@ def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert (stats["requests"], stats["sessions"], stats["span_s"]) == (3, 2, 0.85)
     assert (stats["block_references"], stats["unique_blocks"], stats["blocks_used_once"]) == (6, 5, 4)
     # The last request finds block 0 of the one before: 1 of 6 blocks, 512 of 1,720 tokens.
-    assert stats["ideal_block_hit_rate"] == pytest.approx(100 / 6)
-    assert stats["ideal_token_hit_rate"] == pytest.approx(51200 / 1720)
-    assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(51200 / 1700)
-    assert stats["ideal_full_block_hit_rate"] == pytest.approx(100 / 3)
+    assert stats["ideal_block_hit_rate"] == pytest.approx(1 / 6)
+    assert stats["ideal_token_hit_rate"] == pytest.approx(512 / 1720)
+    assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(512 / 1700)
+    assert stats["ideal_full_block_hit_rate"] == pytest.approx(1 / 3)
     assert stats["input_length"] == {"mean": 1720 / 3, "p50": 600.0, "p90": 1000.0, "p99": 1090.0, "max": 1100.0}
     assert stats["reuse_time_s"]["p50"] == 0.25
     assert (stats["prefix_violations"], stats["kinds"], stats["notes"]["untimed"]) == (0, [], 1)
@@ -205,7 +205,7 @@ def test_stats_to_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, name:
     captured = capsys.readouterr()
     assert captured.err == ""
     stats = json_of(capsys, "trace", "stats", path)
-    figures = [f"{stats[rate]:.2f} %" for rate in stats if rate.startswith("ideal_")]
+    figures = [f"{100 * stats[rate]:.2f} %" for rate in stats if rate.startswith("ideal_")]
     assert len(figures) == 4
     figures += [f"{stats[count]:,}" for count in ("requests", "block_references", "unique_blocks", "input_tokens")]
     figures += [f"{stats['input_length'][point]:,.0f}" for point in ("mean", "p50", "p90", "p99", "max")]

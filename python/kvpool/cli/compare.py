@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.comparison import Comparison, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
+from kvpool.cli.comparison import Comparison, RowError, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
 from kvpool.cli.files import check_output
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import one_form, print_csv
@@ -218,9 +218,11 @@ def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str
     try:
         return (of_replays if kind_of(reports[0]) == "replay" else of_sizes)(reports, names)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        # Only a Row says in words what is wrong; other exceptions are Python's.
+        what = f": {error}" if isinstance(error, RowError) else ""
         raise UsageError(
-            f"{names[0]} and {names[1]}: a report has another form than this version prints: "
-            f"{type(error).__name__}: {error}"
+            f"{names[0]} and {names[1]}: a report has another form than this version prints{what}",
+            f"make both again with kvpool {kind_of(reports[0])} --json",
         ) from None
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.replay_tiers import print_replay_tiers
+from kvpool.cli.tables import percent
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def _miss_table(misses: dict[str, int]) -> Table:
     table.add_column(style="dim", overflow="fold")
     total = sum(misses.values())
     for reason, tokens in sorted(misses.items(), key=lambda item: -item[1]):
-        table.add_row(reason, _count(tokens), _percent(100 * tokens / total), _REASONS.get(reason, ""))
+        table.add_row(reason, _count(tokens), percent(tokens / total), _REASONS.get(reason, ""))
     return table
 
 
@@ -214,14 +215,14 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
 
 def _hit_rows(outcome: Outcome) -> Iterator[Row]:
     report, hits = outcome.report, outcome.report["hits"]
-    yield "block hits", _percent(report["block_hit_rate"]), _of(hits["block_hits"], hits["blocks"])
+    yield "block hits", percent(report["block_hit_rate"]), _of(hits["block_hits"], hits["blocks"])
     full = _of(hits["full_block_hits"], hits["full_blocks"])
-    yield "full-block hits", _percent(report["full_block_hit_rate"]), full
-    yield "token hits", _percent(report["token_hit_rate"]), _of(hits["token_hits"], hits["tokens"])
+    yield "full-block hits", percent(report["full_block_hit_rate"]), full
+    yield "token hits", percent(report["token_hit_rate"]), _of(hits["token_hits"], hits["tokens"])
     yield from _group_rows(outcome)
     last = report["last_half"]
     share = _of(last["token_hits"], last["tokens"])
-    yield "last half", _percent(report["last_half_token_hit_rate"]), share
+    yield "last half", percent(report["last_half_token_hit_rate"]), share
     gib = outcome.capacity.gib_of(hits["token_hits"])
     kv = "" if gib is None else f", {gib:,.1f} GiB of KV"
     yield "prefill saved", _count(hits["token_hits"]), f"tokens{kv}"
@@ -238,7 +239,7 @@ def _group_rows(outcome: Outcome) -> Iterator[Row]:
         found = (group["reach_rate"], group["reach_tokens"])
         least[name] = min(least.get(name, found), found)
     for name, (rate, tokens) in least.items():
-        yield f"  {name} alone", _percent(rate), _of(tokens, outcome.report["hits"]["tokens"])
+        yield f"  {name} alone", percent(rate), _of(tokens, outcome.report["hits"]["tokens"])
     unserved: dict[str, int] = {}
     for group in outcome.report.get("groups", []):
         unserved[group["kind"]] = unserved.get(group["kind"], 0) + group.get("unserved_tokens", 0)
@@ -276,10 +277,6 @@ def _run_rows(outcome: Outcome) -> Iterator[Row]:
 
 def _count(number: int) -> str:
     return f"{number:,}"
-
-
-def _percent(rate: float) -> str:
-    return f"{rate:.2f} %"
 
 
 def _of(part: int, whole: int) -> str:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kvpool.cli.size_groups import print_groups
 from kvpool.cli.size_tiers import print_tiers
+from kvpool.cli.tables import percent
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -70,15 +71,15 @@ def _print_trace(report: SizingReport, console: Console) -> None:
     table.add_row("prompt tokens", f"{trace['tokens_in']:,}", "")
     different = f"{trace['unique_blocks']:,} different"
     table.add_row(f"{trace['block_size']:,}-token blocks", f"{trace['references']:,}", different)
-    others = f"{_percent(ideal['token'])} of tokens, {_percent(ideal['full_blocks'])} of full blocks"
+    others = f"{percent(ideal['token'])} of tokens, {percent(ideal['full_blocks'])} of full blocks"
     if ideal["last_half"] is not None:
-        others += f", {_percent(ideal['last_half'])} of tokens in the last half"
-    table.add_row("at most", _percent(ideal["block"]), f"of blocks can hit; {others}")
+        others += f", {percent(ideal['last_half'])} of tokens in the last half"
+    table.add_row("at most", percent(ideal["block"]), f"of blocks can hit; {others}")
     cells = (len(report["policies"]) + (report["finish_reasons"] is not None)) * len(report["capacities"])
     memory = f"peak memory {report['peak_memory_bytes'] / 2**20:,.0f} MiB"
     if report["sample"] is not None:
         most = f"of the blocks, {report['sample']['most_blocks']:,} at most: all hit rates below are estimates"
-        table.add_row("sample", _percent(report["sample"]["rate"]), most)
+        table.add_row("sample", percent(report["sample"]["rate"]), most)
     work = memory if report["sample"] else f"{cells} simulations; {memory}"
     table.add_row("sized in", f"{report['elapsed_s']:,.2f} s", work)
     console.print(table)
@@ -134,14 +135,14 @@ def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Te
 
 def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
     """Make an empty table with a column per capacity; the units stand once, or 80 columns are too few."""
-    shares = any(capacity["percent"] is not None for capacity in sizes)
+    shares = any(capacity["relative_size"] is not None for capacity in sizes)
     weighed = any(capacity["gib"] is not None for capacity in sizes)
     table = Table(box=box.SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0))
     table.add_column("\n".join(["of different"] * shares + ["blocks"] + ["GiB"] * weighed), no_wrap=True)
     for capacity in sizes:
-        percent = "" if capacity["percent"] is None else f"{capacity['percent']:g} %"
+        share = "" if capacity["relative_size"] is None else f"{100 * capacity['relative_size']:g} %"
         gib = "" if capacity["gib"] is None else _gib(capacity["gib"])
-        head = [percent] * shares + [f"{capacity['blocks']:,}"] + [gib] * weighed
+        head = [share] * shares + [f"{capacity['blocks']:,}"] + [gib] * weighed
         table.add_column("\n".join(head), justify="right", no_wrap=True)
     return table
 
@@ -155,7 +156,7 @@ def _print_memory(report: SizingReport, console: Console) -> None:
     knee, model = report["knee"], report["model"]
     if knee is not None:
         gib = "" if knee["gib"] is None else f", {knee['gib']:,.1f} GiB"
-        rate = _percent(knee["block_hit_rate"])
+        rate = percent(knee["block_hit_rate"])
         estimated = " (estimated)" if report["sample"] else ""
         console.print(f"Knee of the LRU curve{estimated}: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n")
     if model is None:
@@ -180,7 +181,3 @@ def _print_memory(report: SizingReport, console: Console) -> None:
     console.print(table)
     if not timed:
         console.print("In seconds of prefill: add --prefill-tokens-per-s N.\n", style="dim")
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.2f} %"

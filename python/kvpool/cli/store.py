@@ -172,7 +172,7 @@ def verify_command(target: _Target, as_json: _AsJson = False, no_progress: _NoPr
         if len(found.damaged) > _LISTED:
             typer.echo(f"  and {len(found.damaged) - _LISTED:,} more; --json lists them all")
     if found.damaged:
-        typer.echo(f"next: kvpool store gc {shown(str(folder))} makes their room free", err=True)
+        typer.echo(f"next: kvpool store gc --verify {shown(str(folder))} makes their room free", err=True)
         raise typer.Exit(1)
 
 
@@ -257,8 +257,10 @@ def bench_command(
     all of them in another order, and removes them. On a disk round the page cache where the file system can; where it
     cannot, the table says so, and reads are of memory.
     """
-    if "://" not in place and not Path(place).is_dir():
-        raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
+    if not is_server(place):
+        place = path_of(place)
+        if not Path(place).is_dir():
+            raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
     sizes = object_kib or [64, 256, 1024, 4096]
     total = int(gib * 2**30)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())

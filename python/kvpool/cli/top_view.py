@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.tables import percent
 from kvpool.cli.terminal import shown
 from kvpool.metrics.collect import SCALES
 
@@ -90,10 +91,6 @@ def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
     return bar.append("░" * left, "bright_black")
 
 
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.1f} %"
-
-
 def _count(value: float) -> str:
     """A count in four characters or so.
 
@@ -146,13 +143,13 @@ def _sources(pool: Mapping[str, Any]) -> Table | None:
         if not asked:
             return None
         table.title = "blocks that lookups asked for"
-        table.add_row("hit", _bar([(device["hit_blocks"], "green")], asked), _percent(device["hit_blocks"] / asked))
+        table.add_row("hit", _bar([(device["hit_blocks"], "green")], asked), percent(device["hit_blocks"] / asked, 1))
         return table
     for part, name, style in _SOURCES:
         share = tokens[part] / tokens["prompt"]
-        table.add_row(name, _bar([(tokens[part], style)], tokens["prompt"]), _percent(share), _count(tokens[part]))
+        table.add_row(name, _bar([(tokens[part], style)], tokens["prompt"]), percent(share, 1), _count(tokens[part]))
     if pool["last"] is not None:
-        now, speed = f"now {_percent(pool['last']['hit_ratio'])}", pool["last"]["prompt_tokens_per_second"]
+        now, speed = f"now {percent(pool['last']['hit_ratio'], 1)}", pool["last"]["prompt_tokens_per_second"]
         table.add_row("", Text(now if speed is None else f"{now} of {_count(speed)} tokens/s", "bold"))
     return table
 
@@ -218,7 +215,7 @@ def _curve(advice: Mapping[str, Any] | None) -> Table | None:
     if advice is None:
         return None
     table = _table(f"advice, {_count(advice['references'])} references")
-    table.add_row("measured", _percent(advice["hit_ratio"]))
+    table.add_row("measured", percent(advice["hit_ratio"], 1))
     marks, words = Text(), []
     for scale in SCALES:
         if scale in advice["curve"]:
@@ -226,11 +223,11 @@ def _curve(advice: Mapping[str, Any] | None) -> Table | None:
             style = "bold green" if scale == "1" else "green"
             marks.append(_LEVELS[min(int(rate * len(_LEVELS)), len(_LEVELS) - 1)] * 2 + " ", style)
             if scale in {"0.5", "1", "2", "4"}:
-                words.append(f"{scale}x {_percent(rate)}")
+                words.append(f"{scale}x {percent(rate, 1)}")
     table.add_row("lru, 1/8 to 8x", marks)
     table.add_row("", ", ".join(words))
     policies = sorted(advice["policies"].items(), key=lambda item: -item[1])[:4]
-    table.add_row("policies", ", ".join(f"{shown(name, 20)} {_percent(rate)}" for name, rate in policies))
+    table.add_row("policies", ", ".join(f"{shown(name, 20)} {percent(rate, 1)}" for name, rate in policies))
     return table
 
 
@@ -242,7 +239,7 @@ def _tenants(tenants: Mapping[str, Any]) -> Table | None:
     for tenant, counted in rows[:_ROWS]:
         asked = counted["hits"] + counted["misses"]
         bar = _bar([(counted["hits"], "green")], asked)
-        table.add_row(shown(tenant, 20), bar, _percent(counted["hits"] / asked), f"of {_count(asked)} blocks")
+        table.add_row(shown(tenant, 20), bar, percent(counted["hits"] / asked, 1), f"of {_count(asked)} blocks")
     if len(rows) > _ROWS:
         table.add_row(Text(f"{len(rows) - _ROWS} more", "bright_black"))
     return table

@@ -20,7 +20,10 @@ from kvpool.cli.files import refuse_input, write_trace
 from kvpool.cli.problems import bad_usage
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import load
+from kvpool.cli.tables import percent
 from kvpool.cli.terminal import shown, shown_name
+from kvpool.cli.trace_make import MAKE_EXAMPLES, make_command
+from kvpool.cli.trace_record import RECORD_EXAMPLES, record_command
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -60,14 +63,18 @@ _APP_EXAMPLES: Final = """Examples:
 
   kvpool trace validate trace.jsonl
 
-  kvpool trace convert trace.jsonl out.jsonl --to bailian"""
+  kvpool trace convert trace.jsonl out.jsonl --to bailian
+
+  kvpool trace record 127.0.0.1:5557 day.jsonl     a running server's blocks
+
+  kvpool trace make prompts.jsonl trace.jsonl --tokenizer models/Qwen3-8B"""
 
 trace_app: Final = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=False,
     epilog=_APP_EXAMPLES,
-    help="Look into traces, check them, and convert them.",
+    help="Make, record, check and convert traces, and show what is in them.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -85,7 +92,7 @@ _AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of the ta
 
 @trace_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
 def _group(context: typer.Context) -> None:
-    """Look into traces, check them, and convert them."""
+    """Make, record, check and convert traces, and show what is in them."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -227,6 +234,9 @@ def convert_command(
         typer.echo(f"{to} does not say the block size: read it with --trace-block-size {wanted}", err=True)
 
 
+trace_app.command("record", epilog=RECORD_EXAMPLES)(record_command)
+trace_app.command("make", epilog=MAKE_EXAMPLES)(make_command)
+
 _BAILIAN_BLOCK: Final = 16
 _MOONCAKE_BLOCK: Final = 512
 
@@ -274,14 +284,14 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
     spread.add_column("", style="bold", no_wrap=True)
     for name in ("mean", "p50", "p90", "p99", "max"):
         spread.add_column(name, justify="right", no_wrap=True)
-    for label, name, decimals in (
-        ("prompt tokens", "input_length", 0),
-        ("output tokens", "output_length", 0),
-        ("ideal hit, % of the prompt", "request_hit_rate", 1),
-        ("time to the next use, s", "reuse_time_s", 1),
+    for label, name, scale, decimals in (
+        ("prompt tokens", "input_length", 1, 0),
+        ("output tokens", "output_length", 1, 0),
+        ("ideal hit, % of the prompt", "request_hit_rate", 100, 1),
+        ("time to the next use, s", "reuse_time_s", 1, 1),
     ):
         values = stats[name].values()
-        spread.add_row(label, *("-" if value is None else f"{value:,.{decimals}f}" for value in values))
+        spread.add_row(label, *("-" if value is None else f"{scale * value:,.{decimals}f}" for value in values))
     console.print(spread)
     if stats["kinds"]:
         kinds = Table(box=box.SIMPLE_HEAD, title="Kinds", title_justify="left")
@@ -315,7 +325,7 @@ def _block_rows(stats: dict[str, Any]) -> Iterator[_Row]:
     ratio = stats["reuse_ratio"]
     yield "different", f"{unique:,}", "" if ratio is None else f"each referenced {ratio:,.2f} times"
     once = stats["blocks_used_once"]
-    yield "used once", f"{once:,}", f"{100 * once / unique:.1f} % of the different ones" if unique else ""
+    yield "used once", f"{once:,}", f"{percent(once / unique, 1)} of the different ones" if unique else ""
     broken = stats["prefix_violations"]
     yield "broken prefixes", f"{broken:,}", "ids behind another id than before" if broken else ""
 
@@ -327,6 +337,6 @@ def _ideal_rows(stats: dict[str, Any]) -> Iterator[_Row]:
         ("ideal hits, blocks", "block", "partial last blocks included"),
         ("full blocks only", "full_block", "as an engine can find them"),
     ):
-        yield label, f"{stats[f'ideal_{name}_hit_rate']:.2f} %", remark
+        yield label, percent(stats[f"ideal_{name}_hit_rate"]), remark
     few = stats["requests_with_at_most_1_hit"]
     yield "almost no hit", f"{few:,}", "requests that hit at most one block"

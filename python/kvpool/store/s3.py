@@ -132,8 +132,8 @@ class S3:
         """Nobody knows."""
 
     def forget(self, digest: str) -> None:
-        """Remove the text of a namespace."""
-        self.remove([f"{digest}.json"])
+        """Remove the text of a namespace, and the record of its generation."""
+        self.remove([f"{digest}.json", f"{digest}/0"])
 
     def _whole(self, name: str) -> bytes | None:
         try:
