@@ -110,9 +110,7 @@ def test_two_policies_are_those_of_size(capsys: pytest.CaptureFixture[str]) -> N
         assert got == list(zip(*wanted, strict=True))
     gaps = [row["a"] for (where, _), row in rows.items() if where == "Points below the optimum, blocks"]
     best = [one["block_hit_rate"] for one in report["optimum"]["hits"]]
-    assert gaps == [
-        top - one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)
-    ]
+    assert gaps == [top - one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)]
     assert found["compared"] == "policies"
 
 

@@ -218,7 +218,7 @@ def test_what_is_no_journal_is_bad_usage(
     out, err = run(capsys, *command, path, code=2)
     assert out == ""
     error, hint = err.splitlines()
-    assert error.startswith(f"error: {path}: not a journal: it begins with ")
+    assert error.startswith(f"error: {path}: not a journal of kvpool\n")
     assert "records one" in hint
     _, err = run(capsys, *command, tmp_path / "none", code=2)
     assert err == f"error: {tmp_path}/none: No such file or directory (os error 2)\n"
@@ -409,12 +409,12 @@ def test_operations_that_are_repeated_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("show", "Missing argument 'FILE'"),
-        ("show x --count -1", "'--count'"),
-        ("replay x --until -1", "'--until'"),
+        ("show", "FILE is missing"),
+        ("show x --count -1", "--count is "),
+        ("replay x --until -1", "--until is "),
         ("export x", "give one of --rust and --python"),
         ("export x --rust --python", "give one of --rust and --python"),
-        ("mend x", "No such command 'mend'"),
+        ("mend x", "kvpool journal has no command 'mend'"),
     ],
 )
 def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:

@@ -246,7 +246,9 @@ def test_bad_usage_says_what_to_do(
 def test_a_server_that_is_not_there_fails_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", command, "redis+unix://:secret@/no/such/socket"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: asking the server failed: No such file")
+    assert error.startswith(
+        "error: redis+unix:///no/such/socket: asking the server failed: No such file or directory\n"
+    )
     assert "secret" not in error
 
 

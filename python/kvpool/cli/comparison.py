@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from kvpool.cli.tables import percent
+from kvpool.cli.tables import figure, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +59,9 @@ class Row:
             for value in (self.a, self.b):
                 _check_number(value)
                 if self.unit == SHARE and value is not None and value > _LARGEST_SHARE:
-                    raise RowError(f"{self.name} is {value:.6g}, and a share is at most 1: reports of kvpool 0.1 have per cent")
+                    raise RowError(
+                        f"{self.name} is {figure(value)}, and a share is at most 1; kvpool 0.1 wrote per cent"
+                    )
 
     @property
     def difference(self) -> float | None:
@@ -278,9 +280,9 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
     sides = [by_name[name] for name in names]
     sizes, optimum = report["capacities"], report["optimum"]
     sections = []
-    for title, figure in (("Block hits", "block_hit_rate"), ("Token hits", "token_hit_rate")):
+    for title, rate in (("Block hits", "block_hit_rate"), ("Token hits", "token_hit_rate")):
         pairs = zip(sizes, *sides, strict=True)
-        sections.append(Section(title, [Row(_size(size), SHARE, a[figure], b[figure]) for size, a, b in pairs]))
+        sections.append(Section(title, [Row(_size(size), SHARE, a[rate], b[rate]) for size, a, b in pairs]))
     evictions = [Row(_size(size), "", a["evictions"], b["evictions"]) for size, a, b in zip(sizes, *sides, strict=True)]
     sections.append(Section("Evictions", evictions))
     if optimum is not None:
@@ -357,11 +359,11 @@ def _asked(size: Mapping[str, Any]) -> str:
 
 
 def _gib(size: float) -> str:
-    return f"{size:,.3g} GiB"
+    return f"{figure(size, 3)} GiB"
 
 
 def _size(size: Mapping[str, Any]) -> str:
-    gib = "" if size["gib"] is None else f", {size['gib']:,.4g} GiB"
+    gib = "" if size["gib"] is None else f", {figure(size['gib'])} GiB"
     share = "" if size["relative_size"] is None else f"{100 * size['relative_size']:g} %: "
     return f"{share}{size['blocks']:,} blocks{gib}"
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvpool.cli.problems import UsageError
+from kvpool.cli.tables import figure
 
 if TYPE_CHECKING:
     from kvpool.models import KvShape
@@ -122,7 +123,7 @@ class GpuMemory:
         """The sum, for a report."""
         return (
             f"{self.gpus} x {self.name} of {GPUS[self.name]:g} GiB, {100 * self.share:g} % used, "
-            f"weights {self.weights_gib:,.4g} GiB"
+            f"weights {figure(self.weights_gib)} GiB"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, sha
     if memory.kv_gib <= 0:
         total = number * GPUS[name] * used
         raise UsageError(
-            f"--weights-gib is {weights_gib:g}: {number} x {name} have {total:,.4g} GiB for weights and KV",
+            f"--weights-gib is {weights_gib:g}: {number} x {name} have {figure(total)} GiB for weights and KV",
             f"--gpus {math.ceil(weights_gib / (GPUS[name] * used)) + 1} have room for both",
         )
     return memory

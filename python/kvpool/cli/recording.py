@@ -62,7 +62,8 @@ def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
     if "://" not in text or text.startswith("tcp://"):
         if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16) or "/" in text.removeprefix("tcp://"):
             raise UsageError(
-                f"{option} is {text!r}: must be like tcp://127.0.0.1:5557", "the port is vLLM's 5557 at first"
+                f"{option} is {text!r}: must be like tcp://127.0.0.1:5557",
+                "vLLM publishes at port 5557 unless --kv-events-config names another",
             )
         return f"tcp://{'127.0.0.1' if host == '*' else host}:{port}"
     if not text.startswith("ipc://"):

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.problems import UsageError
-from kvpool.cli.tables import percent
+from kvpool.cli.tables import figure, percent, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,7 +98,7 @@ def print_replay_tiers(report: dict[str, Any], console: Console) -> None:
     """Print what each tier served, for 80 columns and more; nothing if there are none."""
     if not report.get("stacks"):
         return
-    table = Table(box=box.SIMPLE, title="Tiers beneath the device", title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE, title="Tiers beneath the device", padding=(0, 1, 0, 0))
     for head in ("tier", "GiB", "GB/s", "token\nhits", "tokens", "link\nbusy", "first\ntoken"):
         table.add_column(head, justify="left" if head == "tier" else "right", no_wrap=True)
     seconds = max(report["engine"]["virtual_seconds"], 1e-9)
@@ -106,8 +106,8 @@ def print_replay_tiers(report: dict[str, Any], console: Console) -> None:
     rows = [device] + [
         (
             f"+ {tier['name']}",
-            f"{tier['gib']:,.4g}",
-            f"{tier['read_bytes_per_s'] / 1e9:,.4g}",
+            figure(tier["gib"]),
+            figure(tier["read_bytes_per_s"] / 1e9),
             percent(tier["token_hit_rate"]),
             f"{tier['token_hits']:,}",
             percent(tier["busy_seconds"] / seconds, 1),
@@ -117,7 +117,7 @@ def print_replay_tiers(report: dict[str, Any], console: Console) -> None:
     for row, stack in zip(rows, report["stacks"], strict=True):
         grows = " *" if stack["overloaded"] else ""
         table.add_row(*(Text(cell) for cell in (*row, f"{stack['mean_time_to_first_token_ms'] / 1000:,.3f} s{grows}")))
-    console.print(table)
+    show(console, table)
     if any(stack["overloaded"] for stack in report["stacks"]):
         console.print(Text("*: of a queue that grows with the trace"))
     console.print(_NOTE, style="dim")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.replay_tiers import print_replay_tiers
-from kvpool.cli.tables import percent
+from kvpool.cli.tables import figure, percent, show
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
     )
     if report["verify"] != "none":
         title += f", {report['verify']} compared"
-    table = Table(box=box.SIMPLE, show_header=False, title=f"kvpool replay: {title}", title_justify="left")
+    table = Table(box=box.SIMPLE, show_header=False, title=f"kvpool replay: {title}")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
@@ -127,20 +127,20 @@ def print_report(outcome: Outcome, console: Console) -> None:
         for row in rows(outcome):
             table.add_row(*(Text(cell) for cell in row))
         table.add_section()
-    console.print(table)
+    show(console, table)
     if (engine := report["engine"]) is not None and engine["overloaded"]:
         console.print(Text(_overload(engine)))
         console.print()
     print_replay_tiers(report, console)
     if misses := report.get("misses"):
-        console.print(_miss_table(misses))
-    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
+        show(console, _miss_table(misses))
+    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()
     for line in (*_DEFINITIONS[report["mode"]], _LAST_HALF):
         name, _, text = line.partition(": ")
         definitions.add_row(name, text)
-    console.print(definitions)
+    show(console, definitions)
 
 
 #: What the reasons of misses mean.
@@ -161,7 +161,7 @@ _REASONS: Final = {
 
 def _miss_table(misses: dict[str, int]) -> Table:
     """Tokens that had to be computed, by reason, the most first."""
-    table = Table(box=box.SIMPLE, show_header=False, title="Why prompt tokens were computed", title_justify="left")
+    table = Table(box=box.SIMPLE, show_header=False, title="Why prompt tokens were computed")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -175,8 +175,8 @@ def _miss_table(misses: dict[str, int]) -> Table:
 def _overload(engine: dict[str, Any]) -> str:
     """Say that more requests arrive than are served, and what of the report that spoils."""
     return (
-        f"The server is overloaded: {engine['arrivals_per_s']:,.3g} requests/s arrive, and "
-        f"{engine['served_per_s']:,.3g} are served while others wait. The queue grows with the trace, to "
+        f"The server is overloaded: {figure(engine['arrivals_per_s'], 3)} requests/s arrive, and "
+        f"{figure(engine['served_per_s'], 3)} are served while others wait. The queue grows with the trace, to "
         f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token "
         "is that of the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or "
         "--max-running serve more."
@@ -207,8 +207,8 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
         yield "pool", _count(capacity.blocks), f"blocks of {len(groups.groups)} groups: one request of {longest}"
     if capacity.shape is not None and capacity.gib is not None:
         kib, mib = capacity.shape.bytes_per_token / 2**10, capacity.shape.bytes_per_state / 2**20
-        state = f", {mib:,.4g} MiB per state" if mib else ""
-        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{state}"
+        state = f", {figure(mib)} MiB per state" if mib else ""
+        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {figure(kib, 5)} KiB per token{state}"
         if capacity.gpu is not None:
             yield "", "", f"of {capacity.gpu.in_words()}"
 

@@ -55,12 +55,14 @@ def _pool(name: str, pool: Mapping[str, Any], wide: bool) -> Panel:
         _curve(pool["advice"]),
         _tenants(pool["tenants"]),
     ]
-    body: RenderableType = _stack(left + right)
+    body: RenderableType
     if wide:
-        body = Table.grid(padding=(0, 2), expand=True)
-        body.add_column(ratio=1)
-        body.add_column(ratio=1)
-        body.add_row(_stack(left), _stack(right))
+        body = grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
+        grid.add_row(_stack(left), _stack(right))
+    else:
+        body = _stack(left + right)
     title = Text(shown(name, 60), "bold")
     if pool["poisoned"]:
         title.append("  POISONED: it refuses all work", "bold red")
@@ -72,12 +74,14 @@ def _stack(tables: list[Table | None]) -> Group:
     parts: list[RenderableType] = []
     for table in tables:
         if table is not None:
-            parts += ["", table] if parts else [table]
+            # A title of the table's own would be as narrow as the table.
+            title, table.title = Text(str(table.title), "bold"), None
+            parts += ["", title, table] if parts else [title, table]
     return Group(*parts)
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 1))
+    return Table(title=title, box=None, show_header=False, padding=(0, 1))
 
 
 def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
@@ -246,20 +250,22 @@ def _tenants(tenants: Mapping[str, Any]) -> Table | None:
 
 
 def _stores(stores: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 1))
-    for column in ("", "room", "objects", "loads", "misses", "writes", "in flight", "failures"):
-        table.add_column(column, justify="left" if column in {"", "room", "failures"} else "right")
+    table = Table(box=None, show_header=False, padding=(0, 1))
     for name, store in stores.items():
+        table.add_row(shown(name, 30), _bar([(store["bytes"], "cyan")], store["capacity_bytes"]))
+        table.add_row(
+            "", ", ".join(f"{_count(store[part])} {part}" for part in ("objects", "loads", "misses", "writes"))
+        )
+        flight = f"{_count(store['in_flight'])} in flight"
+        if store["quarantined"]:
+            flight += f", {_count(store['quarantined'])} late"
+        table.add_row("", flight)
         failures = {reason: count for reason, count in store["failures"].items() if count}
         said = Text(", ".join(f"{_count(count)} {reason.replace('_', ' ')}" for reason, count in failures.items()))
         if store["checksum_failures"]:
             said.append(f"  {_count(store['checksum_failures'])} damaged", "bold red")
         if store["breaker_openings"]:
             said.append(f"  breaker opened {_count(store['breaker_openings'])} times", "bold yellow")
-        flight = _count(store["in_flight"])
-        if store["quarantined"]:
-            flight += f" ({_count(store['quarantined'])} late)"
-        bar = _bar([(store["bytes"], "cyan")], store["capacity_bytes"])
-        counts = (_count(store[part]) for part in ("objects", "loads", "misses", "writes"))
-        table.add_row(shown(name, 30), bar, *counts, flight, said)
+        if said:
+            table.add_row("", said)
     return table

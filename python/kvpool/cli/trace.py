@@ -17,10 +17,10 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - typer reads the annotations
 from kvpool.cli.files import refuse_input, write_trace
-from kvpool.cli.problems import bad_usage
+from kvpool.cli.problems import UsageError
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import load
-from kvpool.cli.tables import percent
+from kvpool.cli.tables import figure, percent, show
 from kvpool.cli.terminal import shown, shown_name
 from kvpool.cli.trace_make import MAKE_EXAMPLES, make_command
 from kvpool.cli.trace_record import RECORD_EXAMPLES, record_command
@@ -219,7 +219,8 @@ def convert_command(
     try:
         written = loaded.with_block_tokens(wanted)
     except InvalidArgumentError as error:
-        raise bad_usage(error) from error
+        own = loaded.block_tokens
+        raise UsageError(f"--block-size is {wanted}: {error}", f"--block-size {own} keeps the trace's size") from error
     write_trace(written, output, to)
     facts = written.summary()
     typer.echo(
@@ -271,7 +272,7 @@ def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
 def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any], console: Console) -> None:
     """Print the tables, for 80 columns and more."""
     title = f"kvpool trace stats: {shown(source)}"
-    facts = Table(box=box.SIMPLE, show_header=False, title=Text(title), title_justify="left")
+    facts = Table(box=box.SIMPLE, show_header=False, title=Text(title))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
     facts.add_column(style="dim", overflow="fold")
@@ -279,8 +280,8 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
         for row in section:
             facts.add_row(*(Text(cell) for cell in row))
         facts.add_section()
-    console.print(facts)
-    spread = Table(box=box.SIMPLE_HEAD, title="Per request and reuse", title_justify="left")
+    show(console, facts)
+    spread = Table(box=box.SIMPLE_HEAD, title="Per request and reuse")
     spread.add_column("", style="bold", no_wrap=True)
     for name in ("mean", "p50", "p90", "p99", "max"):
         spread.add_column(name, justify="right", no_wrap=True)
@@ -292,14 +293,14 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
     ):
         values = stats[name].values()
         spread.add_row(label, *("-" if value is None else f"{scale * value:,.{decimals}f}" for value in values))
-    console.print(spread)
+    show(console, spread)
     if stats["kinds"]:
-        kinds = Table(box=box.SIMPLE_HEAD, title="Kinds", title_justify="left")
+        kinds = Table(box=box.SIMPLE_HEAD, title="Kinds")
         kinds.add_column("kind", overflow="fold")
         kinds.add_column("requests", justify="right", no_wrap=True)
         for name, count in stats["kinds"][:10]:
             kinds.add_row(Text(shown_name(name)), f"{count:,}")
-        console.print(kinds)
+        show(console, kinds)
     for remark in _remarks(trace.notes()):
         console.print(Text(remark), style="dim")
 
@@ -313,7 +314,9 @@ def _request_rows(trace: kvpool.traces.Trace, stats: dict[str, Any]) -> Iterator
     sessions = stats["sessions"]
     yield "requests", f"{stats['requests']:,}", "" if sessions is None else f"in {sessions:,} sessions"
     rate = stats["arrivals_per_s"]
-    arriving = "all at once" if rate is None else f"{rate:,.3g} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
+    arriving = (
+        "all at once" if rate is None else f"{figure(rate, 3)} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
+    )
     yield "span", f"{stats['span_s']:,.1f} s", arriving
     yield "prompt tokens", f"{stats['input_tokens']:,}", ""
     yield "output tokens", f"{stats['output_tokens']:,}", ""

@@ -50,7 +50,11 @@ _ANSWERS: Final = 3.0
 
 
 class RecordError(KvpoolError):
-    """A recording without requests."""
+    """A recording without requests, or without a page of metrics."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def record_command(
@@ -99,6 +103,8 @@ def record_command(
     """
     if output.exists():
         raise UsageError(f"{output} exists: nothing is overwritten", "remove it, or give another name")
+    if metrics is not None and not metrics.startswith(("http://", "https://")):
+        raise UsageError(f"--metrics is {metrics!r}: must begin with http://", "http://HOST:8000/metrics for vLLM")
     addresses = endpoint_of(endpoint), None if replay is None else endpoint_of(replay, "--replay")
     before = None if metrics is None else _counters(metrics)
     began = time.monotonic()
@@ -135,7 +141,9 @@ def _counters(url: str) -> dict[str, float]:
     try:
         reading = read_url(url, 10.0, names)
     except PageError as error:
-        raise RecordError(f"{error}; --metrics takes a vLLM server's, such as http://HOST:8000/metrics") from None
+        raise RecordError(
+            str(error), "--metrics takes a vLLM server's page, such as http://HOST:8000/metrics"
+        ) from None
     return {name: sum(value for _, value in reading.values.get(name.removesuffix("_total"), [])) for name in names}
 
 
@@ -158,8 +166,9 @@ def _found(output: Path, endpoint: str) -> dict[str, Any]:
             raise
         output.unlink()
         raise RecordError(
-            f"no stored block came from {endpoint}: there is no trace; check that the server runs with "
-            """--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq"}' and got requests"""
+            f"no stored block came from {endpoint}: there is no trace",
+            "check that requests came, and that the server runs with "
+            """--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq"}'""",
         ) from None
     stats = json.loads(trace.stats_json())
     return {

@@ -540,9 +540,7 @@ def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
     """Take the percentiles; empty if no block is ever used again."""
     found = stats["reuse_time_s"]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    return [
-        {"share": share, "seconds": found[name]} for name, share in shares.items() if found[name] is not None
-    ]
+    return [{"share": share, "seconds": found[name]} for name, share in shares.items() if found[name] is not None]
 
 
 def _over_time(

@@ -1,0 +1,116 @@
+"""What the option parser refuses, in the words of the command line.
+
+Typer takes the types of options from pydantic, whose messages speak of inputs and parsing and leave out the value. Here
+each becomes the option, its value, what it must be, and what to do next.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["described", "did_you_mean"]
+
+#: What a value must be, by pydantic's name of the error.
+_MUST: Final = {
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number",
+    "float_parsing": "a number",
+    "bool_parsing": "true or false",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "above {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "below {lt}",
+    "finite_number": "finite",
+}
+#: Quoted words of a message.
+_QUOTED: Final = re.compile(r"'([^']*)'")
+
+
+def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str]:
+    """Say what is wrong and what to do.
+
+    Args:
+        error: What the parser raised.
+        root: The command of ``kvpool`` itself.
+        arguments: What was typed.
+
+    """
+    path, command = _command(root, arguments)
+    see = f"see {path} --help"
+    kind = type(error).__name__
+    message = str(error.format_message()).rstrip(".")
+    if kind == "BadParameter":
+        return _bad_value(error, message, see)
+    if kind == "MissingParameter":
+        needed = [one for one in command.params if one.param_type_name == "argument" and one.required]
+        names = " ".join(one.metavar or one.name.upper() for one in needed)
+        choices = re.findall(r"[\w-]+", message.partition("Choose from:")[2])
+        hint = f"one of {', '.join(choices)}; {see}" if choices else f"{path} {names}, {see}"
+        return f"{_name(error.param)} is missing", hint
+    if kind == "NoSuchOption":
+        return f"{path} has no option {error.option_name}", _or(see, error.possibilities or [])
+    if kind == "BadOptionUsage" and "requires an argument" in message:
+        return f"{error.option_name} needs a value", see
+    if found := re.match(r"No such command '(.*?)'", message):
+        return f"{path} has no command {found[1]!r}", _or(see, _QUOTED.findall(message)[1:])
+    if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", message):
+        return f"{found[1]!r} is more than {path} takes", see
+    return message, see
+
+
+def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
+    """A value that is none of its option's."""
+    name = _name(error.param) if error.param is not None else str(error.param_hint)
+    details: list[Any] = getattr(error.__cause__, "errors", list)()
+    if not details:
+        return message, see
+    first = details[0]
+    value, context = first["input"], first.get("ctx", {})
+    if first["type"] == "value_error" and len(choices := _QUOTED.findall(first["msg"])) > 1:
+        return f"{name} is {value!r}: must be one of {', '.join(choices[1:])}", _or(
+            see, did_you_mean(value, choices[1:])
+        )
+    must = _MUST.get(first["type"])
+    if must is None:
+        return f"{name} is {value!r}: {first['msg'][:1].lower()}{first['msg'][1:]}", see
+    written = repr(value) if "parsing" in first["type"] else value
+    return f"{name} is {written}: must be {must.format(**context)}", see
+
+
+def did_you_mean(text: str, known: Sequence[str]) -> list[str]:
+    """The names that a text is probably meant to be.
+
+    >>> did_you_mean("lruu", ["lru", "lfu", "arc"])
+    ['lru']
+    """
+    lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(str(text).lower(), lower, n=2, cutoff=0.6)
+    return [lower[name] for name in close[:1]]
+
+
+def _or(see: str, names: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(names)}? {see}" if names else see
+
+
+def _name(param: Any) -> str:
+    """An option by its longest name, an argument by what help calls it."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name.upper()).strip("[]")
+    return str(max(param.opts, key=len))
+
+
+def _command(root: Any, arguments: Sequence[str]) -> tuple[str, Any]:
+    """The command that the arguments name: its path and itself."""
+    path, command = "kvpool", root
+    for word in arguments:
+        inner = getattr(command, "commands", {}).get(word)
+        if inner is None:
+            break
+        path, command = f"{path} {word}", inner
+    return path, command
