@@ -13,10 +13,8 @@ from tests.test_cli_top import worked
 from tests.test_store import fill, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from kvpool.cli import Sequence
 
 #: Commands that print a table or a report; {} is the folder of ``prepare``.
 TABLES: dict[str, str] = {

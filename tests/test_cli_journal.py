@@ -218,7 +218,7 @@ def test_what_is_no_journal_is_bad_usage(
     out, err = run(capsys, *command, path, code=2)
     assert out == ""
     error, hint = err.splitlines()
-    assert error.startswith(f"error: {path}: not a journal of kvpool\n")
+    assert error.startswith(f"error: {path}: not a journal of kvpool")
     assert "records one" in hint
     _, err = run(capsys, *command, tmp_path / "none", code=2)
     assert err == f"error: {tmp_path}/none: No such file or directory (os error 2)\n"

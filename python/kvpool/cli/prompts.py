@@ -220,7 +220,9 @@ def _messages(value: object) -> list[dict[str, Any]]:
 
 def _answer(record: dict[str, Any], texts: Texts | None) -> int:
     """Tokens of the answer; 0 if the log does not have it."""
-    for found in (record.get("output_length"), (record.get("usage") or {}).get("completion_tokens")):
+    usage = record.get("usage")
+    counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    for found in (record.get("output_length"), counted):
         if type(found) is int and 0 <= found < 1 << 32:
             return found
     ids = record.get("output_token_ids")
