@@ -506,20 +506,6 @@ def test_hash_does_not_wait_for_a_terminal(capsys: pytest.CaptureFixture[str], m
 # --- the process -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [[], ["replay"], ["generate"], ["models"], ["hash"]])
-def test_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert main([*command, "--help"]) == 0
-    text, error = capsys.readouterr()
-    assert error == ""
-    assert "Examples:" in text
-    # On lines of their own, and whole.
-    examples = re.findall(r"^ +((?:seq|kvpool) .*)$", text.split("Examples:")[1], re.MULTILINE)
-    assert len(examples) >= 3
-    assert "\x1b" not in text
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
 def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"kvpool {kvpool.__version__}\n"

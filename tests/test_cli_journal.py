@@ -423,15 +423,6 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: st
     assert words in err
 
 
-@pytest.mark.parametrize("command", [[], ["show"], ["replay"], ["bisect"], ["shrink"], ["export"]])
-def test_help_teaches(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    out, err = run(capsys, *command, "--help")
-    assert err == ""
-    assert "Examples:" in out
-    assert f"kvpool journal {' '.join(command)}".strip() in out
-    assert max(map(len, out.splitlines())) <= 100
-
-
 def test_the_replay_of_a_trace_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "run.kvj"
     options = ["replay", "--limit", "30", "--capacity-blocks", "2000", "--json"]

@@ -516,18 +516,6 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: st
     assert len(captured.err.splitlines()) <= 2
 
 
-@pytest.mark.parametrize("command", [[], ["stats"], ["validate"], ["convert"]])
-def test_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert main(["trace", *command, "--help"]) == 0
-    text, error = capsys.readouterr()
-    assert error == ""
-    examples = re.findall(r"^ +(kvpool .*)$", text.split("Examples:")[1], re.MULTILINE)
-    assert len(examples) >= 3
-    assert "\x1b" not in text
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
-
-
 def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace"]) == 0
     assert "Usage: kvpool trace" in capsys.readouterr().out

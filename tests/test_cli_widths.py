@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
+from kvpool.cli.top_view import screen
 from tests.printing_commands import TABLES, prepare, run
 
 if TYPE_CHECKING:
@@ -29,6 +32,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(text: str) -> set[str]:
     return {word.strip("│") for word in text.split() if not DRAWN.match(word)} - {""}
+
+
+def store(**more: Any) -> dict[str, Any]:
+    """What kvpool top knows of a store."""
+    counts = dict.fromkeys(("objects", "loads", "misses", "writes", "in_flight", "quarantined"), 123_456.0)
+    return {
+        **counts,
+        "bytes": 5e12,
+        "capacity_bytes": 1e13,
+        "checksum_failures": 7.0,
+        "breaker_openings": 12.0,
+        "failures": {"timed_out": 12_345.0, "unavailable": 123.0, "full": 1.0},
+        **more,
+    }
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_stores_in_top_are_whole(width: int) -> None:
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    stores = {"kv of the first rank on nvme 0": store(), "redis": store(failures={})}
+    console.print(screen({"pools": {}, "stores": stores}, "http://a-host.internal:9400/metrics", "every 2 s", width))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    found = words(text)
+    assert found >= {"objects,", "loads,", "misses,", "writes", "flight,", "late", "timed", "unavailable,", "damaged"}
+    assert {"breaker", "opened", "times", "first", "rank", "redis"} <= found
+    assert "…" not in text
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SIZE_EXAMPLES", "bar_of_cells", "parts", "size_command"]
 
-_POLICIES: Final = ",".join(DEFAULT_POLICIES)
+_POLICIES: Final = ", ".join(DEFAULT_POLICIES)  # with spaces, where help may break the line
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 _HINTS: Final = ",".join(map(str, DEFAULT_HINTS))
 
