@@ -1,4 +1,4 @@
-"""Every command that prints figures, over small files made here: what tests of units and of widths run."""
+"""Every command that prints figures, over small files made here. Tests of units and of widths run them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - texts stand as they are printed
-"""What a wrong argument is answered with: the value, what it must be, and what to do next, in our own words.
+"""Errors of wrong arguments have the value, the limit and a hint, in our own words.
 
-The table has a line for each mistake: what was typed, the exit code, the error and the hint, word for word.
+The table has a row for each mistake: the command, the exit code, the error and the hint, word for word.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: What Rust, pydantic, Python and the operating system would say.
+#: Words of Rust, pydantic, Python and the operating system.
 THEIRS = re.compile(
     r"os error|Errno|Input should|Value error|unable to parse|Traceback|\[type=|Expecting|validation error|panicked"
     r"|expected value|Invalid value|requires an argument|unexpected extra|Some\(|None\b"

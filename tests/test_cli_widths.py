@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: What tables and bars are drawn of.
+#: Characters of bars and lines.
 DRAWN = re.compile(r"^[─━│╭╮╰╯█░▁▂▃▄▅▆▇█]+$")
 #: Figures of the run itself, which differ from run to run.
 TIMES = re.compile(r"\d")
@@ -35,7 +35,7 @@ def words(text: str) -> set[str]:
 
 
 def store(**more: Any) -> dict[str, Any]:
-    """What kvpool top knows of a store."""
+    """A store in the summary of kvpool top."""
     counts = dict.fromkeys(("objects", "loads", "misses", "writes", "in_flight", "quarantined"), 123_456.0)
     return {
         **counts,
@@ -71,7 +71,7 @@ def test_a_table_is_legible_at_80_and_at_200_columns(name: str, folder: Path, mo
         lines = texts[width].splitlines()
         # A path has no place to break it: it stands alone.
         assert [line for line in lines if len(line) > width and len(line.split()) > 2] == []
-    # Whatever is whole at 200 columns is whole at 80.
+    # A word that is whole at 200 columns is whole at 80.
     missing = words(texts[200]) - words(texts[80])
     assert [word for word in missing if not TIMES.search(word) and str(folder) not in word] == []
     assert "…" not in texts[80] + texts[200]

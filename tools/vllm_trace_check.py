@@ -115,7 +115,7 @@ def ask(url: str, prompt: list[int], full: bool) -> None:
 
 
 def check(options: argparse.Namespace) -> list[str]:
-    """What is wrong; nothing if all is well."""
+    """Runs the four commands and returns what is wrong."""
     settings = read_settings(options.venv)
     python, port = settings["python"], free_port()
     url = f"http://127.0.0.1:{port}"

@@ -202,8 +202,9 @@ class Trace:
     def stats_json(self) -> str:
         """Returns counts, percentiles and ideal hit rates, as a JSON object.
 
-        Rates are shares from 0 to 1. What a cache that never evicts would hit, by blocks, by tokens, by full blocks
-        only and in the last half; how long until blocks are used again; arrivals, sessions, kinds. O(block references).
+        Rates are shares from 0 to 1. An ideal rate is that of a cache that never evicts: by blocks, by tokens, by full
+        blocks only, and in the last half. The object also has reuse times, arrivals, sessions and kinds. O(block
+        references).
 
         >>> import json
         >>> stats = json.loads(kvpool.traces.Trace.generate(requests=100).stats_json())

@@ -157,7 +157,7 @@ def _run(arguments: list[str]) -> int:
             raise
         return _fail(*usage.described(error, command, arguments), 2)
     except BaseException as error:
-        # What Rust raises if one of its own checks breaks: a fault of kvpool's, whatever was asked.
+        # Rust raises this if one of its own checks breaks: the arguments are not at fault.
         if type(error).__name__ != "PanicException":
             raise
         return _fail(f"a fault of kvpool's: {error}", "please report it, with this command and its files", 1)

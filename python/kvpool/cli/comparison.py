@@ -2,7 +2,7 @@
 
 Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of ``kvpool size
 --json``, or of the figures of two traces. Rates are shares; tables show them in per cent, and their difference in
-points. Everything else differs in its unit. What only one of the two has is left out, and settings are listed only
+points. Everything else differs in its unit. Figures that only one of the two has are left out, and settings are listed only
 where they differ. Also owns how a figure is written, which the table and the page share.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 #: The unit of rates: from 0 to 1.
 SHARE: Final = "share"
 
-#: What rounding may make of 1.
+#: The largest share: rounding may exceed 1.
 _LARGEST_SHARE: Final = 1 + 1e-9
 
 #: Beyond any figure of a report.

@@ -168,7 +168,7 @@ def gpu_named(text: str) -> str:
     """Find the GPU that a name means, as people, nvidia-smi and cloud providers write it.
 
     Raises:
-        UsageError: No GPU of the list, or not with so much memory.
+        UsageError: The list has no such GPU, or none with this memory.
 
     >>> gpu_named("NVIDIA A100-SXM4-40GB"), gpu_named("H100 80GB"), gpu_named("RTX 4090")
     ('a100-40', 'h100', 'rtx-4090')

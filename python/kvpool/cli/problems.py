@@ -35,7 +35,7 @@ class UsageError(Exception):
         self.hint = hint
 
 
-#: Names that are none of a list, as the library says it: what it is, what was given, the list.
+#: An error of the library about an unknown name: the argument, the given name, and the known ones.
 _UNKNOWN: Final = re.compile(
     r"""(?P<what>unknown [a-z ]+?|[a-z_]+ is) ["'](?P<given>.*?)["'](?:,|;|:) """
     r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)"""
@@ -93,7 +93,7 @@ def bad_trace(error: KvpoolError, source: Path | str) -> KvpoolError:
     return error if any(name in message for name in names) else type(error)(f"{source}: {message}")
 
 
-#: What to do next, by a part of the message.
+#: The hint for each message that contains these words.
 _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("is in GiB: that needs a KV shape", f"add {SHAPE_HINT}"),
     (
@@ -113,7 +113,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("No such file", "check the path; a relative one begins in this directory"),
     ("Is a directory", "give a file in it"),
 )
-#: The same, of traces.
+#: More hints for errors of traces.
 _TRACE_HINTS: Final = (
     ("sort the trace by timestamp", "--sort puts its requests in order of arrival"),
     ("a trace has one format", "--format NAME reads every record as that format"),

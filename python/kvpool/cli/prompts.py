@@ -28,7 +28,7 @@ _CHATS: Final = ("messages", "conversations")
 #: How ShareGPT calls roles.
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
 _NEEDED: Final = "needs one of token_ids, prompt, text, messages"
-#: What a chat is without a template.
+#: The template of chats where the model has none.
 _CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -56,7 +56,7 @@ class Texts:
 
     Raises:
         MissingPackageError: There is no ``tokenizers`` or no ``jinja2``.
-        UsageError: A file is none of these.
+        UsageError: A file cannot be read, or has another format.
 
     """
 

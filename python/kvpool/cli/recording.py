@@ -1,7 +1,7 @@
 """KV events from a socket, as lines of a trace.
 
-Owns the subscription: what counts as missed, when a replay is requested, and what of an event is written. A line has
-hashes, sizes and times. Tokens, adapters and salts of the events are dropped, so a recording holds no prompts.
+Owns the subscription: which batches count as missed, when a replay is requested, and which fields are written. A line
+has hashes, sizes and times. Tokens, adapters and salts of events are dropped, so a recording holds no prompts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIELDS: Final = {"BlockStored": _STORED, "BlockRemoved": _REMOVED}
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """What a recorder received so far."""
+    """Counts of a recorder so far."""
 
     #: Batches in the recording, those of replays included.
     batches: int = 0
@@ -116,7 +116,7 @@ class Recorder:
 
     Raises:
         MissingPackageError: There is no ``pyzmq`` or no ``msgpack``.
-        UsageError: An address is none.
+        UsageError: ZeroMQ refuses an address.
 
     """
 
@@ -160,7 +160,7 @@ class Recorder:
             raise UsageError(f"{address}: {error}", "tcp://127.0.0.1:5557 for instance") from None
 
     def advance(self, seconds: float) -> bool:
-        """Record the batches that are there, after a wait of at most so many seconds; whether there were any."""
+        """Wait for batches, at most ``seconds``, and record all of them. Returns whether any came."""
         if self._socket.poll(int(seconds * 1000)) == 0:
             return False
         with contextlib.suppress(self._zmq.Again):
@@ -200,7 +200,7 @@ class Recorder:
             self._output.write(line)
 
     def _replayed(self, first: int, end: int) -> int:
-        """Record the batches from ``first`` to before ``end`` that the publisher still has; how many there were."""
+        """Record the batches from ``first`` to before ``end`` that the publisher still has. Returns their number."""
         found = 0
         for number, batch in self._answers(first):
             if first <= number < end:
@@ -222,7 +222,7 @@ class Recorder:
             yield number, frames[-1]
 
     def is_connected(self, seconds: float) -> bool:
-        """Wait for the publisher to answer, at most so many seconds; whether it has."""
+        """Wait for the publisher to answer, at most ``seconds``. Returns whether it did."""
         return bool(self._monitor.poll(int(seconds * 1000)))
 
     def close(self) -> None:

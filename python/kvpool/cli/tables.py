@@ -1,7 +1,7 @@
 """Figures and tables as a terminal shows them.
 
-Owns how numbers are written, and two rules of tables: a title is a line of its own, which may be wider than its table,
-and a table of figures becomes several where the terminal has no room for all of its columns.
+Owns how numbers are written, and two rules of tables. A title is a line of its own, and may be wider than its table.
+A table of figures becomes several tables if the terminal has no room for all of its columns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def percent(share: float | None, digits: int = 2) -> str:
 
 
 def figure(value: float, digits: int = 4) -> str:
-    """Write a number with so many digits, or with all before the point; never with an exponent.
+    """Write a number with ``digits`` digits, or more before the point. Never uses an exponent.
 
     >>> figure(11152.8), figure(6.4375), figure(0.00012345, 3), figure(60)
     ('11,153', '6.438', '0.000123', '60')

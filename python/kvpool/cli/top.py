@@ -42,7 +42,7 @@ The page: kvpool.metrics.add("main", manager); kvpool.metrics.start_http(9400)""
 
 
 class TopError(KvpoolError):
-    """What ends the command with 1, and what to do next."""
+    """An error that ends the command with 1, and its hint."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
 """``kvpool trace make``: a trace from prompts or chat logs.
 
-Owns the command: how requests without a time are spread, and what is written. What a line of a log may have is
+Owns the command: how requests without a time are spread, and the lines that are written. The fields of a log are
 :mod:`kvpool.cli.prompts`'s.
 """
 

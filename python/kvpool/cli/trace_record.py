@@ -1,6 +1,6 @@
-"""``kvpool trace record``: what a running server caches, from its KV events, as a trace.
+"""``kvpool trace record``: the KV events of a running server as a trace.
 
-Owns the command, how it ends, and what it says of the requests that events do not show.
+Owns the command, its end, and the words about requests that events do not show.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _counters(url: str) -> dict[str, float]:
 
 
 def _server(requests: int, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """What the server counted meanwhile, and the share of its requests that the trace has."""
+    """The server's own counts of this time, and the share of its requests in the trace."""
     finished, asked, cached = (after[name] - before[name] for name in (_FINISHED, _ASKED, _CACHED))
     return {
         "finished_requests": int(finished),
@@ -158,7 +158,7 @@ def _server(requests: int, before: dict[str, float], after: dict[str, float]) ->
 
 
 def _found(output: Path, endpoint: str) -> dict[str, Any]:
-    """What the recording is as a trace."""
+    """Read the recording back as a trace, for its figures."""
     try:
         trace = kvpool.traces.Trace.read(output, format="kv-events")
     except TraceError as error:

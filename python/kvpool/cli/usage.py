@@ -1,7 +1,7 @@
-"""What the option parser refuses, in the words of the command line.
+"""Errors of the option parser in the words of the command line.
 
-Typer takes the types of options from pydantic, whose messages speak of inputs and parsing and leave out the value. Here
-each becomes the option, its value, what it must be, and what to do next.
+Typer checks values with pydantic, whose messages leave out the option and the value. Here each error has the option,
+its value, the limit, and a hint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described", "did_you_mean"]
 
-#: What a value must be, by pydantic's name of the error.
+#: The limit in words, by pydantic's name of the error.
 _MUST: Final = {
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
@@ -33,12 +33,12 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str]:
-    """Say what is wrong and what to do.
+    """Write an error of the parser as a message and a hint.
 
     Args:
-        error: What the parser raised.
+        error: The exception of the parser.
         root: The command of ``kvpool`` itself.
-        arguments: What was typed.
+        arguments: The words after ``kvpool``.
 
     """
     path, command = _command(root, arguments)
@@ -65,7 +65,7 @@ def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str
 
 
 def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
-    """A value that is none of its option's."""
+    """Write an error about a value."""
     name = _name(error.param) if error.param is not None else str(error.param_hint)
     details: list[Any] = getattr(error.__cause__, "errors", list)()
     if not details:
@@ -84,7 +84,7 @@ def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> list[str]:
-    """The names that a text is probably meant to be.
+    """Find the name of a list that is nearest to a text, if one is near.
 
     >>> did_you_mean("lruu", ["lru", "lfu", "arc"])
     ['lru']
@@ -99,14 +99,14 @@ def _or(see: str, names: Sequence[str]) -> str:
 
 
 def _name(param: Any) -> str:
-    """An option by its longest name, an argument by what help calls it."""
+    """Name an option by its longest name, and an argument as its help does."""
     if param.param_type_name == "argument":
         return str(param.metavar or param.name.upper()).strip("[]")
     return str(max(param.opts, key=len))
 
 
 def _command(root: Any, arguments: Sequence[str]) -> tuple[str, Any]:
-    """The command that the arguments name: its path and itself."""
+    """Find the command that the arguments name: its path and itself."""
     path, command = "kvpool", root
     for word in arguments:
         inner = getattr(command, "commands", {}).get(word)

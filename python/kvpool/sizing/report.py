@@ -177,7 +177,7 @@ class DistanceRange(TypedDict):
 class ReuseTime(TypedDict):
     """A percentile of the time between two uses of a block."""
 
-    #: Of the uses, those that come within ``seconds``: 0 to 1.
+    #: The share of uses that come within ``seconds``, 0 to 1.
     share: float
     seconds: float
 

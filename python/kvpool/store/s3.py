@@ -152,5 +152,5 @@ def _listed(listing: Any) -> Any:
     try:
         return next(listing, None)
     except obstore.exceptions.BaseError as error:
-        # What follows the first line is a dump of the library's objects.
+        # The lines after the first are a dump of the library's objects.
         raise StoreError(f"listing the bucket failed: {str(error).splitlines()[0]}") from error
