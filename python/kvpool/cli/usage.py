@@ -54,7 +54,9 @@ def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str
         hint = f"one of {', '.join(choices)}; {see}" if choices else f"{path} {names}, {see}"
         return f"{_name(error.param)} is missing", hint
     if kind == "NoSuchOption":
-        return f"{path} has no option {error.option_name}", _or(see, error.possibilities or [])
+        known = [name for one in command.params for name in one.opts if name.startswith("--")]
+        near = difflib.get_close_matches(error.option_name, known, n=2, cutoff=0.8)
+        return f"{path} has no option {error.option_name}", _or(see, near)
     if kind == "BadOptionUsage" and "requires an argument" in message:
         return f"{error.option_name} needs a value", see
     if found := re.match(r"No such command '(.*?)'", message):
