@@ -77,7 +77,7 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "replay {}/t.jsonl --capacity-gib 60GiB --model llama-3.1-8b",
         2,
         "--capacity-gib is '60GiB': must be a number",
-        "see kvpool replay --help",
+        "did you mean 60? see kvpool replay --help",
     ),
     (
         "replay {}/t.jsonl --modl engine",
@@ -119,8 +119,8 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "replay {}/t.jsonl {}/bad.jsonl",
         2,
-        "'{}/bad.jsonl' is more than kvpool replay takes",
-        "see kvpool replay --help",
+        "one argument too many: '{}/bad.jsonl'",
+        "kvpool replay TRACE, see kvpool replay --help",
     ),
     (
         "size {}/t.jsonl --capacities 5TB",
@@ -242,13 +242,19 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "http://127.0.0.1:1/metrics: Connection refused",
         "an engine serves it with kvpool.metrics.start_http(PORT)",
     ),
+    ("top {}/nope", 2, "{}/nope: no such journal", "give HOST:PORT of a page of metrics, or a journal's path"),
     (
         "top http://127.0.0.1:notaport/x --once",
         1,
         "http://127.0.0.1:notaport/x: the port is 'notaport': must be from 1 to 65535",
         "an engine serves it with kvpool.metrics.start_http(PORT)",
     ),
-    ("generate --requests 1e3", 2, "--requests is '1e3': must be a whole number", "see kvpool generate --help"),
+    (
+        "generate --requests 1e3",
+        2,
+        "--requests is '1e3': must be a whole number",
+        "did you mean 1000? see kvpool generate --help",
+    ),
     (
         "generate -o /nope/x",
         1,

@@ -221,7 +221,9 @@ def test_what_is_no_journal_is_bad_usage(
     assert error.startswith(f"error: {path}: not a journal of kvpool")
     assert "records one" in hint
     _, err = run(capsys, *command, tmp_path / "none", code=2)
-    assert err == f"error: {tmp_path}/none: No such file or directory (os error 2)\n"
+    error, hint = err.splitlines()
+    assert error == f"error: {tmp_path}/none: No such file or directory"
+    assert "records one" in hint
 
 
 def test_stdin(good: Path) -> None:

@@ -2,8 +2,8 @@
 
 Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of ``kvpool size
 --json``, or of the figures of two traces. Rates are shares; tables show them in per cent, and their difference in
-points. Everything else differs in its unit. Figures that only one of the two has are left out, and settings are listed only
-where they differ. Also owns how a figure is written, which the table and the page share.
+points. Everything else differs in its unit. Figures that only one of the two has are left out, and settings are
+listed only where they differ. Also owns how a figure is written, which the table and the page share.
 """
 
 from __future__ import annotations

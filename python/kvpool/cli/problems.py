@@ -108,6 +108,8 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ),
     ("Connection refused", "check that the server runs, and that this is its address"),
     ("Name or service not known", "check the name of the host"),
+    ("listing the bucket failed", "check its name, its region and the credentials"),
+    ("config.json: no JSON", "copy the file again: it is cut, or another file"),
     ("Permission denied", "run it as a user who may, or change the permissions"),
     ("config.json: No such file", "give the model's config.json, or the folder that has it"),
     ("No such file", "check the path; a relative one begins in this directory"),
@@ -123,6 +125,7 @@ _TRACE_HINTS: Final = (
     ("a log has one", "kvpool trace make --help says what a line may have"),
     ("needs one of token_ids", "kvpool trace make --help says what a line may have"),
     ("which needs --tokenizer", "add --tokenizer, the model's folder"),
+    ("no line has a request", "kvpool trace make --help says what a line may have"),
     ("must be a JSON object", "kvpool trace make --help says what a line may have"),
 )
 #: Words of libraries, and ours.

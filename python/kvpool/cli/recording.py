@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import struct
+import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from kvpool.cli.problems import UsageError
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Recorder", "endpoint_of", "line_of"]
 
 #: Batches that wait for this process, and bytes of the largest: what a publisher sends has a bound here.
-_MOST_WAITING: Final = 100_000
-_LARGEST_BATCH: Final = 64 << 20
+_MOST_WAITING: Final = 10_000
+_LARGEST_BATCH: Final = 16 << 20
 #: The number at the end of a replay.
 _END: Final = (1 << 64) - 1
-#: Seconds without an answer after which a replay is given up.
+#: Seconds without an answer after which a replay is given up, and seconds of the longest one.
 _PATIENCE: Final = 5.0
+_LONGEST_REPLAY: Final = 60.0
 #: Fields of an event that a trace needs, with their places in vLLM's older form, which is an array.
 _STORED: Final = {"block_hashes": 1, "parent_block_hash": 2, "block_size": 4, "medium": 6, "group_idx": 9}
 _REMOVED: Final = {"block_hashes": 1, "medium": 2, "group_idx": 3}
@@ -214,7 +216,8 @@ class Recorder:
             return
         with contextlib.suppress(self._zmq.Again):
             self._replay.send_multipart((b"", struct.pack(">Q", first)), self._zmq.NOBLOCK)
-        while self._replay.poll(int(_PATIENCE * 1000)):
+        end = time.monotonic() + _LONGEST_REPLAY
+        while time.monotonic() < end and self._replay.poll(int(_PATIENCE * 1000)):
             frames = self._replay.recv_multipart()
             number = struct.unpack(">Q", frames[-2])[0] if len(frames) > 1 and len(frames[-2]) == 8 else _END
             if number == _END:

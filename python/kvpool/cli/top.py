@@ -78,6 +78,8 @@ def top_command(
     if (url := _url_of(source)) is not None:
         _follow(url, interval, once=once, as_json=as_json)
     else:
+        if source != "-" and not Path(source).exists():
+            raise UsageError(f"{source}: no such journal", "give HOST:PORT of a page of metrics, or a journal's path")
         _play(Path(source), interval, 1 if once else frames, max_gib, as_json=as_json)
 
 

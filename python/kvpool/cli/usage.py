@@ -48,10 +48,8 @@ def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str
     if kind == "BadParameter":
         return _bad_value(error, message, see)
     if kind == "MissingParameter":
-        needed = [one for one in command.params if one.param_type_name == "argument" and one.required]
-        names = " ".join(one.metavar or one.name.upper() for one in needed)
         choices = re.findall(r"[\w-]+", message.partition("Choose from:")[2])
-        hint = f"one of {', '.join(choices)}; {see}" if choices else f"{path} {names}, {see}"
+        hint = f"one of {', '.join(choices)}; {see}" if choices else f"{path} {_arguments(command)}, {see}"
         return f"{_name(error.param)} is missing", hint
     if kind == "NoSuchOption":
         known = [name for one in command.params for name in one.opts if name.startswith("--")]
@@ -62,7 +60,7 @@ def described(error: Any, root: Any, arguments: Sequence[str]) -> tuple[str, str
     if found := re.match(r"No such command '(.*?)'", message):
         return f"{path} has no command {found[1]!r}", _or(see, _QUOTED.findall(message)[1:])
     if found := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)$", message):
-        return f"{found[1]!r} is more than {path} takes", see
+        return f"one argument too many: {found[1]!r}", f"{path} {_arguments(command)}, {see}"
     return message, see
 
 
@@ -81,8 +79,27 @@ def _bad_value(error: Any, message: str, see: str) -> tuple[str, str]:
     must = _MUST.get(first["type"])
     if must is None:
         return f"{name} is {value!r}: {first['msg'][:1].lower()}{first['msg'][1:]}", see
-    written = repr(value) if "parsing" in first["type"] else value
-    return f"{name} is {written}: must be {must.format(**context)}", see
+    if "parsing" in first["type"]:
+        return f"{name} is {value!r}: must be {must}", _or(see, _number_in(str(value), must))
+    return f"{name} is {value}: must be {must.format(**context)}", see
+
+
+def _number_in(text: str, must: str) -> list[str]:
+    """The number that a text has before its unit.
+
+    >>> _number_in("60GiB", "a number"), _number_in("1e3", "a whole number"), _number_in("many", "a number")
+    (['60'], ['1000'], [])
+    """
+    found = re.match(r"\d{1,15}(\.\d+)?(e\d{1,2})?", text)
+    if found is None:
+        return []
+    return [f"{float(found[0]):.0f}" if "whole" in must else found[0]]
+
+
+def _arguments(command: Any) -> str:
+    """The arguments of a command, as its usage has them."""
+    given = (one for one in command.params if one.param_type_name == "argument")
+    return " ".join(one.metavar or one.name.upper() for one in given)
 
 
 def did_you_mean(text: str, known: Sequence[str]) -> list[str]:
