@@ -52,7 +52,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-asan test-tsan test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch test-exit fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
-	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-drift vllm-offload-conformance \
+	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-trace-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
 	size-screenshot eviction-study top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
 	workflows-check clean
@@ -162,7 +162,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
 nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
-	vllm-tier-check vllm-identity-check test-mutants test-asan test-tsan coverage journal-check \
+	vllm-tier-check vllm-identity-check vllm-trace-check test-mutants test-asan test-tsan coverage journal-check \
 	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
@@ -264,6 +264,9 @@ vllm-tier-check: vllm-env ## A real vLLM engine on CPU over kvpool's tier, and r
 vllm-identity-check: vllm-env ## A real vLLM engine on CPU, started twice over one store, with a change between: hits exactly where KV is the same
 	$(VENV)-vllm/bin/python tools/vllm_settings.py --check
 	$(VENV)-vllm/bin/python tools/vllm_identity_check.py
+
+vllm-trace-check: vllm-env $(VENV)/.test ## A real vllm serve on CPU, recorded from its KV events: a trace and a size, and the share of its requests
+	$(BIN)/python tools/vllm_trace_check.py
 
 vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a readable difference, or nothing
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed

@@ -31,7 +31,7 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
         return blocks * BLOCK_BYTES / 2**30 if with_model else None
 
     capacities: list[Capacity] = [
-        {"percent": share, "blocks": blocks, "tokens": blocks * 512, "gib": gib(blocks)}
+        {"relative_size": share / 100, "blocks": blocks, "tokens": blocks * 512, "gib": gib(blocks)}
         for share, blocks in ((share, int(UNIQUE * share / 100)) for share in PERCENTS)
     ]
 
@@ -102,7 +102,7 @@ def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> S
             }
             for power in range(18)
         ],
-        "reuse_times_s": [{"percent": 50.0, "seconds": 42.0}, {"percent": 99.0, "seconds": 2_000.0}],
+        "reuse_times_s": [{"share": 0.5, "seconds": 42.0}, {"share": 0.99, "seconds": 2_000.0}],
         "over_time": {
             "policy": "lru",
             "capacity": capacities[2],

@@ -146,7 +146,7 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
     assert main(["replay", str(trace_file), *options]) == 0
     captured = capsys.readouterr()
     report = library_report(kvpool.traces.Trace.read(trace_file), mode=mode, capacity_blocks=3000)
-    figures = [f"{report[rate]:.2f} %" for rate in report if rate.endswith("hit_rate")]
+    figures = [f"{100 * report[rate]:.2f} %" for rate in report if rate.endswith("hit_rate")]
     assert len(figures) == 4
     figures += [f"{report[count]:,}" for count in ("evicted", "allocated")]
     figures += [f"{count:,}" for name, count in report["hits"].items() if name != "requests"]
@@ -295,12 +295,12 @@ def test_a_bad_configuration_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("nothing", "No such command 'nothing'"),
-        ("replay --nothing", "No such option: --nothing"),
+        ("nothing", "kvpool has no command 'nothing'"),
+        ("replay --nothing", "kvpool replay has no option --nothing"),
         ("replay --mode sideways", "sideways"),
-        ("replay --capacity-blocks 0", "'--capacity-blocks'"),
-        ("replay --capacity-blocks many", "'--capacity-blocks'"),
-        ("replay --limit 0", "'--limit'"),
+        ("replay --capacity-blocks 0", "--capacity-blocks is "),
+        ("replay --capacity-blocks many", "--capacity-blocks is "),
+        ("replay --limit 0", "--limit is "),
         ("replay --capacity-blocks 9 --capacity-gib 1 --model gpt-2", "--capacity-blocks and --capacity-gib"),
         ("replay --capacity-gib 1", "--capacity-gib needs the KV shape of a model"),
         ("replay --capacity-gib nan --model gpt-2", "--capacity-gib is nan"),
@@ -315,15 +315,15 @@ def test_a_bad_configuration_is_one_line(
         ("replay --layers 2 --kv-heads 0 --head-dim 64", "--kv-heads is 0"),
         ("replay --layers 2 --latent-dim 0", "--latent-dim is 0"),
         ("replay --dtype fp8", "--dtype needs the KV shape of a model"),
-        ("replay --model gpt-2 --dtype fp7", "unknown dtype 'fp7'; allowed: fp32"),
-        ("replay --layers 1 --kv-heads 1 --head-dim 8 --dtype fp7", "unknown dtype 'fp7'; allowed: fp32"),
+        ("replay --model gpt-2 --dtype fp7", "--dtype is 'fp7': must be one of fp32"),
+        ("replay --layers 1 --kv-heads 1 --head-dim 8 --dtype fp7", "--dtype is 'fp7': must be one of fp32"),
         ("replay --model llama-3.1-8", "did you mean Llama-3.1-8B"),
         ("replay --model zzzz", "unknown model 'zzzz'\nhint: kvpool models"),
-        ("replay --hash md5", 'unknown hash algorithm "md5", known: sha256, blake3'),
+        ("replay --hash md5", "--hash is 'md5': must be one of sha256, blake3"),
         ("replay --hash xxh3", "must verify hits"),
         ("replay --hash xxh3", "hint: add --verify fingerprint"),
         ("replay --hash vllm-xxhash --verify tokens", "needs a seed"),
-        ("replay --verify maybe", 'unknown verify mode "maybe", known: none'),
+        ("replay --verify maybe", "--verify is 'maybe': must be one of none"),
         ("replay --eviction nothing", "lru"),
         ("replay --mode lookup --block-size 24", "--block-size is 24: must be a divisor of the trace's 512"),
         ("replay --mode lookup --step-ms 3 --max-running 4", "takes no --max-running, --step-ms"),
@@ -332,20 +332,20 @@ def test_a_bad_configuration_is_one_line(
         ("replay --prefill-tokens-per-s nan", "--prefill-tokens-per-s is NaN"),
         ("replay --capacity-blocks 4294967294", "must be at most 4,294,967,293"),
         ("replay --threads 99999999999999999999999", "threads is 99999999999999999999999: must be at most"),
-        ("generate --requests 0", "'--requests'"),
+        ("generate --requests 0", "--requests is "),
         ("generate --rate-per-s 0", "--rate-per-s is 0; allowed: above 0"),
         ("generate --chat-fraction 1 --agent-fraction 1", "--chat-fraction + --agent-fraction is 2"),
         ("generate --seed 99999999999999999999999", "seed is 99999999999999999999999: must be at most"),
         ("models extra", "unknown model 'extra'"),
         ("models --capacity-gib 3", "--capacity-gib needs a model"),
-        ("models --dtype fp7", "unknown dtype 'fp7'; allowed: fp32"),
+        ("models --dtype fp7", "--dtype is 'fp7': must be one of fp32"),
         ("models gpt-2 --capacity-gib=-1", "--capacity-gib is -1.0"),
         ("models gpt-2 --config config.json", "--model and --config both give the KV shape"),
         ("replay --config config.json --kv-heads 2", "--config knows the KV shape, --kv-heads would change it"),
         ("hash 1 two", "token 'two' at position 1"),
         ("hash 1 -1", "token -1 at position 1 is out of range"),
         ("hash 4294967296", "token 4294967296 at position 0"),
-        ("hash 1 --algorithm md5", "unknown hash algorithm"),
+        ("hash 1 --algorithm md5", "--algorithm is 'md5': must be one of sha256"),
         ("hash 1 --algorithm vllm-xxhash", "needs a seed"),
     ],
 )
@@ -399,7 +399,8 @@ def test_generate_to_stdout_with_every_option() -> None:
 
 def test_generate_into_nowhere(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["generate", "-o", str(tmp_path / "no" / "t.jsonl")]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}/no/t.jsonl: No such file or directory\n"
+    line = f"error: {tmp_path}/no/t.jsonl: there is no directory {tmp_path}/no\n"
+    assert capsys.readouterr().err.startswith(line)
 
 
 # --- models and hash -------------------------------------------------------------------------------
@@ -504,20 +505,6 @@ def test_hash_does_not_wait_for_a_terminal(capsys: pytest.CaptureFixture[str], m
 
 
 # --- the process -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("command", [[], ["replay"], ["generate"], ["models"], ["hash"]])
-def test_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert main([*command, "--help"]) == 0
-    text, error = capsys.readouterr()
-    assert error == ""
-    assert "Examples:" in text
-    # On lines of their own, and whole.
-    examples = re.findall(r"^ +((?:seq|kvpool) .*)$", text.split("Examples:")[1], re.MULTILINE)
-    assert len(examples) >= 3
-    assert "\x1b" not in text
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ import kvpool
 from kvpool.cli import main
 from kvpool.cli.compare import _of_reports, print_comparison
 from kvpool.cli.compare_page import render
-from kvpool.cli.comparison import Row, kind_of, of_replays, of_sizes
+from kvpool.cli.comparison import Row, RowError, kind_of, of_replays, of_sizes
 from kvpool.cli.problems import UsageError
 from tests.command import json_of
 
@@ -96,7 +96,7 @@ def test_two_sizings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         "700 blocks",
     }
     at = [capacity["blocks"] for capacity in a["capacities"]].index(700)
-    assert rows["Block hits, lru", "700 blocks"]["a"] == 100 * a["policies"][0]["hits"][at]["block_hit_rate"]
+    assert rows["Block hits, lru", "700 blocks"]["a"] == a["policies"][0]["hits"][at]["block_hit_rate"]
     assert [curve["side"] for curve in found["curves"]] == [0, 1]
 
 
@@ -106,13 +106,11 @@ def test_two_policies_are_those_of_size(capsys: pytest.CaptureFixture[str]) -> N
     rows = rows_of(found)
     for title, figure in (("Block hits", "block_hit_rate"), ("Token hits", "token_hit_rate")):
         got = [(row["a"], row["b"]) for (where, _), row in rows.items() if where == title]
-        wanted = [[100 * one[figure] for one in policy["hits"]] for policy in report["policies"]]
+        wanted = [[one[figure] for one in policy["hits"]] for policy in report["policies"]]
         assert got == list(zip(*wanted, strict=True))
     gaps = [row["a"] for (where, _), row in rows.items() if where == "Points below the optimum, blocks"]
-    best = [100 * one["block_hit_rate"] for one in report["optimum"]["hits"]]
-    assert gaps == [
-        top - 100 * one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)
-    ]
+    best = [one["block_hit_rate"] for one in report["optimum"]["hits"]]
+    assert gaps == [top - one["block_hit_rate"] for top, one in zip(best, report["policies"][0]["hits"], strict=True)]
     assert found["compared"] == "policies"
 
 
@@ -136,7 +134,7 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
     report = json_of(capsys, "size", paths[1], "--policies", "arc", "--hints", "none", *SIZES)
     assert [row["b"] for (title, _), row in rows.items() if title == "Block hits, arc"] == [
-        100 * one["block_hit_rate"] for one in report["policies"][0]["hits"]
+        one["block_hit_rate"] for one in report["policies"][0]["hits"]
     ]
 
 
@@ -162,7 +160,7 @@ def test_hybrid_models_are_compared_as_a_whole(tmp_path: Path, capsys: pytest.Ca
         path.write_text(json.dumps(reports[-1]))
     rows = rows_of(json_of(capsys, "compare", *paths))
     title = "Token hits, all groups of the model together"
-    wanted = [[100 * size["token_hit_rate"] for size in report["groups"]["sizes"]] for report in reports]
+    wanted = [[size["token_hit_rate"] for size in report["groups"]["sizes"]] for report in reports]
     assert [(row["a"], row["b"]) for (where, _), row in rows.items() if where == title] == list(
         zip(*wanted, strict=True)
     )
@@ -174,8 +172,8 @@ def test_to_read_and_as_csv(reports: tuple[Path, Path], capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= max(80, 4 + max(len(str(path)) for path in reports))
     hits = rows_of(found)["Hits", "token hits"]
-    assert f"{hits['a']:.2f} %" in text
-    assert f"{hits['difference']:+.2f} points" in text
+    assert f"{100 * hits['a']:.2f} %" in text
+    assert f"{100 * hits['difference']:+.2f} points" in text
     assert main(["compare", *map(str, reports), "--csv"]) == 0
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [(row["section"], row["name"]) for row in read] == list(rows_of(found))
@@ -275,11 +273,11 @@ def test_reports_that_are_broken_are_refused_or_compared(
 
 
 def test_a_row_says_what_a_difference_is() -> None:
-    assert (Row("hits", "%", 40.0, 50.0).difference, Row("hits", "%", 40.0, 50.0).ratio) == (10.0, None)
+    assert (Row("hits", "share", 0.25, 0.5).difference, Row("hits", "share", 0.25, 0.5).ratio) == (0.25, None)
     assert (Row("blocks", "", 40, 50).difference, Row("blocks", "", 40, 50).ratio) == (10.0, 1.25)
     assert Row("blocks", "", 0, 50).ratio is None
     assert Row("name", "text", "a", "b").difference is None
-    with pytest.raises(TypeError, match="'forty' is no number"):
+    with pytest.raises(RowError, match="'forty' is no number"):
         Row("blocks", "", "forty", 50)
 
 

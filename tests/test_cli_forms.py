@@ -15,7 +15,7 @@ import pytest
 import kvpool
 from kvpool.cli import _app, main
 from kvpool.cli.completion import proposals
-from kvpool.cli.gpus import GPUS, gpu_memory
+from kvpool.cli.gpus import GPUS, gpu_memory, gpu_named
 from kvpool.cli.problems import UsageError
 from kvpool.models import kv_shape, model_names
 from tests.command import ENVIRONMENT, json_of
@@ -213,6 +213,57 @@ def test_gpus_that_are_none(
 def test_gpus_and_what_else_is_given(capsys: pytest.CaptureFixture[str], command: list[str], words: str) -> None:
     assert main([*command, "--gpu", "h100", "--weights-gib", "1"]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        *((name, name) for name in GPUS),
+        *((name.upper(), name) for name in GPUS),
+        ("h100-80gb", "h100"),
+        ("H100 80GB", "h100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("h100_pcie", "h100"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        ("H100 94GB", "h100-nvl"),
+        ("A100", "a100"),
+        ("A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40"),
+        ("a100-80", "a100"),
+        ("RTX 4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("rtx5090", "rtx-5090"),
+        ("NVIDIA L40S", "l40s"),
+        ("L40S 48GB", "l40s"),
+        ("NVIDIA L4", "l4"),
+        ("A10G", "a10"),
+        ("NVIDIA H200", "h200"),
+        ("b200 192 GB", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("MI300X OAM 192GB", "mi300x"),
+    ],
+)
+def test_a_gpu_is_found_by_what_people_and_drivers_call_it(written: str, name: str) -> None:
+    assert gpu_named(written) == name
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("h100-40gb", "h100 has 80 GiB, h100-nvl has 94 GiB; --capacity-gib takes any size"),
+        ("GH200 480GB", "gh200 has 96 GiB; --capacity-gib takes any size"),
+        ("mi300", "did you mean mi300x? --capacity-gib takes any size"),
+        ("h1000", "did you mean h100? --capacity-gib takes any size"),
+        ("v100", "--capacity-gib takes any size"),
+        ("", "--capacity-gib takes any size"),
+        ("80gb", "--capacity-gib takes any size"),
+    ],
+)
+def test_a_gpu_that_is_unknown_has_the_nearest_as_a_hint_or_none(written: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        gpu_named(written)
+    assert refused.value.hint == hint
 
 
 def test_the_hint_has_enough_gpus() -> None:

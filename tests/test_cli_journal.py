@@ -218,10 +218,12 @@ def test_what_is_no_journal_is_bad_usage(
     out, err = run(capsys, *command, path, code=2)
     assert out == ""
     error, hint = err.splitlines()
-    assert error.startswith(f"error: {path}: not a journal: it begins with ")
+    assert error.startswith(f"error: {path}: not a journal of kvpool")
     assert "records one" in hint
     _, err = run(capsys, *command, tmp_path / "none", code=2)
-    assert err == f"error: {tmp_path}/none: No such file or directory (os error 2)\n"
+    error, hint = err.splitlines()
+    assert error == f"error: {tmp_path}/none: No such file or directory"
+    assert "records one" in hint
 
 
 def test_stdin(good: Path) -> None:
@@ -409,27 +411,18 @@ def test_operations_that_are_repeated_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("show", "Missing argument 'FILE'"),
-        ("show x --count -1", "'--count'"),
-        ("replay x --until -1", "'--until'"),
+        ("show", "FILE is missing"),
+        ("show x --count -1", "--count is "),
+        ("replay x --until -1", "--until is "),
         ("export x", "give one of --rust and --python"),
         ("export x --rust --python", "give one of --rust and --python"),
-        ("mend x", "No such command 'mend'"),
+        ("mend x", "kvpool journal has no command 'mend'"),
     ],
 )
 def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
     out, err = run(capsys, *arguments.split(), code=2)
     assert out == ""
     assert words in err
-
-
-@pytest.mark.parametrize("command", [[], ["show"], ["replay"], ["bisect"], ["shrink"], ["export"]])
-def test_help_teaches(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    out, err = run(capsys, *command, "--help")
-    assert err == ""
-    assert "Examples:" in out
-    assert f"kvpool journal {' '.join(command)}".strip() in out
-    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_the_replay_of_a_trace_records(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

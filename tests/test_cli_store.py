@@ -127,6 +127,15 @@ def test_bad_usage_says_what_to_do(
     assert "hint: " in error
 
 
+def test_what_verify_recommends_clears_what_it_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(folder, 1)
+    assert main(["store", "verify", str(folder)]) == 1
+    recommended = capsys.readouterr().err.partition("next: kvpool ")[2].partition(" makes")[0].split()
+    assert main(recommended) == 0
+    assert capsys.readouterr().out.startswith("1 damaged objects")
+    assert main(["store", "verify", str(folder)]) == 0
+
+
 def test_bench_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["store", "bench", str(tmp_path), "--gib", "0.001", "--object-kib", "16", "--object-kib", "64"]
     assert main([*arguments, "--json"]) == 0

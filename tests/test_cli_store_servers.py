@@ -219,6 +219,39 @@ def test_pages_are_of_everything_once(tmp_path: Path) -> None:
         assert inspector.total() == 7
 
 
+def everything(place: Place) -> list[str]:
+    """Names of all that is at a place."""
+    if isinstance(place, RedisPlace):
+        return sorted(place.ask("--scan").split())
+    if isinstance(place, FolderPlace):
+        return sorted(str(path) for path in place._folder.rglob("*") if path.is_file())
+    import obstore
+
+    assert isinstance(place, BucketPlace)
+    return sorted(meta["path"] for page in obstore.list(place._store) for meta in page)
+
+
+def test_bench_leaves_nothing_at_a_place_that_engines_share(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    before = everything(place)
+    assert before
+    measured = facts(capsys, "bench", place.url, "--gib", "0.001", "--object-kib", "64", "--object-kib", "128")
+    assert [one["objects"] for one in measured["sizes"]] == [16, 8]
+    assert everything(place) == before
+
+
+def test_bench_that_fails_leaves_nothing_either(
+    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = everything(place)
+
+    def interrupted(*_arguments: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvpool.cli.store_bench._look_up", interrupted)
+    assert main(["store", "bench", place.url, "--gib", "0.001", "--object-kib", "64"]) == 130
+    assert everything(place) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -246,7 +279,9 @@ def test_bad_usage_says_what_to_do(
 def test_a_server_that_is_not_there_fails_in_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", command, "redis+unix://:secret@/no/such/socket"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: asking the server failed: No such file")
+    assert error.startswith(
+        "error: redis+unix:///no/such/socket: asking the server failed: No such file or directory\n"
+    )
     assert "secret" not in error
 
 

@@ -286,7 +286,36 @@ def commands() -> Iterator[tuple[list[str], Any]]:
 COMMANDS = list(commands())
 
 
-@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) or "kvpool" for path, _ in COMMANDS])
+EACH_COMMAND = pytest.mark.parametrize(
+    ("path", "command"), COMMANDS, ids=[" ".join(path) or "kvpool" for path, _ in COMMANDS]
+)
+
+
+@EACH_COMMAND
+def test_every_help_page_teaches_by_examples_that_are_whole(
+    capsys: pytest.CaptureFixture[str], path: list[str], command: Any
+) -> None:
+    assert main([*path, "--help"]) == 0
+    text, error = capsys.readouterr()
+    assert (error, "\x1b" in text, "…" in text) == ("", False, False)
+    assert max(map(len, text.splitlines())) <= 80
+    # On lines of their own.
+    examples = re.findall(r"^ +(.*\bkvpool .*)$", text.split("Examples:")[1], re.MULTILINE)
+    assert len(examples) >= 2
+    assert any(example.startswith(f"kvpool {' '.join(path)}".strip()) for example in examples)
+
+
+@EACH_COMMAND
+def test_every_example_is_of_a_command_with_these_options(path: list[str], command: Any) -> None:
+    named = {tuple(path): one for path, one in COMMANDS}
+    for line in re.findall(r"kvpool [^;|>\n]*", command.epilog or ""):
+        words = line.split()[1:]
+        of = next(tuple(words[:count]) for count in (2, 1, 0) if tuple(words[:count]) in named)
+        known = {option for parameter in named[of].params for option in parameter.opts}
+        assert {word for word in words if re.match(r"--?[a-z]", word)} <= known | {"--help"}, line
+
+
+@EACH_COMMAND
 def test_no_help_page_loses_words_in_brackets(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, path: list[str], command: Any
 ) -> None:

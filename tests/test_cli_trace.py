@@ -181,10 +181,10 @@ def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert (stats["requests"], stats["sessions"], stats["span_s"]) == (3, 2, 0.85)
     assert (stats["block_references"], stats["unique_blocks"], stats["blocks_used_once"]) == (6, 5, 4)
     # The last request finds block 0 of the one before: 1 of 6 blocks, 512 of 1,720 tokens.
-    assert stats["ideal_block_hit_rate"] == pytest.approx(100 / 6)
-    assert stats["ideal_token_hit_rate"] == pytest.approx(51200 / 1720)
-    assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(51200 / 1700)
-    assert stats["ideal_full_block_hit_rate"] == pytest.approx(100 / 3)
+    assert stats["ideal_block_hit_rate"] == pytest.approx(1 / 6)
+    assert stats["ideal_token_hit_rate"] == pytest.approx(512 / 1720)
+    assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(512 / 1700)
+    assert stats["ideal_full_block_hit_rate"] == pytest.approx(1 / 3)
     assert stats["input_length"] == {"mean": 1720 / 3, "p50": 600.0, "p90": 1000.0, "p99": 1090.0, "max": 1100.0}
     assert stats["reuse_time_s"]["p50"] == 0.25
     assert (stats["prefix_violations"], stats["kinds"], stats["notes"]["untimed"]) == (0, [], 1)
@@ -205,7 +205,7 @@ def test_stats_to_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, name:
     captured = capsys.readouterr()
     assert captured.err == ""
     stats = json_of(capsys, "trace", "stats", path)
-    figures = [f"{stats[rate]:.2f} %" for rate in stats if rate.startswith("ideal_")]
+    figures = [f"{100 * stats[rate]:.2f} %" for rate in stats if rate.startswith("ideal_")]
     assert len(figures) == 4
     figures += [f"{stats[count]:,}" for count in ("requests", "block_references", "unique_blocks", "input_tokens")]
     figures += [f"{stats['input_length'][point]:,.0f}" for point in ("mean", "p50", "p90", "p99", "max")]
@@ -349,7 +349,9 @@ def test_convert_to_larger_blocks_on_stdout(tmp_path: Path) -> None:
 def test_convert_refuses_sizes_that_do_not_divide(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path, out = written(tmp_path, "bailian"), tmp_path / "out"
     error, _ = error_of(capsys, "trace", "convert", path, out, "--to", "mooncake", "--block-size", "24", code=2)
-    assert error == "blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
+    assert (
+        error == "--block-size is 24: blocks of 16 tokens cannot be made into blocks of 24: one must divide the other"
+    )
     assert not out.exists()
 
 
@@ -493,16 +495,16 @@ def test_replay_takes_every_format(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("trace nothing", "No such command 'nothing'"),
-        ("trace stats", "Missing argument"),
-        ("trace stats - --format weka", 'unknown format "weka", known: mooncake'),
-        ("replay - --format weka", 'unknown format "weka", known: mooncake'),
-        ("trace convert - -", "Missing option '--to'"),
+        ("trace nothing", "kvpool trace has no command 'nothing'"),
+        ("trace stats", "TRACE is missing"),
+        ("trace stats - --format weka", "--format is 'weka': must be one of mooncake"),
+        ("replay - --format weka", "--format is 'weka': must be one of mooncake"),
+        ("trace convert - -", "--to is missing"),
         ("trace convert - - --to weka", "weka"),
         ("trace convert - - --to kv-events", "kv-events"),
-        ("trace convert - - --to bailian --block-size 0", "'--block-size'"),
-        ("trace stats - --sessions-at-once 0", "'--sessions-at-once'"),
-        ("trace validate - --trace-block-size 0", "'--trace-block-size'"),
+        ("trace convert - - --to bailian --block-size 0", "--block-size is "),
+        ("trace stats - --sessions-at-once 0", "--sessions-at-once is "),
+        ("trace validate - --trace-block-size 0", "--trace-block-size is "),
     ],
 )
 def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: str) -> None:
@@ -512,18 +514,6 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: str, words: st
     assert captured.err.startswith("error: ")
     assert words in captured.err
     assert len(captured.err.splitlines()) <= 2
-
-
-@pytest.mark.parametrize("command", [[], ["stats"], ["validate"], ["convert"]])
-def test_help(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
-    assert main(["trace", *command, "--help"]) == 0
-    text, error = capsys.readouterr()
-    assert error == ""
-    examples = re.findall(r"^ +(kvpool .*)$", text.split("Examples:")[1], re.MULTILINE)
-    assert len(examples) >= 3
-    assert "\x1b" not in text
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:

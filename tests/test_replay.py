@@ -43,16 +43,16 @@ def test_a_prompt_seen_before_is_a_full_hit() -> None:
     hits = found["hits"]
     assert (hits["requests"], hits["blocks"], hits["block_hits"]) == (2, 6, 3)
     assert (hits["tokens"], hits["token_hits"]) == (24, 12)
-    assert (found["block_hit_rate"], found["token_hit_rate"]) == (50.0, 50.0)
+    assert (found["block_hit_rate"], found["token_hit_rate"]) == (0.5, 0.5)
     assert (found["last_half"]["block_hits"], found["last_half"]["blocks"]) == (3, 3)
-    assert found["last_half_token_hit_rate"] == 100.0
+    assert found["last_half_token_hit_rate"] == 1.0
     assert (found["allocated"], found["evicted"], found["collisions"]) == (3, 0, 0)
 
 
 def test_hits_end_at_the_first_block_that_differs() -> None:
     found = report(trace(line([1, 2, 3]), line([1, 2, 4, 5]), line([6])), block_size=4, capacity_blocks=10)
     assert (found["hits"]["blocks"], found["hits"]["block_hits"]) == (8, 2)
-    assert found["block_hit_rate"] == 25.0
+    assert found["block_hit_rate"] == 0.25
 
 
 def test_a_partial_last_block_weighs_its_tokens() -> None:
@@ -62,7 +62,7 @@ def test_a_partial_last_block_weighs_its_tokens() -> None:
     assert (hits["blocks"], hits["block_hits"]) == (6, 3)
     assert (hits["full_blocks"], hits["full_block_hits"]) == (4, 2)
     assert (hits["tokens"], hits["token_hits"]) == (20, 10)
-    assert (found["full_block_hit_rate"], found["token_hit_rate"]) == (50.0, 50.0)
+    assert (found["full_block_hit_rate"], found["token_hit_rate"]) == (0.5, 0.5)
 
 
 def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:

@@ -330,9 +330,9 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policies", "mru"], "error: --policies is 'mru': must be of lru, fifo, lfu, lfu-da, sieve,"),
-        (["--policies", ""], "error: --policies is '': must be of lru,"),
-        (["--policies", "lru,last-accessed"], "error: --policies is 'last-accessed': must be of lru,"),
+        (["--policies", "mru"], "error: --policies is 'mru': must be one of lru, fifo, lfu, lfu-da, sieve,"),
+        (["--policies", ""], "error: --policies is '': there is nothing between two commas"),
+        (["--policies", "lru,last-accessed"], "error: --policies is 'last-accessed': must be one of lru,"),
         (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
         (
             ["--capacities", "5GiB"],
@@ -341,7 +341,7 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
         (["--hints", "often"], "error: --hints is 'often': must be shares of 0 to 1, by commas, or none"),
         (["--hints", "1.5"], "error: --hints is 1.5; allowed: 0 to 1"),
         (["--hints", "nan"], "error: --hints is nan; allowed: 0 to 1"),
-        (["--form", "best"], "error: Invalid value for '--form': "),
+        (["--form", "best"], "error: --form is 'best': must be one of pool, stream"),
         (["--prefill-tokens-per-s", "5"], "error: --prefill-tokens-per-s needs the KV shape of a model"),
         (["--prefill-tokens-per-s", "0", "--model", "llama-3.1-8b"], "error: --prefill-tokens-per-s is 0.0: must be"),
         (["--html", "page.txt"], "error: --html page.txt: the name must end in .html"),
@@ -526,4 +526,4 @@ def test_what_the_finish_reason_is_worth_is_the_difference_to_a_trace_without(
     assert main([*command, "--hints", "none", "--no-progress"]) == 0
     points = " ".join(f"{gain:+.2f}" for gain in gains)
     line = f"What the finish reason is worth here, hazard, points: {points} (2,700 of 3,000 requests have one)."
-    assert line in capsys.readouterr().out
+    assert line in " ".join(capsys.readouterr().out.split())

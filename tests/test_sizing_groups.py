@@ -54,10 +54,10 @@ def test_each_size_is_a_replay_with_the_groups(trace: kvpool.traces.Trace, shape
             pass
         replay.check_invariants()
         by_hand = json.loads(replay.report_json())
-        assert run["token_hit_rate"] == by_hand["token_hit_rate"] / 100
+        assert run["token_hit_rate"] == by_hand["token_hit_rate"]
         assert run["evictions"] == by_hand["evicted"]
         assert run["checkpoints"] == by_hand["checkpoints"]
-        rates = [group["reach_rate"] / 100 for group in by_hand["groups"]]
+        rates = [group["reach_rate"] for group in by_hand["groups"]]
         assert run["alone"] == [rates[0], min(rates[1:])]
         assert run["token_hit_rate"] <= min(run["alone"])
     small, large = groups["sizes"]
@@ -70,7 +70,7 @@ def test_windows_make_more_of_the_same_memory(trace: kvpool.traces.Trace) -> Non
     small, large = groups["sizes"]
     assert small["token_hit_rate"] > small["in_full_rate"]
     # With room for everything nothing is lost by keeping all of it: the whole trace's ceiling.
-    ceiling = json.loads(trace.stats_json())["ideal_token_hit_rate"] / 100
+    ceiling = json.loads(trace.stats_json())["ideal_token_hit_rate"]
     assert large["in_full_rate"] <= ceiling
     assert large["token_hit_rate"] <= large["in_full_rate"]
     assert [group["groups"] for group in groups["groups"]] == [1, 3]

@@ -791,7 +791,7 @@ class StoreServer:
             InvalidArgumentError: One is no name of an object; then none is removed.
         """
     def forget(self, digest: str) -> None:
-        """Removes the text of a namespace.
+        """Removes the text of a namespace, and the record of its generation.
 
         Raises:
             StoreError: The server fails.

@@ -202,12 +202,13 @@ class Trace:
     def stats_json(self) -> str:
         """Returns counts, percentiles and ideal hit rates, as a JSON object.
 
-        What a cache that never evicts would hit, by blocks, by tokens, by full blocks only and in the last half;
-        how long until blocks are used again; arrivals, sessions, kinds. O(block references).
+        Rates are shares from 0 to 1. An ideal rate is that of a cache that never evicts: by blocks, by tokens, by full
+        blocks only, and in the last half. The object also has reuse times, arrivals, sessions and kinds. O(block
+        references).
 
         >>> import json
         >>> stats = json.loads(kvpool.traces.Trace.generate(requests=100).stats_json())
-        >>> stats["requests"], 0 < stats["ideal_token_hit_rate"] < 100
+        >>> stats["requests"], 0 < stats["ideal_token_hit_rate"] < 1
         (100, True)
         """
     @property
@@ -343,7 +344,7 @@ class Replay:
     >>> while replay.advance(20) < replay.total:
     ...     pass
     >>> report = json.loads(replay.report_json())
-    >>> report["mode"], report["hits"]["requests"], 0 < report["token_hit_rate"] < 100
+    >>> report["mode"], report["hits"]["requests"], 0 < report["token_hit_rate"] < 1
     ('lookup', 50, True)
     """
 
@@ -388,8 +389,8 @@ class Replay:
         """Returns what has been measured so far, as a JSON object.
 
         Settings; counts of requests, blocks and tokens with their hits, over all requests and over the last
-        half; hit rates in percent; in engine mode, times and preemptions; of several groups, what each alone would
-        have served. O(1).
+        half; hit rates as shares from 0 to 1; in engine mode, times and preemptions; of several groups, what each
+        alone would have served. O(1).
         """
     def journal_stats(self) -> JournalStats | None:
         """Returns how far the journal has come, or None without one.

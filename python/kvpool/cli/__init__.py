@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 import kvpool
+from kvpool.cli import usage
 from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
 from kvpool.cli.compare import COMPARE_EXAMPLES, compare_command
 from kvpool.cli.completion import COMPLETION_EXAMPLES, completion_command, proposals
 from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
 from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
 from kvpool.cli.journal import journal_app
-from kvpool.cli.problems import UsageError, next_step, os_error_line
+from kvpool.cli.problems import UsageError, next_step, os_error_line, plain
 from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
 from kvpool.cli.size import SIZE_EXAMPLES, size_command
 from kvpool.cli.store import store_app
@@ -146,7 +147,7 @@ def _run(arguments: list[str]) -> int:
     except KvpoolError as error:
         return _fail(str(error), next_step(error), 1)
     except OSError as error:
-        return _fail(os_error_line(error), None, 1)
+        return _fail(os_error_line(error), next_step(error), 1)
     except OverflowError as error:
         return _fail(f"a number is out of range: {error}", None, 2)
     except MemoryError:
@@ -154,22 +155,19 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if not isinstance(error, _ParserError):
             raise
-        return _fail_parsing(error)
+        return _fail(*usage.described(error, command, arguments), 2)
+    except BaseException as error:
+        # Rust raises this if one of its own checks breaks: the arguments are not at fault.
+        if type(error).__name__ != "PanicException":
+            raise
+        return _fail(f"a fault of kvpool's: {error}", "please report it, with this command and its files", 1)
     return 0
-
-
-def _fail_parsing(error: Exception) -> int:
-    """End with what the option parser says."""
-    format_message = getattr(error, "format_message", error.__str__)
-    context = getattr(error, "ctx", None)
-    path = "kvpool" if context is None else context.command_path
-    return _fail(str(format_message()).rstrip("."), f"see {path} --help", 2)
 
 
 def _fail(message: str, hint: str | None, code: int) -> int:
     """Say what went wrong, in one line, and what to do next, in another."""
     sys.stdout.flush()
-    print(f"error: {shown(' '.join(message.split()))}", file=sys.stderr)
+    print(f"error: {shown(plain(' '.join(message.split())))}", file=sys.stderr)
     if hint is not None:
         print(f"hint: {shown(hint)}", file=sys.stderr)
     return code

@@ -28,6 +28,9 @@ DEFAULT_BLOCKS: Final = 100_000
 #: The most blocks that a pool can have beside the null block.
 _MOST_BLOCKS: Final = 2**32 - 3
 
+#: The most layers, heads and elements of a KV shape: no model has a hundredth of it.
+_LARGEST_SHAPE: Final = 1_000_000
+
 #: What the replay keeps per block of the pool, at most.
 _HOST_BYTES_PER_BLOCK: Final = 80
 
@@ -150,6 +153,9 @@ class SizeOptions:
             needed = ["--layers", "--latent-dim"]
         else:
             needed = ["--layers", "--kv-heads", "--head-dim"]
+        large = [option for option, number in numbers.items() if number is not None and number > _LARGEST_SHAPE]
+        if large:
+            raise UsageError(f"{large[0]} is {numbers[large[0]]}: must be at most {_LARGEST_SHAPE:,}")
         missing = [option for option in needed if option not in given]
         if missing:
             raise UsageError(f"a KV shape needs {_and(needed)}: {_and(missing)} missing")

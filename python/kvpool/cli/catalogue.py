@@ -17,6 +17,7 @@ from kvpool.cli.capacity import SizeOptions
 from kvpool.cli.gpus import Gpu, Gpus, GpuShare, WeightsGib, gpu_memory, say_copies
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import flat, one_form, print_csv
+from kvpool.cli.tables import figure, show
 from kvpool.cli.terminal import shown
 from kvpool.models import DEFAULT_CHUNK, KvGroups, KvShape, kv_shape, model_names
 from kvpool.models.dtypes import dtype_name
@@ -37,8 +38,10 @@ MODELS_EXAMPLES: Final = """Examples:
 
 Name = Annotated[str | None, typer.Argument(metavar="MODEL", help="Its groups in detail.", show_default=False)]
 CapacityGib = Annotated[float | None, typer.Option(help="How many blocks and requests fit.", metavar="GIB")]
-RequestTokens = Annotated[int, typer.Option(help="Tokens of such a request.", metavar="N", min=1)]
-Chunk = Annotated[int, typer.Option(help="Tokens of a prompt that a step computes, at most.", metavar="N", min=1)]
+RequestTokens = Annotated[int, typer.Option(help="Tokens of such a request.", metavar="N", min=1, max=1 << 32)]
+Chunk = Annotated[
+    int, typer.Option(help="Tokens of a prompt that a step computes, at most.", metavar="N", min=1, max=1 << 32)
+]
 
 
 def models_command(
@@ -96,7 +99,7 @@ def models_command(
     else:
         _print_model(shape, facts)
         if memory is not None:
-            typer.echo(f"{memory.kv_gib:,.4g} GiB is what {memory.in_words()} leave for KV.")
+            Console(highlight=False).print(f"{figure(memory.kv_gib)} GiB is what {memory.in_words()} leave for KV.")
 
 
 def _all_shapes(dtype: str | None) -> list[KvShape]:
@@ -167,7 +170,7 @@ def _fit(groups: KvGroups, tokens: int, chunk: int, gib: float | None) -> dict[s
 
 
 def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title=f"KV cache, in {dtype}", title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=f"KV cache, in {dtype}", pad_edge=False)
     table.add_column("model", no_wrap=True)
     table.add_column("layers", no_wrap=True)
     for name in ("KiB/\ntoken", "MiB/\nstate", "GiB/\n100k"):
@@ -182,7 +185,7 @@ def _print_list(shapes: list[KvShape], block_size: int, chunk: int, dtype: str) 
             f"{shape.groups(block_size).request_bytes(100_000, chunk) / 2**30:.2f}",
         )
     console = Console(highlight=False)
-    console.print(table)
+    show(console, table)
     for line in (
         "KiB/token: what a token leaves in all layers that keep tokens. MiB/state: what recurrent layers keep of a "
         "request, and again for each checkpoint.",
@@ -212,7 +215,7 @@ def _print_model(shape: KvShape, facts: dict[str, Any]) -> None:
     request, capacity = facts["request"], facts["capacity"]
     groups = facts["groups"]
     title = f"{shown(shape.name)} in {shape.dtype}: KV-cache groups"
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, title=Text(title), pad_edge=False)
     table.add_column("group", no_wrap=True)
     for name in ("layers", "tokens\nper block", "padding", f"blocks of\n{request['tokens']:,} tokens"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -226,26 +229,26 @@ def _print_model(shape: KvShape, facts: dict[str, Any]) -> None:
             f"{padding:.1f} %" if padding else "",
             f"{blocks:,}",
         )
-    console.print(table)
-    kept = Table(box=box.SIMPLE_HEAD, title="What a layer keeps", title_justify="left", pad_edge=False)
+    show(console, table)
+    kept = Table(box=box.SIMPLE_HEAD, title="What a layer keeps", pad_edge=False)
     for name in ("kind", "layers", "KiB/token", "KiB/state"):
         kept.add_column(name, justify="left" if name == "kind" else "right", no_wrap=True)
     for kind in facts["layers"]:
         kept.add_row(
             Text(f"{kind['kind']}: {kind['keeps']}"),
             f"{kind['layers']:,}",
-            f"{kind['bytes_per_token'] / 2**10:,.4g}" if kind["bytes_per_token"] else "",
-            f"{kind['bytes_per_state'] / 2**10:,.5g}" if kind["bytes_per_state"] else "",
+            figure(kind["bytes_per_token"] / 2**10) if kind["bytes_per_token"] else "",
+            figure(kind["bytes_per_state"] / 2**10, 5) if kind["bytes_per_state"] else "",
         )
-    console.print(kept)
+    show(console, kept)
     console.print(Text("\n".join(_in_words(facts, request, capacity))))
 
 
 def _in_words(facts: dict[str, Any], request: dict[str, Any], capacity: dict[str, Any] | None) -> list[str]:
     lines = [
-        f"A block takes {facts['bytes_per_block'] / 2**20:,.4g} MiB, whichever group it is of.",
+        f"A block takes {figure(facts['bytes_per_block'] / 2**20)} MiB, whichever group it is of.",
         f"A request of {request['tokens']:,} tokens, computed in chunks of {request['chunk']:,}, takes at most "
-        f"{sum(request['blocks']):,} blocks, {request['bytes'] / 2**30:,.3g} GiB.",
+        f"{sum(request['blocks']):,} blocks, {figure(request['bytes'] / 2**30, 3)} GiB.",
     ]
     if capacity is not None:
         longest = capacity["longest_request"]

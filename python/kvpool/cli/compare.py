@@ -19,12 +19,13 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - Typer reads the annotations
 from kvpool.cli.capacity import SizeOptions
-from kvpool.cli.comparison import Comparison, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
+from kvpool.cli.comparison import Comparison, RowError, cells, kind_of, of_policies, of_replays, of_sizes, of_traces
 from kvpool.cli.files import check_output
 from kvpool.cli.problems import UsageError, bad_usage
 from kvpool.cli.rows import one_form, print_csv
 from kvpool.cli.running import load
-from kvpool.cli.size import Capacities, Form, FullBlocks, Jobs, Policies, bar_of_cells
+from kvpool.cli.size import Capacities, Form, FullBlocks, Jobs, Policies, bar_of_cells, parts
+from kvpool.cli.tables import show
 from kvpool.cli.terminal import shown
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing import DEFAULT_CAPACITIES, POLICIES, check_sizing, size
@@ -140,7 +141,7 @@ def compare_command(
         asked = _asked([a, b], capacities, shape)
         found = of_policies(sized(loaded(str(trace)), str(trace), [a, b]), (a, b))
     else:
-        names: list[str] = [name.strip() for name in policies.split(",")] if policies != "all" else [*POLICIES]
+        names: list[str] = parts("--policies", policies) if policies != "all" else [*POLICIES]
         asked = _asked(names, capacities, shape)
         for path in (a, b):
             check_output(html, ".html", Path(path))
@@ -169,7 +170,10 @@ def _labels(report: SizingReport, asked: list[Size]) -> dict[int, str]:
 def _asked(names: list[str], capacities: str, shape: KvShape | None) -> list[Size]:
     try:
         return check_sizing(
-            policies=cast("list[EvictionPolicy]", names), capacities=capacities.split(","), hints=(), shape=shape
+            policies=cast("list[EvictionPolicy]", names),
+            capacities=parts("--capacities", capacities),
+            hints=(),
+            shape=shape,
         )
     except InvalidArgumentError as error:
         raise bad_usage(error) from error
@@ -218,9 +222,11 @@ def _of_reports(reports: tuple[dict[str, Any], dict[str, Any]], names: tuple[str
     try:
         return (of_replays if kind_of(reports[0]) == "replay" else of_sizes)(reports, names)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        # Only a Row says in words what is wrong; other exceptions are Python's.
+        what = f": {error}" if isinstance(error, RowError) else ""
         raise UsageError(
-            f"{names[0]} and {names[1]}: a report has another form than this version prints: "
-            f"{type(error).__name__}: {error}"
+            f"{names[0]} and {names[1]}: a report has another form than this version prints{what}",
+            f"make both again with kvpool {kind_of(reports[0])} --json",
         ) from None
 
 
@@ -242,10 +248,10 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(Text(f"kvpool compare: two {found.of}"))
     console.print(Text(f"  A  {shown(found.a)}\n  B  {shown(found.b)}"), soft_wrap=True)
     for section in found.sections:
-        table = Table(box=box.SIMPLE_HEAD, title=Text(shown(section.title)), title_justify="left", pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, title=Text(shown(section.title)), pad_edge=False)
         table.add_column("", overflow="fold")
         for head in ("A", "B", "difference"):
             table.add_column(head, justify="right", overflow="fold")
         for row in section.rows:
             table.add_row(*(Text(shown(cell)) for cell in cells(row)))
-        console.print(table)
+        show(console, table)

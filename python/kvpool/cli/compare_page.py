@@ -14,6 +14,7 @@ import kvpool
 from kvpool.cli.comparison import cells
 from kvpool.cli.sizing_html.figures import Figure, Series, Table, linear_axis, log_axis
 from kvpool.cli.sizing_html.svg import draw
+from kvpool.cli.tables import percent
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -75,15 +76,15 @@ def _plot(found: Comparison) -> Iterator[str]:
     if not points:
         return
     x = log_axis("capacity (blocks, log scale)", max(1, min(points)[0]) / 1.1, max(1, max(points)[0]) * 1.1)
-    y = linear_axis("block hits (%)", max(rate for _, rate in points))
+    y = linear_axis("block hits (%)", 100 * max(rate for _, rate in points))
     series = tuple(
         Series(
             name=f"{'AB'[curve.side]}: {shown(curve.name)}",
             kind="marked" if curve.marked else "line",
             x=tuple(float(blocks) for blocks, _ in curve.points),
-            y=tuple(rate for _, rate in curve.points),
+            y=tuple(100 * rate for _, rate in curve.points),
             places=tuple(f"{blocks:,} blocks" for blocks, _ in curve.points),
-            notes=tuple(f"{rate:.2f} %" for _, rate in curve.points),
+            notes=tuple(percent(rate) for _, rate in curve.points),
             colour=str(curve.side),
             dashed=curve.side == 1,
         )

@@ -1,15 +1,17 @@
 """Two reports side by side: what they share, and what differs.
 
 Owns :class:`Comparison`, and how one is made of two reports of ``kvpool replay --json``, of two of ``kvpool size
---json``, or of the figures of two traces. Rates are per cent and differ in points; all else differs in its unit. What
-only one of the two has is left out, and settings are told only where they differ. Also owns how a figure is written,
-which the table and the page share.
+--json``, or of the figures of two traces. Rates are shares; tables show them in per cent, and their difference in
+points. Everything else differs in its unit. Figures that only one of the two has are left out, and settings are
+listed only where they differ. Also owns how a figure is written, which the table and the page share.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
+
+from kvpool.cli.tables import figure, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +20,7 @@ __all__ = [
     "Comparison",
     "Curve",
     "Row",
+    "RowError",
     "Section",
     "cells",
     "kind_of",
@@ -27,8 +30,18 @@ __all__ = [
     "of_traces",
 ]
 
+#: The unit of rates: from 0 to 1.
+SHARE: Final = "share"
+
+#: The largest share: rounding may exceed 1.
+_LARGEST_SHARE: Final = 1 + 1e-9
+
 #: Beyond any figure of a report.
 _LARGEST: Final = 1e18
+
+
+class RowError(ValueError):
+    """A report has something else where a figure belongs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class Row:
     """One figure of both."""
 
     name: str
-    #: ``%``, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
+    #: ``share`` from 0 to 1, ``s``, ``ms``, ``MiB``, ``GiB``, ``text``, or empty for a count.
     unit: str
     a: Any
     b: Any
@@ -45,18 +58,22 @@ class Row:
         if self.unit != "text":
             for value in (self.a, self.b):
                 _check_number(value)
+                if self.unit == SHARE and value is not None and value > _LARGEST_SHARE:
+                    raise RowError(
+                        f"{self.name} is {figure(value)}, and a share is at most 1; kvpool 0.1 wrote per cent"
+                    )
 
     @property
     def difference(self) -> float | None:
-        """B less A, in points for rates; ``None`` for text and where one is missing."""
+        """B less A; ``None`` for text and where one is missing."""
         if self.unit == "text" or self.a is None or self.b is None:
             return None
         return float(self.b - self.a)
 
     @property
     def ratio(self) -> float | None:
-        """B over A; ``None`` for rates, which have points, and where A is 0."""
-        if self.unit in ("text", "%") or self.a is None or self.b is None or self.a == 0:
+        """B over A; ``None`` for shares, and where A is 0."""
+        if self.unit in ("text", SHARE) or self.a is None or self.b is None or self.a == 0:
             return None
         return float(self.b / self.a)
 
@@ -74,7 +91,7 @@ class Curve:
     """Hit rates by size, of one of the two."""
 
     name: str
-    #: Blocks, and per cent of blocks that hit.
+    #: Blocks, and the share of blocks that hit.
     points: list[tuple[int, float]]
     #: Which of the two, 0 or 1.
     side: int
@@ -118,9 +135,9 @@ def _check_number(value: object) -> None:
     if value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{value!r:.100} is no number")
+        raise RowError(f"{value!r:.100} is no number")
     if not abs(value) < _LARGEST:
-        raise ValueError(f"{value!s:.100} is out of range")
+        raise RowError(f"{value!s:.100} is out of range")
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -131,11 +148,11 @@ def cells(row: Row) -> tuple[str, str, str, str]:
     """Write a row: name, A, B, and the difference with its sign."""
     if row.unit == "text":
         return row.name, str(row.a), str(row.b), ""
-    name = row.name if row.unit in ("", "%") else f"{row.name}, {row.unit}"
+    name = row.name if row.unit in ("", SHARE) else f"{row.name}, {row.unit}"
     if row.difference is None:
         return name, _number(row.a, row.unit), _number(row.b, row.unit), ""
-    if row.unit == "%":
-        return name, _number(row.a, "%"), _number(row.b, "%"), f"{row.difference:+.2f} points"
+    if row.unit == SHARE:
+        return name, _number(row.a, SHARE), _number(row.b, SHARE), f"{100 * row.difference:+.2f} points"
     ratio = "" if row.ratio is None or row.difference == 0 else f" ({100 * (row.ratio - 1):+.1f} %)"
     return name, _number(row.a, row.unit), _number(row.b, row.unit), f"{_signed(row.difference)}{ratio}"
 
@@ -143,8 +160,8 @@ def cells(row: Row) -> tuple[str, str, str, str]:
 def _number(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
-    if unit == "%":
-        return f"{value:.2f} %"
+    if unit == SHARE:
+        return percent(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
@@ -192,7 +209,7 @@ def of_replays(reports: tuple[Mapping[str, Any], Mapping[str, Any]], names: tupl
     settings = [*_settings(_REPLAY_SETTINGS, reports), *_settings(("source",), traces)]
     shapes = [report.get("kv_shape") or {} for report in reports]
     settings += _settings(("name",), shapes, {"name": "model"})
-    hits = [Row(label, "%", *(report[name] for report in reports)) for label, name in _REPLAY_RATES.items()]
+    hits = [Row(label, SHARE, *(report[name] for report in reports)) for label, name in _REPLAY_RATES.items()]
     hits.append(Row("prefill saved, tokens", "", *(report["hits"]["token_hits"] for report in reports)))
     hits.append(Row("blocks allocated", "", *(report["allocated"] for report in reports)))
     hits.append(Row("blocks evicted", "", *(report["evicted"] for report in reports)))
@@ -242,8 +259,8 @@ def of_traces(
         "block references": ("", "block_references"),
         "different blocks": ("", "unique_blocks"),
         "used once": ("", "blocks_used_once"),
-        "tokens that can hit": ("%", "ideal_token_hit_rate"),
-        "full blocks that can hit": ("%", "ideal_full_block_hit_rate"),
+        "tokens that can hit": (SHARE, "ideal_token_hit_rate"),
+        "full blocks that can hit": (SHARE, "ideal_full_block_hit_rate"),
     }
     rows = list(_figures(figures, stats))
     spreads = {"input_length": "prompt, tokens", "output_length": "output, tokens", "reuse_time_s": "next use, s"}
@@ -263,24 +280,22 @@ def of_policies(report: Mapping[str, Any], names: tuple[str, str]) -> Comparison
     sides = [by_name[name] for name in names]
     sizes, optimum = report["capacities"], report["optimum"]
     sections = []
-    for title, figure in (("Block hits", "block_hit_rate"), ("Token hits", "token_hit_rate")):
+    for title, rate in (("Block hits", "block_hit_rate"), ("Token hits", "token_hit_rate")):
         pairs = zip(sizes, *sides, strict=True)
-        sections.append(
-            Section(title, [Row(_size(size), "%", 100 * a[figure], 100 * b[figure]) for size, a, b in pairs])
-        )
+        sections.append(Section(title, [Row(_size(size), SHARE, a[rate], b[rate]) for size, a, b in pairs]))
     evictions = [Row(_size(size), "", a["evictions"], b["evictions"]) for size, a, b in zip(sizes, *sides, strict=True)]
     sections.append(Section("Evictions", evictions))
     if optimum is not None:
-        best = [100 * hits["block_hit_rate"] for hits in optimum["hits"]]
+        best = [hits["block_hit_rate"] for hits in optimum["hits"]]
         gaps = [
-            Row(_size(size), "%", top - 100 * a["block_hit_rate"], top - 100 * b["block_hit_rate"])
+            Row(_size(size), SHARE, top - a["block_hit_rate"], top - b["block_hit_rate"])
             for size, top, a, b in zip(sizes, best, *sides, strict=True)
         ]
         sections.append(Section("Points below the optimum, blocks", gaps))
     curves = [
         Curve(
             name,
-            [(size["blocks"], 100 * one["block_hit_rate"]) for size, one in zip(sizes, hits, strict=True)],
+            [(size["blocks"], one["block_hit_rate"]) for size, one in zip(sizes, hits, strict=True)],
             side,
             marked=True,
         )
@@ -303,8 +318,8 @@ def _size_sections(
     ]
     if settings:
         yield Section("Settings that differ", settings)
-    rows = [Row("most that can hit, blocks", "%", *(100 * trace["ideal"]["block"] for trace in traces))]
-    rows.append(Row("most that can hit, tokens", "%", *(100 * trace["ideal"]["token"] for trace in traces)))
+    rows = [Row("most that can hit, blocks", SHARE, *(trace["ideal"]["block"] for trace in traces))]
+    rows.append(Row("most that can hit, tokens", SHARE, *(trace["ideal"]["token"] for trace in traces)))
     knees = [report["knee"] for report in reports]
     if None not in knees:
         rows.append(Row("knee of the LRU curve, blocks", "", *(knee["blocks"] for knee in knees)))
@@ -313,50 +328,49 @@ def _size_sections(
     for name in lines[0]:
         if name in lines[1]:
             shared = [size for size in lines[0][name] if size in lines[1][name]]
-            found = [Row(size, "%", lines[0][name][size], lines[1][name][size]) for size in shared]
+            found = [Row(size, SHARE, lines[0][name][size], lines[1][name][size]) for size in shared]
             if found:
                 yield Section(f"Block hits, {name}", found)
     together = [
-        {_gib(size["gib"]): 100 * size["token_hit_rate"] for size in (report.get("groups") or {"sizes": []})["sizes"]}
+        {_gib(size["gib"]): size["token_hit_rate"] for size in (report.get("groups") or {"sizes": []})["sizes"]}
         for report in reports
     ]
-    found = [Row(size, "%", together[0][size], together[1][size]) for size in together[0] if size in together[1]]
+    found = [Row(size, SHARE, together[0][size], together[1][size]) for size in together[0] if size in together[1]]
     if found:
         yield Section("Token hits, all groups of the model together", found)
 
 
 def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
-    """Per cent of blocks that hit, by policy and size; sizes have the same name if they were asked for alike."""
+    """Shares of blocks that hit, by policy and size; sizes have the same name if they were asked for alike."""
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:
         named.append(("optimum", report["optimum"]["hits"]))
     labels = [known.get(size["blocks"]) or _asked(size) for size in report["capacities"]]
     return {
-        name: {label: 100 * one["block_hit_rate"] for label, one in zip(labels, hits, strict=True)}
-        for name, hits in named
+        name: {label: one["block_hit_rate"] for label, one in zip(labels, hits, strict=True)} for name, hits in named
     }
 
 
 def _asked(size: Mapping[str, Any]) -> str:
     """A size as it was asked for: what two traces have in common."""
-    if size["percent"] is not None:
-        return f"{size['percent']:g} % of the different blocks"
+    if size["relative_size"] is not None:
+        return f"{100 * size['relative_size']:g} % of the different blocks"
     return _size(size) if size["gib"] is None else _gib(size["gib"])
 
 
 def _gib(size: float) -> str:
-    return f"{size:,.3g} GiB"
+    return f"{figure(size, 3)} GiB"
 
 
 def _size(size: Mapping[str, Any]) -> str:
-    gib = "" if size["gib"] is None else f", {size['gib']:,.4g} GiB"
-    percent = "" if size["percent"] is None else f"{size['percent']:g} %: "
-    return f"{percent}{size['blocks']:,} blocks{gib}"
+    gib = "" if size["gib"] is None else f", {figure(size['gib'])} GiB"
+    share = "" if size["relative_size"] is None else f"{100 * size['relative_size']:g} %: "
+    return f"{share}{size['blocks']:,} blocks{gib}"
 
 
 def _curves(reports: tuple[Mapping[str, Any], Mapping[str, Any]], names: tuple[str, str]) -> Iterator[Curve]:
     for side, (report, name) in enumerate(zip(reports, names, strict=True)):
-        points = [(point["blocks"], 100 * point["block_hit_rate"]) for point in report["lru_curve"]]
+        points = [(point["blocks"], point["block_hit_rate"]) for point in report["lru_curve"]]
         if points:
             yield Curve(name, points, side, marked=False)
 

@@ -5,21 +5,23 @@ Owns one rule: a command never writes over the trace that it reads, whatever pat
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from kvpool.cli.problems import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import kvpool
     from kvpool._core import TraceFormat
 
-__all__ = ["check_output", "refuse_input", "write_trace"]
+__all__ = ["check_output", "refuse_input", "write_trace", "writing"]
 
 
 def check_output(path: Path | None, suffix: str, trace: Path | None) -> None:
@@ -64,14 +66,29 @@ def _file(path: Path, standard: int) -> tuple[int, int] | None:
 
 def write_trace(trace: kvpool.traces.Trace, output: Path, trace_format: TraceFormat = "mooncake") -> None:
     """Write a trace to a file, gzip if it is called so, or to stdout: in pieces, however long it is."""
+    with writing(output) as file:
+        trace.write_jsonl(file, trace_format)
+
+
+@contextlib.contextmanager
+def writing(output: Path, *, new: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file for bytes, gzip if it is called so; ``-`` is stdout.
+
+    Args:
+        output: Its path.
+        new: Whether a file that exists is an error. A new file is its owner's alone.
+
+    """
     if str(output) == "-":
-        trace.write_jsonl(sys.stdout.buffer, trace_format)
+        yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with output.open("wb") as file:
+    with output.open("xb" if new else "wb") as file:
+        if new:
+            output.chmod(0o600)
         if output.suffix == ".gz":
-            # No time and no name inside: the same trace is the same file.
+            # No time and no name inside: the same content is the same file.
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                trace.write_jsonl(packed, trace_format)
+                yield cast("IO[bytes]", packed)
         else:
-            trace.write_jsonl(file, trace_format)
+            yield file

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kvpool.cli.problems import UsageError
+from kvpool.cli.tables import figure
 
 if TYPE_CHECKING:
     from kvpool.models import KvShape
 
-__all__ = ["GPUS", "Gpu", "GpuMemory", "GpuShare", "Gpus", "WeightsGib", "gpu_memory", "say_copies"]
+__all__ = ["GPUS", "Gpu", "GpuMemory", "GpuShare", "Gpus", "WeightsGib", "gpu_memory", "gpu_named", "say_copies"]
 
 #: GiB of memory, by name.
 GPUS: Final[dict[str, float]] = {
@@ -44,6 +45,12 @@ GPUS: Final[dict[str, float]] = {
     "mi350x": 288,
     "mi355x": 288,
 }
+
+#: Words of a product's name that do not change its memory.
+_NOISE: Final = re.compile(r"nvidia|amd|instinct|geforce|tesla|tensor|core|gpu|sxm\d?|pcie|oam|hbm\d?e?|rtx")
+#: How far the size in a name may be from the figure of the list: vendors round, and ECC takes its part.
+_ROUNDED: Final = 0.15
+_ALSO: Final = {"a10g": "a10"}
 
 #: The share that engines use by default.
 _SHARE: Final = 0.9
@@ -116,7 +123,7 @@ class GpuMemory:
         """The sum, for a report."""
         return (
             f"{self.gpus} x {self.name} of {GPUS[self.name]:g} GiB, {100 * self.share:g} % used, "
-            f"weights {self.weights_gib:,.4g} GiB"
+            f"weights {figure(self.weights_gib)} GiB"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -136,11 +143,7 @@ def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, sha
             if value is not None:
                 raise UsageError(f"{option} needs --gpu", "--gpu h100 for instance")
         return None
-    name = gpu.strip().lower().replace("_", "-").replace(" ", "-")
-    if name not in GPUS:
-        close = difflib.get_close_matches(name, GPUS, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}? --capacity-gib takes any size" if close else "--capacity-gib takes any size"
-        raise UsageError(f"--gpu is {gpu!r}: must be one of {', '.join(GPUS)}", hint)
+    name = gpu_named(gpu)
     if weights_gib is None:
         raise UsageError("--gpu needs --weights-gib", "the size of the checkpoint's files; 0 for the whole memory")
     if not math.isfinite(weights_gib) or weights_gib < 0:
@@ -155,10 +158,47 @@ def gpu_memory(gpu: str | None, gpus: int | None, weights_gib: float | None, sha
     if memory.kv_gib <= 0:
         total = number * GPUS[name] * used
         raise UsageError(
-            f"--weights-gib is {weights_gib:g}: {number} x {name} have {total:,.4g} GiB for weights and KV",
+            f"--weights-gib is {weights_gib:g}: {number} x {name} have {figure(total)} GiB for weights and KV",
             f"--gpus {math.ceil(weights_gib / (GPUS[name] * used)) + 1} have room for both",
         )
     return memory
+
+
+def gpu_named(text: str) -> str:
+    """Find the GPU that a name means, as people, nvidia-smi and cloud providers write it.
+
+    Raises:
+        UsageError: The list has no such GPU, or none with this memory.
+
+    >>> gpu_named("NVIDIA A100-SXM4-40GB"), gpu_named("H100 80GB"), gpu_named("RTX 4090")
+    ('a100-40', 'h100', 'rtx-4090')
+    """
+    plain = re.sub(r"(?<![a-z0-9])(\d+) *(?:gib|gb|g)\b", r" size\1 ", text.lower().replace("_", "-"))
+    words = [word for word in re.findall(r"[a-z0-9]+", plain) if not _NOISE.fullmatch(word)]
+    size = next((int(word[4:]) for word in words if re.fullmatch(r"size\d+", word)), None)
+    asked = _joined("".join(word for word in words if not word.startswith("size")))
+    known = {_joined(name): name for name in GPUS} | _ALSO
+    if size is None and asked not in known and len(words) > 1 and words[-1].isdecimal():
+        size, asked = int(words[-1]), "".join(words[:-1])
+    if size is None and asked in known:
+        return known[asked]
+    family = [name for name in GPUS if asked in (_joined(name), name.partition("-")[0])]
+    if size is not None and family:
+        nearest = min(family, key=lambda name: abs(size - GPUS[name]))
+        if abs(size - GPUS[nearest]) <= _ROUNDED * GPUS[nearest]:
+            return nearest
+    if family:
+        hint = f"{', '.join(f'{name} has {GPUS[name]:g} GiB' for name in family)}; --capacity-gib takes any size"
+    else:
+        close = [name for joined, name in known.items() if len(asked) > 2 and joined.startswith(asked)]
+        close = close or [known[one] for one in difflib.get_close_matches(asked, known, n=1, cutoff=0.8)]
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        hint += "--capacity-gib takes any size"
+    raise UsageError(f"--gpu is {text!r}: must be one of {', '.join(GPUS)}", hint)
+
+
+def _joined(name: str) -> str:
+    return name.replace("-", "").removeprefix("rtx")
 
 
 def kv_heads(shape: KvShape) -> int | None:

@@ -54,7 +54,7 @@ def hash_command(
         hasher = kvpool.BlockHasher(cast("HashAlgorithm", algorithm), block_size, seed=seed)
         digests = [digest.hex() for digest in hasher.hash_tokens(ids, kvpool.ExtraKeys(salt=salt))]
     except KvpoolError as error:
-        raise bad_usage(error) from error
+        raise bad_usage(error, hash="--algorithm") from error
     rest = len(ids) - len(digests) * block_size
     if as_json:
         facts = {

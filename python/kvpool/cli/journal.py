@@ -23,6 +23,7 @@ from rich.text import Text
 
 import kvpool
 from kvpool.cli.problems import UsageError
+from kvpool.cli.tables import figure, show
 from kvpool.cli.terminal import shown
 from kvpool.errors import JournalError, JournalFileError
 
@@ -389,7 +390,7 @@ def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
         name, size = ("stdin", "more than ") if is_stdin else (str(file), "")
         needed = found * times / 2**30
         raise UsageError(
-            f"{name}: {size}{found:,} bytes may take {needed:,.3g} GiB of memory here: --max-gib is {max_gib:g}",
+            f"{name}: {size}{found:,} bytes may take {figure(needed, 3)} GiB of memory here: --max-gib is {max_gib:g}",
             None if size else f"--max-gib {math.ceil(needed)} allows it",
         )
     try:
@@ -400,6 +401,8 @@ def readable(file: Path, max_gib: float, times: int) -> Iterator[_Source]:
 
 
 def _hint(message: str) -> str | None:
+    if "No such file" in message or "Is a directory" in message:
+        return "give the path of a journal; kvpool replay TRACE --journal run.kvj records one"
     if "not a journal" in message:
         made = 'CacheManager(..., journal=kvpool.journal.Journal("run.kvj"))'
         return f"{made} records one, and kvpool replay --journal run.kvj"
@@ -495,9 +498,7 @@ _FACTS: Final = (
 
 def _print_info(file: Path, info: kvpool.journal.JournalInfo, console: Console) -> None:
     """Print the tables, for 80 columns and more."""
-    facts = Table(
-        box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {shown(str(file))}"), title_justify="left"
-    )
+    facts = Table(box=box.SIMPLE, show_header=False, title=Text(f"kvpool journal: {shown(str(file))}"))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
     facts.add_column(style="dim", overflow="fold")
@@ -505,13 +506,13 @@ def _print_info(file: Path, info: kvpool.journal.JournalInfo, console: Console) 
         for row in section:
             facts.add_row(*(Text(shown(cell)) for cell in row))
         facts.add_section()
-    console.print(facts)
-    calls = Table(box=box.SIMPLE_HEAD, title="Calls", title_justify="left")
+    show(console, facts)
+    calls = Table(box=box.SIMPLE_HEAD, title="Calls")
     calls.add_column("call", no_wrap=True)
     calls.add_column("operations", justify="right", no_wrap=True)
     for call, count in sorted(info.calls.items(), key=lambda item: (-item[1], item[0])):
         calls.add_row(shown(call), f"{count:,}")
-    console.print(calls)
+    show(console, calls)
     # Lines of a log rather than a table: they are long, and people cut and search them.
     for number, call, words in info.lines:
         console.print(Text(shown(f"{number:>10}  {call}  {words}".rstrip())), soft_wrap=True)

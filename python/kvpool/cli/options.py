@@ -126,7 +126,9 @@ Mode = Annotated[
         metavar="MODE",
     ),
 ]
-BlockSize = Annotated[int, _option(_PANEL, "Tokens per block of the pool.", default=True, metavar="N", min=1)]
+BlockSize = Annotated[
+    int, _option(_PANEL, "Tokens per block of the pool.", default=True, metavar="N", min=1, max=1 << 20)
+]
 CapacityBlocks = Annotated[
     int | None,
     _option(_PANEL, "Size of the pool in blocks.", default=str(DEFAULT_BLOCKS), metavar="N", min=1),

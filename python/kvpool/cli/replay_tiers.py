@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.problems import UsageError
+from kvpool.cli.tables import figure, percent, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ def _stack(name: str, report: dict[str, Any]) -> dict[str, Any]:
     served = hits["token_hits"] + sum(tier["token_hits"] for tier in report.get("tiers", []))
     return {
         "down_to": name,
-        "token_hit_rate": 100 * served / max(hits["tokens"], 1),
+        "token_hit_rate": served / max(hits["tokens"], 1),
         "mean_time_to_first_token_ms": report["engine"]["mean_time_to_first_token_ms"],
         "overloaded": report["engine"]["overloaded"],
     }
@@ -97,26 +98,26 @@ def print_replay_tiers(report: dict[str, Any], console: Console) -> None:
     """Print what each tier served, for 80 columns and more; nothing if there are none."""
     if not report.get("stacks"):
         return
-    table = Table(box=box.SIMPLE, title="Tiers beneath the device", title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE, title="Tiers beneath the device", padding=(0, 1, 0, 0))
     for head in ("tier", "GiB", "GB/s", "token\nhits", "tokens", "link\nbusy", "first\ntoken"):
         table.add_column(head, justify="left" if head == "tier" else "right", no_wrap=True)
     seconds = max(report["engine"]["virtual_seconds"], 1e-9)
-    device = ("device", "", "", f"{report['token_hit_rate']:.2f} %", f"{report['hits']['token_hits']:,}", "")
+    device = ("device", "", "", percent(report["token_hit_rate"]), f"{report['hits']['token_hits']:,}", "")
     rows = [device] + [
         (
             f"+ {tier['name']}",
-            f"{tier['gib']:,.4g}",
-            f"{tier['read_bytes_per_s'] / 1e9:,.4g}",
-            f"{tier['token_hit_rate']:.2f} %",
+            figure(tier["gib"]),
+            figure(tier["read_bytes_per_s"] / 1e9),
+            percent(tier["token_hit_rate"]),
             f"{tier['token_hits']:,}",
-            f"{100 * tier['busy_seconds'] / seconds:.1f} %",
+            percent(tier["busy_seconds"] / seconds, 1),
         )
         for tier in report["tiers"]
     ]
     for row, stack in zip(rows, report["stacks"], strict=True):
         grows = " *" if stack["overloaded"] else ""
         table.add_row(*(Text(cell) for cell in (*row, f"{stack['mean_time_to_first_token_ms'] / 1000:,.3f} s{grows}")))
-    console.print(table)
+    show(console, table)
     if any(stack["overloaded"] for stack in report["stacks"]):
         console.print(Text("*: of a queue that grows with the trace"))
     console.print(_NOTE, style="dim")

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.replay_tiers import print_replay_tiers
+from kvpool.cli.tables import figure, percent, show
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def print_report(outcome: Outcome, console: Console) -> None:
     )
     if report["verify"] != "none":
         title += f", {report['verify']} compared"
-    table = Table(box=box.SIMPLE, show_header=False, title=f"kvpool replay: {title}", title_justify="left")
+    table = Table(box=box.SIMPLE, show_header=False, title=f"kvpool replay: {title}")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
@@ -126,20 +127,20 @@ def print_report(outcome: Outcome, console: Console) -> None:
         for row in rows(outcome):
             table.add_row(*(Text(cell) for cell in row))
         table.add_section()
-    console.print(table)
+    show(console, table)
     if (engine := report["engine"]) is not None and engine["overloaded"]:
         console.print(Text(_overload(engine)))
         console.print()
     print_replay_tiers(report, console)
     if misses := report.get("misses"):
-        console.print(_miss_table(misses))
-    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
+        show(console, _miss_table(misses))
+    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()
     for line in (*_DEFINITIONS[report["mode"]], _LAST_HALF):
         name, _, text = line.partition(": ")
         definitions.add_row(name, text)
-    console.print(definitions)
+    show(console, definitions)
 
 
 #: What the reasons of misses mean.
@@ -160,22 +161,22 @@ _REASONS: Final = {
 
 def _miss_table(misses: dict[str, int]) -> Table:
     """Tokens that had to be computed, by reason, the most first."""
-    table = Table(box=box.SIMPLE, show_header=False, title="Why prompt tokens were computed", title_justify="left")
+    table = Table(box=box.SIMPLE, show_header=False, title="Why prompt tokens were computed")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
     total = sum(misses.values())
     for reason, tokens in sorted(misses.items(), key=lambda item: -item[1]):
-        table.add_row(reason, _count(tokens), _percent(100 * tokens / total), _REASONS.get(reason, ""))
+        table.add_row(reason, _count(tokens), percent(tokens / total), _REASONS.get(reason, ""))
     return table
 
 
 def _overload(engine: dict[str, Any]) -> str:
     """Say that more requests arrive than are served, and what of the report that spoils."""
     return (
-        f"The server is overloaded: {engine['arrivals_per_s']:,.3g} requests/s arrive, and "
-        f"{engine['served_per_s']:,.3g} are served while others wait. The queue grows with the trace, to "
+        f"The server is overloaded: {figure(engine['arrivals_per_s'], 3)} requests/s arrive, and "
+        f"{figure(engine['served_per_s'], 3)} are served while others wait. The queue grows with the trace, to "
         f"{_count(engine['waiting_at_last_arrival'])} when the last one arrives: the time to the first token "
         "is that of the queue, and not of a server that keeps up. More blocks, --prefill-tokens-per-s or "
         "--max-running serve more."
@@ -206,22 +207,22 @@ def _pool_rows(outcome: Outcome) -> Iterator[Row]:
         yield "pool", _count(capacity.blocks), f"blocks of {len(groups.groups)} groups: one request of {longest}"
     if capacity.shape is not None and capacity.gib is not None:
         kib, mib = capacity.shape.bytes_per_token / 2**10, capacity.shape.bytes_per_state / 2**20
-        state = f", {mib:,.4g} MiB per state" if mib else ""
-        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {kib:,.5g} KiB per token{state}"
+        state = f", {figure(mib)} MiB per state" if mib else ""
+        yield "KV memory", f"{capacity.gib:,.2f} GiB", f"{capacity.shape.name}, {figure(kib, 5)} KiB per token{state}"
         if capacity.gpu is not None:
             yield "", "", f"of {capacity.gpu.in_words()}"
 
 
 def _hit_rows(outcome: Outcome) -> Iterator[Row]:
     report, hits = outcome.report, outcome.report["hits"]
-    yield "block hits", _percent(report["block_hit_rate"]), _of(hits["block_hits"], hits["blocks"])
+    yield "block hits", percent(report["block_hit_rate"]), _of(hits["block_hits"], hits["blocks"])
     full = _of(hits["full_block_hits"], hits["full_blocks"])
-    yield "full-block hits", _percent(report["full_block_hit_rate"]), full
-    yield "token hits", _percent(report["token_hit_rate"]), _of(hits["token_hits"], hits["tokens"])
+    yield "full-block hits", percent(report["full_block_hit_rate"]), full
+    yield "token hits", percent(report["token_hit_rate"]), _of(hits["token_hits"], hits["tokens"])
     yield from _group_rows(outcome)
     last = report["last_half"]
     share = _of(last["token_hits"], last["tokens"])
-    yield "last half", _percent(report["last_half_token_hit_rate"]), share
+    yield "last half", percent(report["last_half_token_hit_rate"]), share
     gib = outcome.capacity.gib_of(hits["token_hits"])
     kv = "" if gib is None else f", {gib:,.1f} GiB of KV"
     yield "prefill saved", _count(hits["token_hits"]), f"tokens{kv}"
@@ -238,7 +239,7 @@ def _group_rows(outcome: Outcome) -> Iterator[Row]:
         found = (group["reach_rate"], group["reach_tokens"])
         least[name] = min(least.get(name, found), found)
     for name, (rate, tokens) in least.items():
-        yield f"  {name} alone", _percent(rate), _of(tokens, outcome.report["hits"]["tokens"])
+        yield f"  {name} alone", percent(rate), _of(tokens, outcome.report["hits"]["tokens"])
     unserved: dict[str, int] = {}
     for group in outcome.report.get("groups", []):
         unserved[group["kind"]] = unserved.get(group["kind"], 0) + group.get("unserved_tokens", 0)
@@ -276,10 +277,6 @@ def _run_rows(outcome: Outcome) -> Iterator[Row]:
 
 def _count(number: int) -> str:
     return f"{number:,}"
-
-
-def _percent(rate: float) -> str:
-    return f"{rate:.2f} %"
 
 
 def _of(part: int, whole: int) -> str:

@@ -24,6 +24,7 @@ from kvpool.cli.rows import one_form, print_csv
 from kvpool.cli.running import load
 from kvpool.cli.size_table import print_sizing
 from kvpool.cli.size_tiers import DiskRead, DiskTib, HostGib, HostRead, tiers_asked
+from kvpool.cli.tables import figure
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing import (
     DEFAULT_CAPACITIES,
@@ -42,9 +43,9 @@ if TYPE_CHECKING:
     from kvpool._core import EvictionPolicy
     from kvpool.sizing.report import SizingReport
 
-__all__ = ["SIZE_EXAMPLES", "bar_of_cells", "size_command"]
+__all__ = ["SIZE_EXAMPLES", "bar_of_cells", "parts", "size_command"]
 
-_POLICIES: Final = ",".join(DEFAULT_POLICIES)
+_POLICIES: Final = ", ".join(DEFAULT_POLICIES)  # with spaces, where help may break the line
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 _HINTS: Final = ",".join(map(str, DEFAULT_HINTS))
 
@@ -110,7 +111,9 @@ Hints = Annotated[
 ]
 Jobs = Annotated[
     int,
-    typer.Option(help="Threads, 0: one per core. Results are the same.", metavar="N", min=0, rich_help_panel="Run"),
+    typer.Option(
+        help="Threads, 0: one per core. Results are the same.", metavar="N", min=0, max=1024, rich_help_panel="Run"
+    ),
 ]
 Html = Annotated[
     Path | None,
@@ -210,14 +213,14 @@ def size_command(
     if png is not None:
         need_matplotlib()
     accuracies = _accuracies(hints)
-    given = list(POLICIES) if policies == "all" else [name.strip() for name in policies.split(",")]
+    given = list(POLICIES) if policies == "all" else parts("--policies", policies)
     names = cast("list[EvictionPolicy]", given)
     try:
         kept = parse_keep(keep)
         # Before a trace is read, which may take long.
         asked = check_sizing(
             policies=names,
-            capacities=[*capacities.split(","), *([] if memory is None else [f"{memory.kv_gib:.6g}GiB"])],
+            capacities=[*parts("--capacities", capacities), *([] if memory is None else [f"{memory.kv_gib:.6g}GiB"])],
             hints=accuracies,
             shape=shape,
             sample_blocks=sample_blocks,
@@ -271,7 +274,7 @@ def size_command(
         console = Console(highlight=False)
         print_sizing(report, console)
         if memory is not None:
-            console.print(f"{memory.kv_gib:,.4g} GiB is what {memory.in_words()} leave for KV.", soft_wrap=True)
+            console.print(f"{figure(memory.kv_gib)} GiB is what {memory.in_words()} leave for KV.")
 
 
 def _rows(report: "SizingReport") -> "list[dict[str, object]]":
@@ -293,6 +296,21 @@ def _rows(report: "SizingReport") -> "list[dict[str, object]]":
         for point in report["lru_curve"]
     ]
     return rows
+
+
+def parts(option: str, text: str) -> list[str]:
+    """Read words by commas.
+
+    Raises:
+        UsageError: One is empty.
+
+    """
+    found = [part.strip() for part in text.split(",")]
+    if "" in found:
+        raise UsageError(
+            f"{option} is {text!r}: there is nothing between two commas, or at an end", "leave a comma out"
+        )
+    return found
 
 
 def _accuracies(text: str) -> list[float]:

@@ -8,6 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.tables import figure, show
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -64,12 +66,12 @@ def print_groups(report: SizingReport, console: Console) -> None:
     table = _table(title, groups, "GiB", in_full=any(run["in_full_rate"] is not None for run in groups["sizes"]))
     for run in groups["sizes"]:
         _row(table, _gib(run["gib"]), run, in_full=run["in_full_rate"])
-    console.print(table)
+    show(console, table)
     spaced = groups["spacing"][0]
     table = _table(f"What checkpoint spacing buys, with {_gib(spaced['gib'])} GiB", groups, "keep", in_full=False)
     for run in groups["spacing"]:
         _row(table, keep_name(run["keep"]), run)
-    console.print(table)
+    show(console, table)
     middle = next(run for run in groups["spacing"] if run["keep"] == groups["keep"])
     console.print(Text(sentence(groups, middle)))
     console.print(_NOTE, style="dim")
@@ -80,7 +82,7 @@ def print_groups(report: SizingReport, console: Console) -> None:
 
 
 def _table(title: str, groups: Groups, first: str, *, in_full: bool) -> Table:
-    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE, title=Text(title), padding=(0, 1, 0, 0))
     table.add_column(first, justify="right" if first == "GiB" else "left", no_wrap=True)
     heads = ["all\ntogether", *(f"{group_name(group)}\nalone" for group in groups["groups"])]
     for head in [*heads, *["in full"] * in_full, "blocks", "evictions"]:
@@ -100,4 +102,4 @@ def _row(table: Table, first: str, run: GroupRun, *, in_full: float | None = Non
 
 
 def _gib(size: float) -> str:
-    return f"{size:,.0f}" if size >= 100 else f"{size:.3g}"
+    return f"{size:,.0f}" if size >= 100 else figure(size, 3)

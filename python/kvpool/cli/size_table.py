@@ -10,6 +10,7 @@ from rich.text import Text
 
 from kvpool.cli.size_groups import print_groups
 from kvpool.cli.size_tiers import print_tiers
+from kvpool.cli.tables import figure, percent, show
 from kvpool.cli.terminal import shown
 
 if TYPE_CHECKING:
@@ -50,18 +51,18 @@ def print_sizing(report: SizingReport, console: Console) -> None:
     _print_memory(report, console)
     print_groups(report, console)
     print_tiers(report, console)
-    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean", title_justify="left")
+    definitions = Table(box=box.SIMPLE, show_header=False, title="What the figures mean")
     definitions.add_column(style="bold", no_wrap=True)
     definitions.add_column()
     for line in _SAMPLE_DEFINITIONS if report["sample"] else (_FORMS[report["form"]], *_DEFINITIONS):
         name, _, text = line.partition(": ")
         definitions.add_row(name, text)
-    console.print(definitions)
+    show(console, definitions)
 
 
 def _print_trace(report: SizingReport, console: Console) -> None:
     trace, ideal = report["trace"], report["trace"]["ideal"]
-    table = Table(box=box.SIMPLE, show_header=False, title="kvpool size", title_justify="left")
+    table = Table(box=box.SIMPLE, show_header=False, title="kvpool size")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim", overflow="fold")
@@ -70,18 +71,18 @@ def _print_trace(report: SizingReport, console: Console) -> None:
     table.add_row("prompt tokens", f"{trace['tokens_in']:,}", "")
     different = f"{trace['unique_blocks']:,} different"
     table.add_row(f"{trace['block_size']:,}-token blocks", f"{trace['references']:,}", different)
-    others = f"{_percent(ideal['token'])} of tokens, {_percent(ideal['full_blocks'])} of full blocks"
+    others = f"{percent(ideal['token'])} of tokens, {percent(ideal['full_blocks'])} of full blocks"
     if ideal["last_half"] is not None:
-        others += f", {_percent(ideal['last_half'])} of tokens in the last half"
-    table.add_row("at most", _percent(ideal["block"]), f"of blocks can hit; {others}")
+        others += f", {percent(ideal['last_half'])} of tokens in the last half"
+    table.add_row("at most", percent(ideal["block"]), f"of blocks can hit; {others}")
     cells = (len(report["policies"]) + (report["finish_reasons"] is not None)) * len(report["capacities"])
     memory = f"peak memory {report['peak_memory_bytes'] / 2**20:,.0f} MiB"
     if report["sample"] is not None:
         most = f"of the blocks, {report['sample']['most_blocks']:,} at most: all hit rates below are estimates"
-        table.add_row("sample", _percent(report["sample"]["rate"]), most)
+        table.add_row("sample", percent(report["sample"]["rate"]), most)
     work = memory if report["sample"] else f"{cells} simulations; {memory}"
     table.add_row("sized in", f"{report['elapsed_s']:,.2f} s", work)
-    console.print(table)
+    show(console, table)
 
 
 def _print_grid(report: SizingReport, console: Console) -> None:
@@ -100,16 +101,16 @@ def _print_grid(report: SizingReport, console: Console) -> None:
         table.add_row(f"hints {100 * hint['accuracy']:.0f} %", *_cells(hint["hits"]))
     if report["optimum"] is not None:
         table.add_row("optimum", *_cells(report["optimum"]["hits"]))
-    console.print(table)
+    show(console, table)
     if (words := _worth_of_finish_reasons(report)) is not None:
-        console.print(words + "\n", soft_wrap=True)
+        console.print(words + "\n")
     if not report["policies"]:
         return
     turnover = _by_capacity("Resident turnover, %", sizes)
     for policy in report["policies"]:
         shares = [hits["resident_turnover"] for hits in policy["hits"]]
         turnover.add_row(Text(policy["name"]), *("-" if share is None else f"{100 * share:.0f}" for share in shares))
-    console.print(turnover)
+    show(console, turnover)
 
 
 def _worth_of_finish_reasons(report: SizingReport) -> str | None:
@@ -134,28 +135,28 @@ def _cells(hits: Sequence[Hits], best: Sequence[float] | None = None) -> list[Te
 
 def _by_capacity(title: str, sizes: Sequence[Capacity]) -> Table:
     """Make an empty table with a column per capacity; the units stand once, or 80 columns are too few."""
-    shares = any(capacity["percent"] is not None for capacity in sizes)
+    shares = any(capacity["relative_size"] is not None for capacity in sizes)
     weighed = any(capacity["gib"] is not None for capacity in sizes)
-    table = Table(box=box.SIMPLE, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE, title=title, padding=(0, 1, 0, 0))
     table.add_column("\n".join(["of different"] * shares + ["blocks"] + ["GiB"] * weighed), no_wrap=True)
     for capacity in sizes:
-        percent = "" if capacity["percent"] is None else f"{capacity['percent']:g} %"
+        share = "" if capacity["relative_size"] is None else f"{100 * capacity['relative_size']:g} %"
         gib = "" if capacity["gib"] is None else _gib(capacity["gib"])
-        head = [percent] * shares + [f"{capacity['blocks']:,}"] + [gib] * weighed
+        head = [share] * shares + [f"{capacity['blocks']:,}"] + [gib] * weighed
         table.add_column("\n".join(head), justify="right", no_wrap=True)
     return table
 
 
 def _gib(size: float) -> str:
     """Write a size with four digits, or all before the point."""
-    return f"{size:,.0f}" if size >= 1000 else f"{size:.4g}"
+    return f"{size:,.0f}" if size >= 1000 else figure(size)
 
 
 def _print_memory(report: SizingReport, console: Console) -> None:
     knee, model = report["knee"], report["model"]
     if knee is not None:
         gib = "" if knee["gib"] is None else f", {knee['gib']:,.1f} GiB"
-        rate = _percent(knee["block_hit_rate"])
+        rate = percent(knee["block_hit_rate"])
         estimated = " (estimated)" if report["sample"] else ""
         console.print(f"Knee of the LRU curve{estimated}: {knee['blocks']:,} blocks{gib}, {rate} of blocks hit.\n")
     if model is None:
@@ -163,7 +164,7 @@ def _print_memory(report: SizingReport, console: Console) -> None:
         return
     in_full = ", all layers in full" if report["groups"] else ""
     title = Text(f"What memory buys, LRU, {model['name']}{in_full}")
-    table = Table(box=box.SIMPLE, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE, title=title)
     timed = model["prefill_tokens_per_s"] is not None
     for head in ("from GiB", "to GiB", "prefill tokens", "a GiB", *["seconds"] * timed):
         table.add_column(head, justify="right")
@@ -171,16 +172,12 @@ def _print_memory(report: SizingReport, console: Console) -> None:
         width = step["to_gib"] - step["from_gib"]
         seconds = step["prefill_seconds"]
         table.add_row(
-            f"{step['from_gib']:,.4g}",
-            f"{step['to_gib']:,.4g}",
+            figure(step["from_gib"]),
+            figure(step["to_gib"]),
             f"{step['hit_tokens']:,}",
             f"{step['hit_tokens'] / width:,.0f}",
             *[] if seconds is None else [f"{seconds:,.0f}"],
         )
-    console.print(table)
+    show(console, table)
     if not timed:
         console.print("In seconds of prefill: add --prefill-tokens-per-s N.\n", style="dim")
-
-
-def _percent(rate: float) -> str:
-    return f"{100 * rate:.2f} %"

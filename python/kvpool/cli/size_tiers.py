@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli.problems import SHAPE_HINT, UsageError
+from kvpool.cli.tables import figure, show
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing.tiers import MOST_GIB, Tier, parse_speed
 
@@ -147,23 +148,23 @@ def print_tiers(report: SizingReport, console: Console) -> None:
     if tiers is None or model is None:
         return
     names = [tier["name"] for tier in tiers["below"]]
-    table = Table(box=box.SIMPLE, title=Text(f"Tiers beneath the device, {model['name']}"), title_justify="left")
+    table = Table(box=box.SIMPLE, title=Text(f"Tiers beneath the device, {model['name']}"))
     for head in ("tier", "GiB", "GB/s", "us a token", "prefill is faster from"):
         table.add_column(head, justify="left" if head == "tier" else "right", no_wrap=True)
     for tier in tiers["below"]:
         table.add_row(
             tier["name"],
             _size(tier["gib"]),
-            f"{tier['read_bytes_per_s'] / 1e9:,.4g}",
-            f"{1e6 * tier['load_s_per_token']:,.3g}",
+            figure(tier["read_bytes_per_s"] / 1e9),
+            figure(1e6 * tier["load_s_per_token"], 3),
             f"{tier['break_even_tokens_per_s']:,.0f} tokens/s",
         )
-    console.print(table)
+    show(console, table)
     timed = model["prefill_tokens_per_s"] is not None
     estimated = "Estimated token" if report["sample"] else "Token"
     title = f"{estimated} hit rate by tier, %, and {'time to the first token' if timed else 'loading'}, s"
-    table = Table(box=box.SIMPLE, title=Text(title), title_justify="left", padding=(0, 1, 0, 0))
-    heads = ["device\nGiB", "by the\ndevice", *(f"by\n{name}" for name in names), "com-\nputed", "load\ns"]
+    table = Table(box=box.SIMPLE, title=Text(title), padding=(0, 1, 0, 0))
+    heads = ["device\nGiB", "by the\ndevice", *(f"by\n{name}" for name in names), "by\nprefill", "load\ns"]
     heads += [f"first s\n{name}" for name in stack_names(tiers)] if timed else []
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
@@ -176,7 +177,7 @@ def print_tiers(report: SizingReport, console: Console) -> None:
             *(f"{100 * rate:.2f}" for rate in (*rates, 1 - sum(rates))),
             *(f"{seconds:.3f}" for seconds in times),
         )
-    console.print(table)
+    show(console, table)
     for words in below_words(report):
         console.print(Text(words))
     console.print(f"{_NOTE} {_TIMES}" if timed else _NOTE, style="dim")
@@ -186,4 +187,4 @@ def print_tiers(report: SizingReport, console: Console) -> None:
 
 
 def _size(gib: float) -> str:
-    return f"{gib:,.0f}" if gib >= 100 else f"{gib:.3g}"
+    return f"{gib:,.0f}" if gib >= 100 else figure(gib, 3)

@@ -20,11 +20,12 @@ from rich.table import Table
 from kvpool.cli.problems import UsageError
 from kvpool.cli.store_bench import Measured, measure
 from kvpool.cli.store_servers import gc_server, is_server, show_server, verify_server
-from kvpool.cli.store_words import described, digests_kept, say_cleared, size_words
+from kvpool.cli.store_words import at, described, digests_kept, say_cleared, size_words
+from kvpool.cli.tables import show
 from kvpool.cli.terminal import shown
 from kvpool.errors import StoreInUseError, StoreNotFoundError
 from kvpool.store import StoreFolder
-from kvpool.store.urls import path_of
+from kvpool.store.urls import path_of, without_password
 
 if TYPE_CHECKING:
     from kvpool.store import Namespace
@@ -127,7 +128,8 @@ def show_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProg
     sizes alone. What is not a store's is counted.
     """
     if is_server(target):
-        show_server(target, as_json=as_json, progress=not no_progress)
+        with at(without_password(target)):
+            show_server(target, as_json=as_json, progress=not no_progress)
         return
     folder = Path(path_of(target))
     opened = _open(folder, exclusive=False)
@@ -156,7 +158,8 @@ def verify_command(target: _Target, as_json: _AsJson = False, no_progress: _NoPr
     damaged: an engine would have found it, too, and computed the block instead.
     """
     if is_server(target):
-        verify_server(target, as_json=as_json, progress=not no_progress)
+        with at(without_password(target)):
+            verify_server(target, as_json=as_json, progress=not no_progress)
         return
     folder = Path(path_of(target))
     opened = _open(folder, exclusive=True)
@@ -172,7 +175,7 @@ def verify_command(target: _Target, as_json: _AsJson = False, no_progress: _NoPr
         if len(found.damaged) > _LISTED:
             typer.echo(f"  and {len(found.damaged) - _LISTED:,} more; --json lists them all")
     if found.damaged:
-        typer.echo(f"next: kvpool store gc {shown(str(folder))} makes their room free", err=True)
+        typer.echo(f"next: kvpool store gc --verify {shown(str(folder))} makes their room free", err=True)
         raise typer.Exit(1)
 
 
@@ -199,7 +202,8 @@ def gc_command(
     until it ends; engines that still use it find nothing any more.
     """
     if is_server(target):
-        gc_server(target, keep=keep, verify=verify, dry_run=dry_run, as_json=as_json, progress=not no_progress)
+        with at(without_password(target)):
+            gc_server(target, keep=keep, verify=verify, dry_run=dry_run, as_json=as_json, progress=not no_progress)
         return
     folder = Path(path_of(target))
     opened = _open(folder, exclusive=True)
@@ -257,8 +261,10 @@ def bench_command(
     all of them in another order, and removes them. On a disk round the page cache where the file system can; where it
     cannot, the table says so, and reads are of memory.
     """
-    if "://" not in place and not Path(place).is_dir():
-        raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
+    if not is_server(place):
+        place = path_of(place)
+        if not Path(place).is_dir():
+            raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
     sizes = object_kib or [64, 256, 1024, 4096]
     total = int(gib * 2**30)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), DownloadColumn(), TransferSpeedColumn())
@@ -269,7 +275,9 @@ def bench_command(
         task = bar.add_task("bench", total=2 * total * len(sizes))
         for size in sizes:
             bar.update(task, description=f"{size} KiB")
-            measured.append(measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done)))
+            with at(without_password(place)):
+                one = measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done))
+            measured.append(one)
     if as_json:
         typer.echo(json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2))
         return
@@ -291,7 +299,7 @@ def bench_command(
             f"{one.lookup_us:.2f}",
         )
     out = Console(highlight=False)
-    out.print(table)
+    show(out, table)
     if any(one.is_direct is False for one in measured):
         out.print("this file system has no direct I/O: reads are of the page cache, not of the disk")
     out.print("p50, p99: from the call to its end, behind what was on its way before it")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvpool.errors import StoreError
 from kvpool.store import Arena, Custom, Disk, Namespace, Redis, SharedFolder, Store, backend_from_url
+from kvpool.store.inspect import inspector_from_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,12 +123,14 @@ def measure(
                 backend, arena, namespace, admission="always", workers=workers, queue=depth, deadline=_DEADLINE
             )
 
+        if folder is None:
+            with opened() as store, _emptied_after(store, keys, place, namespace):
+                write = _move(store, store.put, keys, object_bytes, depth, progress)
+                lookup_us = _look_up(store, keys)
+                read = _read(store, keys, object_bytes, depth, progress)
+                return Measured(object_bytes, objects, write, read, None, store.io, None, lookup_us)
         with opened() as store:
             write = _move(store, store.put, keys, object_bytes, depth, progress)
-            if folder is None:
-                lookup_us = _look_up(store, keys)
-                read = _read_and_remove(store, keys, object_bytes, depth, progress)
-                return Measured(object_bytes, objects, write, read, None, store.io, None, lookup_us)
         _forget_cached(folder)
         began = time.perf_counter()
         with opened() as store:
@@ -135,7 +138,7 @@ def measure(
             if store.stats().objects != objects:
                 raise StoreError(f"{store.stats().objects:,} of {objects:,} objects are there after a restart")
             lookup_us = _look_up(store, keys)
-            read = _read_and_remove(store, keys, object_bytes, depth, progress)
+            read = _read(store, keys, object_bytes, depth, progress)
             return Measured(object_bytes, objects, write, read, store.is_direct, store.io, open_s, lookup_us)
 
 
@@ -153,15 +156,24 @@ def _look_up(store: Store, keys: list[bytes]) -> float:
     return statistics.median(times) * 1e6
 
 
-def _read_and_remove(
-    store: Store, keys: list[bytes], object_bytes: int, depth: int, progress: Callable[[int], None]
-) -> Way:
-    random.Random(2).shuffle(keys)  # noqa: S311 - an order
-    read = _move(store, store.get, keys, object_bytes, depth, progress)
-    store.remove(keys)
-    while store.stats().in_flight:
-        store.wait(_DEADLINE)
-    return read
+def _read(store: Store, keys: list[bytes], object_bytes: int, depth: int, progress: Callable[[int], None]) -> Way:
+    order = random.Random(2).sample(keys, len(keys))  # noqa: S311 - an order
+    return _move(store, store.get, order, object_bytes, depth, progress)
+
+
+@contextlib.contextmanager
+def _emptied_after(store: Store, keys: list[bytes], url: str, namespace: Namespace) -> Iterator[None]:
+    """Remove all that a run wrote to a server, also after an error or Ctrl-C."""
+    try:
+        yield
+    finally:
+        store.remove(keys)
+        while store.stats().in_flight:
+            store.wait(_DEADLINE)
+        inspector = inspector_from_url(url)
+        # The record of the generation has the digest of the namespace, its text the digest with the generation.
+        for digest in (namespace.digest, store.namespace.digest):
+            inspector.forget(digest.hex())
 
 
 def _forget_cached(folder: Path) -> None:

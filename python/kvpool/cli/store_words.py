@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kvpool.cli.problems import UsageError
+from kvpool.cli.tables import figure
 from kvpool.cli.terminal import shown_name
+from kvpool.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvpool.store import Namespace
 
-__all__ = ["described", "digests_kept", "say_cleared", "size_words"]
+__all__ = ["at", "described", "digests_kept", "say_cleared", "size_words"]
 
 
 def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]:
@@ -31,6 +36,17 @@ def digests_kept(known: set[str], keep: list[str] | None, what: str) -> set[str]
             )
         kept.add(found[0])
     return kept
+
+
+@contextlib.contextmanager
+def at(place: str) -> Iterator[None]:
+    """Name the place in an error of what keeps objects there."""
+    try:
+        yield
+    except StoreError as error:
+        if place in str(error):
+            raise
+        raise type(error)(f"{place}: {error}") from error
 
 
 def described(namespace: Namespace | None) -> str:
@@ -68,6 +84,6 @@ def size_words(count: float) -> str:
     """
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:,.4g} {unit}"
+            return f"{figure(count)} {unit}"
         count /= 1024
-    return f"{count:,.4g} TiB"
+    return f"{figure(count)} TiB"

@@ -7,6 +7,7 @@ replay of a journal differs from it. 2: bad usage, or a journal that cannot be r
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -41,13 +42,19 @@ The page: kvpool.metrics.add("main", manager); kvpool.metrics.start_http(9400)""
 
 
 class TopError(KvpoolError):
-    """What ends the command with 1."""
+    """An error that ends the command with 1, and its hint."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def top_command(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="URL of a page of metrics, or a journal; - is one on stdin."),
+        typer.Argument(
+            metavar="SOURCE", help="HOST:PORT or URL of a page of metrics, or a journal; - is one on stdin."
+        ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Show it once and end; of a journal, its end.")] = False,
     interval: Annotated[
@@ -68,10 +75,26 @@ def top_command(
     advisor and all metrics, whatever it was recorded with. What is shown
     beside + and as now is of the time since the reading before.
     """
-    if "://" in source:
-        _follow(source, interval, once=once, as_json=as_json)
+    if (url := _url_of(source)) is not None:
+        _follow(url, interval, once=once, as_json=as_json)
     else:
+        if source != "-" and not Path(source).exists():
+            raise UsageError(f"{source}: no such journal", "give HOST:PORT of a page of metrics, or a journal's path")
         _play(Path(source), interval, 1 if once else frames, max_gib, as_json=as_json)
+
+
+def _url_of(source: str) -> str | None:
+    """The page that a source names; ``None`` of a journal. HOST:PORT is the page of kvpool.metrics there.
+
+    >>> _url_of("localhost:9400"), _url_of("run.kvj")
+    ('http://localhost:9400/metrics', None)
+    """
+    if "://" in source:
+        return source
+    found = re.fullmatch(r"([\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})(/.*)?", source)
+    if found is None or Path(source).exists():
+        return None
+    return f"http://{found[1]}:{found[2]}{found[3] or '/metrics'}"
 
 
 def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
@@ -89,8 +112,7 @@ def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
                 before, then = reading, now
             except PageError as error:
                 if before is None or once:
-                    hint = "an engine serves it with kvpool.metrics.start_http(PORT)"
-                    raise TopError(f"{error}; {hint}") from error
+                    raise TopError(str(error), "an engine serves it with kvpool.metrics.start_http(PORT)") from error
                 note = str(error)
             if once:
                 return
@@ -117,8 +139,8 @@ def _play(file: Path, interval: float, frames: int, max_gib: float, *, as_json: 
             before = reading
     if report.difference is not None:
         raise TopError(
-            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown ends there; "
-            "kvpool journal replay says how"
+            f"{file}: this build differs from operation {report.difference.operation:,} on: what is shown ends there",
+            "kvpool journal replay says how it differs",
         )
 
 

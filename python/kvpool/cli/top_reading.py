@@ -19,7 +19,7 @@ from kvpool.metrics.collect import Buckets, view_samples
 from kvpool.metrics.page import library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from kvpool.journal import JournalView
     from kvpool.metrics.collect import Samples
@@ -60,8 +60,8 @@ class Reading:
         return found
 
 
-def read_url(url: str, timeout: float) -> Reading:
-    """A page of metrics, from the URL that serves it."""
+def read_url(url: str, timeout: float, names: Collection[str] = ()) -> Reading:
+    """A page of metrics, from the URL that serves it: those of kvpool, or the samples of these names."""
     if urlsplit(url).scheme not in {"http", "https"}:
         raise UsageError(f"{url}: must begin with http:// or https://")
     request = urllib.request.Request(url, headers={"Accept": _ACCEPT})  # noqa: S310 - looked at above
@@ -78,10 +78,10 @@ def read_url(url: str, timeout: float) -> Reading:
         raise PageError(f"{url}: {error or type(error).__name__}") from error
     if len(page) > _LONGEST:
         raise PageError(f"{url}: more than {_LONGEST >> 20} MiB")
-    return _parsed(url, page, openmetrics)
+    return _parsed(url, page, openmetrics, names)
 
 
-def _parsed(url: str, page: bytes, openmetrics: bool) -> Reading:
+def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str] = ()) -> Reading:
     library()
     from prometheus_client import parser as text
     from prometheus_client.openmetrics import parser
@@ -89,6 +89,7 @@ def _parsed(url: str, page: bytes, openmetrics: bool) -> Reading:
     parse: Any = parser.text_string_to_metric_families if openmetrics else text.text_string_to_metric_families
     known = {one.sample for one in CATALOGUE if one.kind != "histogram"}
     known |= {f"{one.name}_{end}" for one in CATALOGUE if one.kind == "histogram" for end in ("count", "sum")}
+    known = set(names) or known
     reading = Reading()
     try:
         for family in parse(page.decode()):
@@ -100,7 +101,8 @@ def _parsed(url: str, page: bytes, openmetrics: bool) -> Reading:
         # What the parser raises on what is no page is not said anywhere.
         raise PageError(f"{url}: no page of metrics: {error}") from error
     if not reading.values:
-        raise PageError(f"{url}: no metric of kvpool's is on the page")
+        what = ", ".join(names) if names else "metric of kvpool's"
+        raise PageError(f"{url}: no {what} is on the page")
     return reading
 
 

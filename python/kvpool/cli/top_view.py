@@ -13,6 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from kvpool.cli.tables import percent
 from kvpool.cli.terminal import shown
 from kvpool.metrics.collect import SCALES
 
@@ -54,12 +55,14 @@ def _pool(name: str, pool: Mapping[str, Any], wide: bool) -> Panel:
         _curve(pool["advice"]),
         _tenants(pool["tenants"]),
     ]
-    body: RenderableType = _stack(left + right)
+    body: RenderableType
     if wide:
-        body = Table.grid(padding=(0, 2), expand=True)
-        body.add_column(ratio=1)
-        body.add_column(ratio=1)
-        body.add_row(_stack(left), _stack(right))
+        body = grid = Table.grid(padding=(0, 2), expand=True)
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
+        grid.add_row(_stack(left), _stack(right))
+    else:
+        body = _stack(left + right)
     title = Text(shown(name, 60), "bold")
     if pool["poisoned"]:
         title.append("  POISONED: it refuses all work", "bold red")
@@ -71,12 +74,14 @@ def _stack(tables: list[Table | None]) -> Group:
     parts: list[RenderableType] = []
     for table in tables:
         if table is not None:
-            parts += ["", table] if parts else [table]
+            # A title of the table's own would be as narrow as the table.
+            title, table.title = Text(str(table.title), "bold"), None
+            parts += ["", title, table] if parts else [title, table]
     return Group(*parts)
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, padding=(0, 1))
+    return Table(title=title, box=None, show_header=False, padding=(0, 1))
 
 
 def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
@@ -88,10 +93,6 @@ def _bar(parts: list[tuple[float, str]], whole: float) -> Text:
         bar.append("█" * cells, style)
         left, rest = left - cells, rest - value
     return bar.append("░" * left, "bright_black")
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{100 * ratio:.1f} %"
 
 
 def _count(value: float) -> str:
@@ -146,13 +147,13 @@ def _sources(pool: Mapping[str, Any]) -> Table | None:
         if not asked:
             return None
         table.title = "blocks that lookups asked for"
-        table.add_row("hit", _bar([(device["hit_blocks"], "green")], asked), _percent(device["hit_blocks"] / asked))
+        table.add_row("hit", _bar([(device["hit_blocks"], "green")], asked), percent(device["hit_blocks"] / asked, 1))
         return table
     for part, name, style in _SOURCES:
         share = tokens[part] / tokens["prompt"]
-        table.add_row(name, _bar([(tokens[part], style)], tokens["prompt"]), _percent(share), _count(tokens[part]))
+        table.add_row(name, _bar([(tokens[part], style)], tokens["prompt"]), percent(share, 1), _count(tokens[part]))
     if pool["last"] is not None:
-        now, speed = f"now {_percent(pool['last']['hit_ratio'])}", pool["last"]["prompt_tokens_per_second"]
+        now, speed = f"now {percent(pool['last']['hit_ratio'], 1)}", pool["last"]["prompt_tokens_per_second"]
         table.add_row("", Text(now if speed is None else f"{now} of {_count(speed)} tokens/s", "bold"))
     return table
 
@@ -218,7 +219,7 @@ def _curve(advice: Mapping[str, Any] | None) -> Table | None:
     if advice is None:
         return None
     table = _table(f"advice, {_count(advice['references'])} references")
-    table.add_row("measured", _percent(advice["hit_ratio"]))
+    table.add_row("measured", percent(advice["hit_ratio"], 1))
     marks, words = Text(), []
     for scale in SCALES:
         if scale in advice["curve"]:
@@ -226,11 +227,11 @@ def _curve(advice: Mapping[str, Any] | None) -> Table | None:
             style = "bold green" if scale == "1" else "green"
             marks.append(_LEVELS[min(int(rate * len(_LEVELS)), len(_LEVELS) - 1)] * 2 + " ", style)
             if scale in {"0.5", "1", "2", "4"}:
-                words.append(f"{scale}x {_percent(rate)}")
+                words.append(f"{scale}x {percent(rate, 1)}")
     table.add_row("lru, 1/8 to 8x", marks)
     table.add_row("", ", ".join(words))
     policies = sorted(advice["policies"].items(), key=lambda item: -item[1])[:4]
-    table.add_row("policies", ", ".join(f"{shown(name, 20)} {_percent(rate)}" for name, rate in policies))
+    table.add_row("policies", ", ".join(f"{shown(name, 20)} {percent(rate, 1)}" for name, rate in policies))
     return table
 
 
@@ -242,27 +243,29 @@ def _tenants(tenants: Mapping[str, Any]) -> Table | None:
     for tenant, counted in rows[:_ROWS]:
         asked = counted["hits"] + counted["misses"]
         bar = _bar([(counted["hits"], "green")], asked)
-        table.add_row(shown(tenant, 20), bar, _percent(counted["hits"] / asked), f"of {_count(asked)} blocks")
+        table.add_row(shown(tenant, 20), bar, percent(counted["hits"] / asked, 1), f"of {_count(asked)} blocks")
     if len(rows) > _ROWS:
         table.add_row(Text(f"{len(rows) - _ROWS} more", "bright_black"))
     return table
 
 
 def _stores(stores: Mapping[str, Any]) -> Table:
-    table = Table(box=None, padding=(0, 1))
-    for column in ("", "room", "objects", "loads", "misses", "writes", "in flight", "failures"):
-        table.add_column(column, justify="left" if column in {"", "room", "failures"} else "right")
+    table = Table(box=None, show_header=False, padding=(0, 1))
     for name, store in stores.items():
+        table.add_row(shown(name, 30), _bar([(store["bytes"], "cyan")], store["capacity_bytes"]))
+        table.add_row(
+            "", ", ".join(f"{_count(store[part])} {part}" for part in ("objects", "loads", "misses", "writes"))
+        )
+        flight = f"{_count(store['in_flight'])} in flight"
+        if store["quarantined"]:
+            flight += f", {_count(store['quarantined'])} late"
+        table.add_row("", flight)
         failures = {reason: count for reason, count in store["failures"].items() if count}
         said = Text(", ".join(f"{_count(count)} {reason.replace('_', ' ')}" for reason, count in failures.items()))
         if store["checksum_failures"]:
             said.append(f"  {_count(store['checksum_failures'])} damaged", "bold red")
         if store["breaker_openings"]:
             said.append(f"  breaker opened {_count(store['breaker_openings'])} times", "bold yellow")
-        flight = _count(store["in_flight"])
-        if store["quarantined"]:
-            flight += f" ({_count(store['quarantined'])} late)"
-        bar = _bar([(store["bytes"], "cyan")], store["capacity_bytes"])
-        counts = (_count(store[part]) for part in ("objects", "loads", "misses", "writes"))
-        table.add_row(shown(name, 30), bar, *counts, flight, said)
+        if said:
+            table.add_row("", said)
     return table

@@ -17,10 +17,13 @@ from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - typer reads the annotations
 from kvpool.cli.files import refuse_input, write_trace
-from kvpool.cli.problems import bad_usage
+from kvpool.cli.problems import UsageError
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import load
+from kvpool.cli.tables import figure, percent, show
 from kvpool.cli.terminal import shown, shown_name
+from kvpool.cli.trace_make import MAKE_EXAMPLES, make_command
+from kvpool.cli.trace_record import RECORD_EXAMPLES, record_command
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -60,14 +63,18 @@ _APP_EXAMPLES: Final = """Examples:
 
   kvpool trace validate trace.jsonl
 
-  kvpool trace convert trace.jsonl out.jsonl --to bailian"""
+  kvpool trace convert trace.jsonl out.jsonl --to bailian
+
+  kvpool trace record 127.0.0.1:5557 day.jsonl     a running server's blocks
+
+  kvpool trace make prompts.jsonl trace.jsonl --tokenizer models/Qwen3-8B"""
 
 trace_app: Final = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=False,
     epilog=_APP_EXAMPLES,
-    help="Look into traces, check them, and convert them.",
+    help="Make, record, check and convert traces, and show what is in them.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -85,7 +92,7 @@ _AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of the ta
 
 @trace_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
 def _group(context: typer.Context) -> None:
-    """Look into traces, check them, and convert them."""
+    """Make, record, check and convert traces, and show what is in them."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -212,7 +219,8 @@ def convert_command(
     try:
         written = loaded.with_block_tokens(wanted)
     except InvalidArgumentError as error:
-        raise bad_usage(error) from error
+        own = loaded.block_tokens
+        raise UsageError(f"--block-size is {wanted}: {error}", f"--block-size {own} keeps the trace's size") from error
     write_trace(written, output, to)
     facts = written.summary()
     typer.echo(
@@ -226,6 +234,9 @@ def convert_command(
     if wanted != usual:
         typer.echo(f"{to} does not say the block size: read it with --trace-block-size {wanted}", err=True)
 
+
+trace_app.command("record", epilog=RECORD_EXAMPLES)(record_command)
+trace_app.command("make", epilog=MAKE_EXAMPLES)(make_command)
 
 _BAILIAN_BLOCK: Final = 16
 _MOONCAKE_BLOCK: Final = 512
@@ -261,7 +272,7 @@ def _remarks(notes: kvpool._core.traces.ReadNotes) -> Iterator[str]:
 def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any], console: Console) -> None:
     """Print the tables, for 80 columns and more."""
     title = f"kvpool trace stats: {shown(source)}"
-    facts = Table(box=box.SIMPLE, show_header=False, title=Text(title), title_justify="left")
+    facts = Table(box=box.SIMPLE, show_header=False, title=Text(title))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(justify="right", no_wrap=True)
     facts.add_column(style="dim", overflow="fold")
@@ -269,27 +280,27 @@ def _print_stats(source: str, trace: kvpool.traces.Trace, stats: dict[str, Any],
         for row in section:
             facts.add_row(*(Text(cell) for cell in row))
         facts.add_section()
-    console.print(facts)
-    spread = Table(box=box.SIMPLE_HEAD, title="Per request and reuse", title_justify="left")
+    show(console, facts)
+    spread = Table(box=box.SIMPLE_HEAD, title="Per request and reuse")
     spread.add_column("", style="bold", no_wrap=True)
     for name in ("mean", "p50", "p90", "p99", "max"):
         spread.add_column(name, justify="right", no_wrap=True)
-    for label, name, decimals in (
-        ("prompt tokens", "input_length", 0),
-        ("output tokens", "output_length", 0),
-        ("ideal hit, % of the prompt", "request_hit_rate", 1),
-        ("time to the next use, s", "reuse_time_s", 1),
+    for label, name, scale, decimals in (
+        ("prompt tokens", "input_length", 1, 0),
+        ("output tokens", "output_length", 1, 0),
+        ("ideal hit, % of the prompt", "request_hit_rate", 100, 1),
+        ("time to the next use, s", "reuse_time_s", 1, 1),
     ):
         values = stats[name].values()
-        spread.add_row(label, *("-" if value is None else f"{value:,.{decimals}f}" for value in values))
-    console.print(spread)
+        spread.add_row(label, *("-" if value is None else f"{scale * value:,.{decimals}f}" for value in values))
+    show(console, spread)
     if stats["kinds"]:
-        kinds = Table(box=box.SIMPLE_HEAD, title="Kinds", title_justify="left")
+        kinds = Table(box=box.SIMPLE_HEAD, title="Kinds")
         kinds.add_column("kind", overflow="fold")
         kinds.add_column("requests", justify="right", no_wrap=True)
         for name, count in stats["kinds"][:10]:
             kinds.add_row(Text(shown_name(name)), f"{count:,}")
-        console.print(kinds)
+        show(console, kinds)
     for remark in _remarks(trace.notes()):
         console.print(Text(remark), style="dim")
 
@@ -303,7 +314,9 @@ def _request_rows(trace: kvpool.traces.Trace, stats: dict[str, Any]) -> Iterator
     sessions = stats["sessions"]
     yield "requests", f"{stats['requests']:,}", "" if sessions is None else f"in {sessions:,} sessions"
     rate = stats["arrivals_per_s"]
-    arriving = "all at once" if rate is None else f"{rate:,.3g} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
+    arriving = (
+        "all at once" if rate is None else f"{figure(rate, 3)} requests/s, at most {stats['most_arrivals_in_1_s']:,}"
+    )
     yield "span", f"{stats['span_s']:,.1f} s", arriving
     yield "prompt tokens", f"{stats['input_tokens']:,}", ""
     yield "output tokens", f"{stats['output_tokens']:,}", ""
@@ -315,7 +328,7 @@ def _block_rows(stats: dict[str, Any]) -> Iterator[_Row]:
     ratio = stats["reuse_ratio"]
     yield "different", f"{unique:,}", "" if ratio is None else f"each referenced {ratio:,.2f} times"
     once = stats["blocks_used_once"]
-    yield "used once", f"{once:,}", f"{100 * once / unique:.1f} % of the different ones" if unique else ""
+    yield "used once", f"{once:,}", f"{percent(once / unique, 1)} of the different ones" if unique else ""
     broken = stats["prefix_violations"]
     yield "broken prefixes", f"{broken:,}", "ids behind another id than before" if broken else ""
 
@@ -327,6 +340,6 @@ def _ideal_rows(stats: dict[str, Any]) -> Iterator[_Row]:
         ("ideal hits, blocks", "block", "partial last blocks included"),
         ("full blocks only", "full_block", "as an engine can find them"),
     ):
-        yield label, f"{stats[f'ideal_{name}_hit_rate']:.2f} %", remark
+        yield label, percent(stats[f"ideal_{name}_hit_rate"]), remark
     few = stats["requests_with_at_most_1_hit"]
     yield "almost no hit", f"{few:,}", "requests that hit at most one block"

@@ -196,12 +196,12 @@ class _Job:
         for group in report["groups"]:
             # Of groups of one kind the one that a hit waits for.
             key = (group["kind"], group["span"])
-            rates[key] = min(rates.get(key, 1.0), group["reach_rate"] / 100)
+            rates[key] = min(rates.get(key, 1.0), group["reach_rate"])
         return {
             "gib": self.gib,
             "blocks": self.blocks,
             "keep": self.keep,
-            "token_hit_rate": report["token_hit_rate"] / 100,
+            "token_hit_rate": report["token_hit_rate"],
             "alone": list(rates.values()),
             "in_full_rate": None,
             "checkpoints": report["checkpoints"],

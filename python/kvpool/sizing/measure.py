@@ -432,7 +432,7 @@ def _capacities(
         sizes.setdefault(
             blocks,
             {
-                "percent": one.amount if one.unit == "%" else None,
+                "relative_size": one.amount / 100 if one.unit == "%" else None,
                 "blocks": blocks,
                 "tokens": blocks * block_tokens,
                 "gib": _gib(blocks, bytes_per_block),
@@ -529,20 +529,18 @@ def _worth(curve: HitCurve, model: schema.Model | None, bytes_per_block: int | N
 
 def _ideal(stats: dict[str, Any]) -> schema.Ideal:
     return {
-        "block": stats["ideal_block_hit_rate"] / 100,
-        "token": stats["ideal_token_hit_rate"] / 100,
-        "full_blocks": stats["ideal_full_block_hit_rate"] / 100,
-        "last_half": stats["ideal_last_half_token_hit_rate"] / 100,
+        "block": stats["ideal_block_hit_rate"],
+        "token": stats["ideal_token_hit_rate"],
+        "full_blocks": stats["ideal_full_block_hit_rate"],
+        "last_half": stats["ideal_last_half_token_hit_rate"],
     }
 
 
 def _reuse_times(stats: dict[str, Any]) -> list[schema.ReuseTime]:
     """Take the percentiles; empty if no block is ever used again."""
     found = stats["reuse_time_s"]
-    percents = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "max": 100.0}
-    return [
-        {"percent": percent, "seconds": found[name]} for name, percent in percents.items() if found[name] is not None
-    ]
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    return [{"share": share, "seconds": found[name]} for name, share in shares.items() if found[name] is not None]
 
 
 def _over_time(

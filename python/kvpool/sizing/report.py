@@ -1,7 +1,7 @@
 """The report of ``kvpool size``: what ``--json`` prints, and what the table, the page and the picture are made from.
 
-Owns the schema and nothing else. Units are in the names: ``_s`` seconds, ``gib`` GiB, ``_rate`` a share from 0 to 1,
-``percent`` 0 to 100. Block and token counts are ints. What needs a model's KV size (``gib``) or a prefill speed is
+Owns the schema and nothing else. Units are in the names: ``_s`` seconds, ``gib`` GiB, ``_rate`` and ``share``
+from 0 to 1. Block and token counts are ints. What needs a model's KV size (``gib``) or a prefill speed is
 ``None`` where none was given. All floats are finite.
 
 Invariants that the readers rely on: ``capacities`` rises in ``blocks``; each list named ``hits`` has one entry per
@@ -80,8 +80,9 @@ class TraceFacts(TypedDict):
 class Capacity(TypedDict):
     """A cache size of the grid."""
 
-    #: Share of the trace's unique blocks, 0 to 100; ``None`` if the size was given otherwise.
-    percent: float | None
+    #: The size over the trace's unique blocks: 0.05 is 5 %, and 2 is twice as many. ``None`` if the size was given
+    #: in another unit.
+    relative_size: float | None
     blocks: int
     tokens: int
     gib: float | None
@@ -176,8 +177,8 @@ class DistanceRange(TypedDict):
 class ReuseTime(TypedDict):
     """A percentile of the time between two uses of a block."""
 
-    #: 0 to 100.
-    percent: float
+    #: The share of uses that come within ``seconds``, 0 to 1.
+    share: float
     seconds: float
 
 

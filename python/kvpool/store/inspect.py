@@ -44,7 +44,7 @@ class Inspector(Protocol):
         """Removes objects, those that are there."""
 
     def forget(self, digest: str) -> None:
-        """Removes the text of a namespace."""
+        """Removes the text of a namespace, and the record of its generation."""
 
 
 class StoreServerInspector:
@@ -140,7 +140,8 @@ class SharedFolderInspector:
         """See :class:`Inspector`."""
         if not TEXT.fullmatch(f"{digest}.json"):
             raise InvalidArgumentError(f"{digest!r} is no digest of a namespace: 64 hexadecimal digits")
-        (self._folder / f"{digest}.json").unlink(missing_ok=True)
+        for ending in ("json", "generation"):
+            (self._folder / f"{digest}.{ending}").unlink(missing_ok=True)
 
 
 def _read(path: Path, most: int) -> bytes | None:

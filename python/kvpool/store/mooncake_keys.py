@@ -79,7 +79,7 @@ class MooncakeInspector:
         """See :class:`kvpool.store.inspect.Inspector`."""
         if not TEXT.fullmatch(f"{digest}.json"):
             raise InvalidArgumentError(f"{digest!r} is no digest of a namespace: 64 hexadecimal digits")
-        self._store.batch_remove([f"{self._prefix}{digest}.json"], True)
+        self._store.batch_remove([f"{self._prefix}{digest}{end}" for end in (".json", "/0")], True)
 
 
 def keys_of_master(host: str, port: int) -> list[str]:

@@ -18,12 +18,13 @@ import ctypes
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from kvpool.errors import MissingPackageError
+from kvpool.errors import MissingPackageError, StoreError
 from kvpool.store.custom import HEADER_BYTES
 from kvpool.store.pages import RECORD, TEXT, Page, checked, named, parsed
 
 try:
     import obstore
+    import obstore.exceptions
 except ImportError as error:
     raise MissingPackageError("kvpool.store.s3 needs obstore: pip install obstore") from error
 
@@ -107,7 +108,8 @@ class S3:
 
         What an object is its name and size say; only with ``verify`` it is read.
         """
-        for listed in obstore.list(self._bucket, self._path(""), chunk_size=_PAGE):
+        listing = obstore.list(self._bucket, self._path(""), chunk_size=_PAGE)
+        while (listed := _listed(listing)) is not None:
             page = Page()
             others = 0
             for meta in listed:
@@ -132,8 +134,8 @@ class S3:
         """Nobody knows."""
 
     def forget(self, digest: str) -> None:
-        """Remove the text of a namespace."""
-        self.remove([f"{digest}.json"])
+        """Remove the text of a namespace, and the record of its generation."""
+        self.remove([f"{digest}.json", f"{digest}/0"])
 
     def _whole(self, name: str) -> bytes | None:
         try:
@@ -143,3 +145,12 @@ class S3:
 
     def __repr__(self) -> str:
         return f"S3({self._bucket!r}, {self._prefix!r})"
+
+
+def _listed(listing: Any) -> Any:
+    """The next page of a listing, ``None`` at its end."""
+    try:
+        return next(listing, None)
+    except obstore.exceptions.BaseError as error:
+        # The lines after the first are a dump of the library's objects.
+        raise StoreError(f"listing the bucket failed: {str(error).splitlines()[0]}") from error

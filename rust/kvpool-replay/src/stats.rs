@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{trace::Trace, validate::IdHasherBuilder};
 
-/// Counts, percentiles and ideal hit rates of a trace.
+/// Counts, percentiles and ideal hit rates of a trace. Rates are shares, 0 to 1.
 ///
 /// ```
 /// use kvpool_replay::{stats::TraceStats, trace::{Trace, TraceRequest}};
@@ -29,8 +29,8 @@ use crate::{trace::Trace, validate::IdHasherBuilder};
 /// let trace = Trace::new(vec![turn(0.0, 1000, &[0, 1]), turn(2000.0, 1300, &[0, 2, 3])], 512).unwrap();
 /// let stats = TraceStats::new(&trace);
 /// assert_eq!((stats.block_references, stats.unique_blocks, stats.blocks_used_once), (5, 4, 3));
-/// assert_eq!(stats.ideal_block_hit_rate, 20.0);
-/// assert_eq!(stats.ideal_token_hit_rate, 512.0 * 100.0 / 2300.0);
+/// assert_eq!(stats.ideal_block_hit_rate, 0.2);
+/// assert_eq!(stats.ideal_token_hit_rate, 512.0 / 2300.0);
 /// assert_eq!(stats.reuse_time_s.p50, Some(2.0));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -65,15 +65,15 @@ pub struct TraceStats {
     pub reuse_ratio: Option<f64>,
     /// Ids that are referenced once.
     pub blocks_used_once: u64,
-    /// Share of the references that an endless cache hits, in percent.
+    /// Share of the references that an endless cache hits.
     pub ideal_block_hit_rate: f64,
-    /// Share of the prompt tokens that an endless cache hits, in percent.
+    /// Share of the prompt tokens that an endless cache hits.
     pub ideal_token_hit_rate: f64,
-    /// The share of the references, if only full blocks are looked up and stored, in percent.
+    /// The share of the references, if only full blocks are looked up and stored.
     pub ideal_full_block_hit_rate: f64,
-    /// The share of the prompt tokens in the last half of the requests, in percent.
+    /// The share of the prompt tokens in the last half of the requests.
     pub ideal_last_half_token_hit_rate: f64,
-    /// Share of a request's prompt that an endless cache hits, in percent, over requests.
+    /// Share of a request's prompt that an endless cache hits, over requests.
     pub request_hit_rate: Percentiles,
     /// Requests that hit one block at most.
     pub requests_with_at_most_1_hit: u64,
@@ -139,8 +139,8 @@ struct Share {
 }
 
 impl Share {
-    fn percent(self) -> f64 {
-        if self.whole == 0 { 0.0 } else { self.part as f64 * 100.0 / self.whole as f64 }
+    fn rate(self) -> f64 {
+        if self.whole == 0 { 0.0 } else { self.part as f64 / self.whole as f64 }
     }
 }
 
@@ -197,16 +197,16 @@ impl TraceStats {
             }
             stats.partial_blocks += (request.hash_ids.len() - full) as u64;
             stats.requests_with_at_most_1_hit += u64::from(reach <= 1);
-            request_rates.push(Share { part: hit_tokens, whole }.percent());
+            request_rates.push(Share { part: hit_tokens, whole }.rate());
         }
         stats.block_references = blocks.whole;
         stats.unique_blocks = seen.len() as u64;
         stats.reuse_ratio = (!seen.is_empty()).then(|| blocks.whole as f64 / seen.len() as f64);
         stats.blocks_used_once = seen.values().filter(|known| known.uses == 1).count() as u64;
-        stats.ideal_block_hit_rate = blocks.percent();
-        stats.ideal_token_hit_rate = tokens.percent();
-        stats.ideal_full_block_hit_rate = full_blocks.percent();
-        stats.ideal_last_half_token_hit_rate = last_half.percent();
+        stats.ideal_block_hit_rate = blocks.rate();
+        stats.ideal_token_hit_rate = tokens.rate();
+        stats.ideal_full_block_hit_rate = full_blocks.rate();
+        stats.ideal_last_half_token_hit_rate = last_half.rate();
         stats.request_hit_rate = Percentiles::of(request_rates);
         stats.reuse_time_s = Percentiles::of(reuse_times);
         stats.count_arrivals(trace);

@@ -174,7 +174,7 @@ def _grid(report: SizingReport) -> Iterator[str]:
         sizes: list[tuple[str, Iterable[str]]] = [("blocks", (count(capacity["blocks"]) for capacity in capacities))]
         if any(capacity["gib"] is not None for capacity in capacities):
             sizes.append(("GiB", (gib(capacity["gib"]) for capacity in capacities)))
-        if any(capacity["percent"] is not None for capacity in capacities):
+        if any(capacity["relative_size"] is not None for capacity in capacities):
             sizes.insert(0, ("of unique blocks", (share_label(capacity) for capacity in capacities)))
         yield f'<div class="rate" data-rate="{rate}"><div class="scroll"><table class="grid">'
         yield f"<caption>{escape(caption)}</caption><thead>"

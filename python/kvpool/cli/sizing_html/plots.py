@@ -241,7 +241,9 @@ def _reuse(report: SizingReport) -> Figure | None:
         ),
         colour="0",
     )
-    times = "; ".join(f"{each['percent']:g} % within {seconds(each['seconds'])}" for each in report["reuse_times_s"])
+    times = "; ".join(
+        f"{100 * each['share']:g} % within {seconds(each['seconds'])}" for each in report["reuse_times_s"]
+    )
     rows = tuple(
         (text, count(each["references"]), f"{value:.2f}")
         for text, each, value in zip(label, ranges, share, strict=True)

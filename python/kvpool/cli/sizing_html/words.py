@@ -68,16 +68,16 @@ def seconds(value: float | None) -> str:
 
 def share_label(capacity: Capacity) -> str:
     """Name a capacity in short: 5 %, or its blocks where it was not given as a share."""
-    if capacity["percent"] is None:
+    if capacity["relative_size"] is None:
         return count(capacity["blocks"])
-    return f"{capacity['percent']:g} %"
+    return f"{100 * capacity['relative_size']:g} %"
 
 
 def capacity_label(capacity: Capacity) -> str:
     """Name a capacity in full: 5 %: 9,139 blocks, 143 GiB."""
     label = f"{count(capacity['blocks'])} blocks"
-    if capacity["percent"] is not None:
-        label = f"{capacity['percent']:g} % of the unique blocks: {label}"
+    if capacity["relative_size"] is not None:
+        label = f"{100 * capacity['relative_size']:g} % of the unique blocks: {label}"
     if capacity["gib"] is not None:
         label += f", {gib(capacity['gib'])} GiB"
     return label

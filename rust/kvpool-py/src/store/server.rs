@@ -68,7 +68,7 @@ impl PyStoreServer {
         py.detach(|| self.0.remove(&names)).map_err(StoreError::from).or_raise(py)
     }
 
-    /// Removes the text of a namespace.
+    /// Removes the text of a namespace, and the record of its generation.
     fn forget(&self, py: Python<'_>, digest: Text) -> PyResult<()> {
         let digest: NamespaceDigest = parsed(py, &digest.0)?;
         py.detach(|| self.0.forget(digest)).map_err(StoreError::from).or_raise(py)

@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 
 use kvpool::BlockHash;
 
-use super::report::{TierReport, percent};
+use super::report::{TierReport, share};
 
 /// A tier beneath the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -147,7 +147,7 @@ impl Beneath {
                 blocks: tier.config.blocks,
                 block_hits: tier.block_hits,
                 token_hits,
-                token_hit_rate: percent(token_hits, tokens),
+                token_hit_rate: share(token_hits, tokens),
                 busy_seconds: tier.busy_ms / 1000.0,
             }
         };

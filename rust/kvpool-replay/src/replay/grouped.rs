@@ -21,7 +21,7 @@ use kvpool_journal::ops::manager as op;
 use super::ReplayError;
 use super::lookup::indexed_tokens;
 use super::prefetch::Prefetch;
-use super::report::{GroupReport, HitCounts, percent};
+use super::report::{GroupReport, HitCounts, share};
 use crate::trace::Trace;
 
 /// How far groups alone would have served prompts, in tokens.
@@ -49,7 +49,7 @@ impl Reach {
         let reach = self.by_group.iter().copied().chain(std::iter::repeat(0));
         let report = |(group, (spec, reach_tokens)): (usize, (&GroupSpec, u64))| {
             let (kind, span, block_tokens) = (spec.kind.name(), spec.kind.span(), spec.block_tokens);
-            let reach_rate = percent(reach_tokens, tokens);
+            let reach_rate = share(reach_tokens, tokens);
             let unserved_tokens = unserved.map(|unserved| unserved.get(group).copied().unwrap_or(0));
             GroupReport { kind, span, block_tokens, reach_tokens, reach_rate, unserved_tokens }
         };

@@ -39,8 +39,8 @@ impl HitCounts {
     }
 }
 
-pub(super) fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+pub(super) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 /// Figures of engine mode.
@@ -112,7 +112,7 @@ pub struct TierReport {
     pub busy_seconds: f64,
 }
 
-/// The result of a replay. Rates are in percent.
+/// The result of a replay. Rates are shares, 0 to 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// `lookup` or `engine`.
@@ -187,11 +187,11 @@ impl Report {
             verify: config.verify.name(),
             eviction: config.eviction.name(),
             hits,
-            block_hit_rate: percent(hits.block_hits, hits.blocks),
-            full_block_hit_rate: percent(hits.full_block_hits, hits.full_blocks),
-            token_hit_rate: percent(hits.token_hits, hits.tokens),
+            block_hit_rate: share(hits.block_hits, hits.blocks),
+            full_block_hit_rate: share(hits.full_block_hits, hits.full_blocks),
+            token_hit_rate: share(hits.token_hits, hits.tokens),
             last_half,
-            last_half_token_hit_rate: percent(last_half.token_hits, last_half.tokens),
+            last_half_token_hit_rate: share(last_half.token_hits, last_half.tokens),
             allocated: pool.allocated,
             evicted: pool.evicted,
             collisions: pool.collisions,

@@ -175,10 +175,10 @@ proptest! {
                 (late_hits, late) = (late_hits + of_these, late + length);
             }
         }
-        let percent = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
-        prop_assert_eq!(stats.ideal_block_hit_rate, percent(hits, references));
-        prop_assert_eq!(stats.ideal_token_hit_rate, percent(hit_tokens, tokens));
-        prop_assert_eq!(stats.ideal_last_half_token_hit_rate, percent(late_hits, late));
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        prop_assert_eq!(stats.ideal_block_hit_rate, share(hits, references));
+        prop_assert_eq!(stats.ideal_token_hit_rate, share(hit_tokens, tokens));
+        prop_assert_eq!(stats.ideal_last_half_token_hit_rate, share(late_hits, late));
         prop_assert_eq!((stats.block_references, stats.unique_blocks), (references, seen.len() as u64));
     }
 }

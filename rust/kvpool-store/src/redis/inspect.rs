@@ -112,13 +112,14 @@ impl Inspector {
         crate::backend::Backend::clear(self.0.as_ref(), None, names)
     }
 
-    /// Removes the text of a namespace.
+    /// Removes the text of a namespace, and the record of its generation.
     ///
     /// # Errors
     /// [`BackendError`].
     pub fn forget(&self, namespace: NamespaceDigest) -> Result<(), BackendError> {
         self.0.call("removing the text of a namespace", |server| {
-            server.send(&[&command(&[b"UNLINK", format!("kvpool/{namespace}.json").as_bytes()])])?;
+            let text = format!("kvpool/{namespace}.json");
+            server.send(&[&command(&[b"UNLINK", text.as_bytes(), &super::record_key(namespace)])])?;
             done(server)
         })
     }

@@ -1,0 +1,252 @@
+"""Prompts out of logs: JSON lines with token ids, text or messages, as requests in tokens.
+
+Owns what a line may have, how chats become text, and which requests a finished conversation stands for. Tokens are the
+tokenizer's (``tokenizers``, from a ``tokenizer.json``), chats its template's (``jinja2``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from kvpool.cli.problems import UsageError
+from kvpool.errors import MissingPackageError, TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+__all__ = ["Asked", "Texts", "requests_in"]
+
+#: Names that a log may have for one thing. The first that is there counts.
+_IDS: Final = ("prompt_token_ids", "token_ids", "input_ids")
+_TEXTS: Final = ("prompt", "text")
+_ANSWERS: Final = ("output", "completion", "response")
+_CHATS: Final = ("messages", "conversations")
+#: How ShareGPT calls roles.
+_ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant"}
+_NEEDED: Final = "needs one of token_ids, prompt, text, messages"
+#: The template of chats where the model has none.
+_CHATML: Final = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asked:
+    """One request."""
+
+    #: Milliseconds; ``None`` if the log has no time.
+    time_ms: float | None
+    tokens: list[int]
+    output_tokens: int
+    #: Turns of its conversation before it.
+    turn: int = 0
+
+
+class Texts:
+    """A tokenizer, and the template of its chats.
+
+    Args:
+        path: ``tokenizer.json``, or the folder that has it.
+        template: A file with a chat template; without one, that of the folder, and else ChatML.
+
+    Raises:
+        MissingPackageError: There is no ``tokenizers`` or no ``jinja2``.
+        UsageError: A file cannot be read, or has another format.
+
+    """
+
+    def __init__(self, path: Path, template: Path | None) -> None:
+        try:
+            import jinja2.sandbox
+            import tokenizers
+        except ImportError as error:
+            raise MissingPackageError(
+                "prompts as text need tokenizers and jinja2: pip install 'kvpool[prompts]'"
+            ) from error
+        file = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            raise UsageError(f"--tokenizer {path}: no tokenizer.json that can be read", _TOKENIZER_HINT) from None
+        except Exception:  # the only class that tokenizers raises
+            raise UsageError(f"--tokenizer {file}: not in the format of tokenizer.json", _TOKENIZER_HINT) from None
+        settings = _settings(file.with_name("tokenizer_config.json"))
+        source = _template(file, settings) if template is None else template.read_text(encoding="utf-8")
+        #: Whether chats are written by a rule and not by a template of the model.
+        self.is_made_up = source is None
+        self._special = {name: _text_of(settings.get(name)) for name in ("bos_token", "eos_token")}
+        self._jinja = jinja2
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda _format: ""}
+        try:
+            self._template = environment.from_string(_CHATML if source is None else source)
+        except jinja2.TemplateError as error:
+            raise UsageError(f"the chat template of {path} cannot be used: {error}", "--chat-template FILE") from None
+
+    def of_text(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+        return list(self._tokenizer.encode(text).ids)
+
+    def of_chat(self, messages: list[dict[str, Any]], tools: object) -> list[int]:
+        """The tokens of a chat up to where an answer begins."""
+        try:
+            text = self._template.render(messages=messages, tools=tools, add_generation_prompt=True, **self._special)
+        except (self._jinja.TemplateError, ValueError, TypeError) as error:
+            raise ValueError(f"the chat template refuses the messages: {error}") from None
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def length(self, text: str) -> int:
+        """Tokens of an answer."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+_TOKENIZER_HINT: Final = "give the model's folder, or its tokenizer.json"
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _template(file: Path, settings: dict[str, Any]) -> str | None:
+    apart = file.with_name("chat_template.jinja")
+    if apart.is_file():
+        return apart.read_text(encoding="utf-8")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
+    return found if isinstance(found, str) else None
+
+
+def _text_of(token: object) -> str:
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)
+
+
+def requests_in(lines: Iterable[bytes], texts: Texts | None) -> Iterator[Asked]:
+    """The requests of a log, in its order.
+
+    Raises:
+        TraceError: A line is no request; the message has its number.
+
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError("must be a JSON object, such as " + '{"prompt": "..."}')
+            body = record.get("body")
+            yield from _of_record({**record, **body} if isinstance(body, dict) else record, texts)
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+            raise TraceError(f"line {number}: no JSON object; a log has one on each line") from None
+        except ValueError as error:
+            raise TraceError(f"line {number}: {error}") from None
+
+
+def _of_record(record: dict[str, Any], texts: Texts | None) -> Iterator[Asked]:
+    when = _time(record)
+    ids = next((record[name] for name in _IDS if name in record), None)
+    text = next((record[name] for name in _TEXTS if name in record), None)
+    if isinstance(text, list):
+        ids, text = text, None
+    if ids is not None:
+        yield Asked(when, _ids(ids), _answer(record, texts))
+    elif text is not None:
+        yield Asked(when, _needed(texts).of_text(_string(text, "prompt")), _answer(record, texts))
+    elif chat := next((record[name] for name in _CHATS if name in record), None):
+        messages, tools = _messages(chat), record.get("tools")
+        needed = _needed(texts)
+        if messages[-1]["role"] != "assistant":
+            yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts))
+            return
+        # A finished conversation: a request for each answer.
+        answers = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
+        for turn, at in enumerate(answers):
+            output = needed.length(messages[at]["content"])
+            yield Asked(when, needed.of_chat(messages[:at], tools), output, turn)
+    else:
+        raise ValueError(_NEEDED)
+
+
+def _needed(texts: Texts | None) -> Texts:
+    if texts is None:
+        raise ValueError("has text, which needs --tokenizer, the tokenizer.json of the model")
+    return texts
+
+
+def _ids(value: object) -> list[int]:
+    if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 1 << 32 for one in value):
+        raise ValueError("token ids must be a list of whole numbers from 0 to 4294967295")
+    return value
+
+
+def _string(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'"{name}" must be text or a list of token ids')
+    return value
+
+
+def _messages(value: object) -> list[dict[str, Any]]:
+    found = []
+    for message in value if isinstance(value, list) else []:
+        if not isinstance(message, dict):
+            break
+        role, content = message.get("role", message.get("from")), message.get("content", message.get("value"))
+        if isinstance(content, list):
+            # Images and sounds have no text.
+            content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+        if not isinstance(role, str):
+            break
+        found.append({**message, "role": _ROLES.get(role, role), "content": content or ""})
+    if not found or len(found) != len(value):  # type: ignore[arg-type]
+        raise ValueError('"messages" must be a list of objects with "role" and "content"')
+    return found
+
+
+def _answer(record: dict[str, Any], texts: Texts | None) -> int:
+    """Tokens of the answer; 0 if the log does not have it."""
+    usage = record.get("usage")
+    counted = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    for found in (record.get("output_length"), counted):
+        if type(found) is int and 0 <= found < 1 << 32:
+            return found
+    ids = record.get("output_token_ids")
+    if isinstance(ids, list):
+        return len(ids)
+    text = next((record[name] for name in _ANSWERS if isinstance(record.get(name), str)), None)
+    return 0 if text is None or texts is None else texts.length(text)
+
+
+def _time(record: dict[str, Any]) -> float | None:
+    """Milliseconds: of ``timestamp``, which may be ISO 8601, or of ``created``, which is in seconds."""
+    found = record.get("timestamp")
+    if isinstance(found, str):
+        try:
+            return datetime.datetime.fromisoformat(found).timestamp() * 1000
+        except (ValueError, OverflowError):
+            raise ValueError(
+                f'"timestamp" is {found[:40]!r}: must be milliseconds, or like 2026-01-31T12:00:00'
+            ) from None
+    scale = 1.0
+    if found is None:
+        found, scale = record.get("created"), 1000.0
+    if found is None:
+        return None
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < 1e15:
+        raise ValueError(f"the time is {str(found)[:40]}: must be a number, 0 or more")
+    return found * scale

@@ -1,0 +1,233 @@
+"""KV events from a socket, as lines of a trace.
+
+Owns the subscription: which batches count as missed, when a replay is requested, and which fields are written. A line
+has hashes, sizes and times. Tokens, adapters and salts of events are dropped, so a recording holds no prompts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import struct
+import time
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from kvpool.cli.problems import UsageError
+from kvpool.errors import MissingPackageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Counts", "Recorder", "endpoint_of", "line_of"]
+
+#: Batches that wait for this process, and bytes of the largest: what a publisher sends has a bound here.
+_MOST_WAITING: Final = 10_000
+_LARGEST_BATCH: Final = 16 << 20
+#: The number at the end of a replay.
+_END: Final = (1 << 64) - 1
+#: Seconds without an answer after which a replay is given up, and seconds of the longest one.
+_PATIENCE: Final = 5.0
+_LONGEST_REPLAY: Final = 60.0
+#: Fields of an event that a trace needs, with their places in vLLM's older form, which is an array.
+_STORED: Final = {"block_hashes": 1, "parent_block_hash": 2, "block_size": 4, "medium": 6, "group_idx": 9}
+_REMOVED: Final = {"block_hashes": 1, "medium": 2, "group_idx": 3}
+_FIELDS: Final = {"BlockStored": _STORED, "BlockRemoved": _REMOVED}
+
+
+@dataclasses.dataclass(slots=True)
+class Counts:
+    """Counts of a recorder so far."""
+
+    #: Batches in the recording, those of replays included.
+    batches: int = 0
+    #: Batches that the publisher had sent before the recording and no replay returned.
+    before: int = 0
+    #: Batches that were lost on the way and no replay returned.
+    missed: int = 0
+    #: Batches that are no KV events.
+    unreadable: int = 0
+    #: Times that the publisher began again at a smaller number.
+    restarts: int = 0
+
+
+def endpoint_of(text: str, option: str = "ENDPOINT") -> str:
+    """Complete an address: HOST:PORT is TCP.
+
+    Raises:
+        UsageError: It is no address of ZeroMQ.
+
+    >>> endpoint_of("localhost:5557"), endpoint_of("ipc:///tmp/events")
+    ('tcp://localhost:5557', 'ipc:///tmp/events')
+    """
+    host, colon, port = text.removeprefix("tcp://").rpartition(":")
+    if "://" not in text or text.startswith("tcp://"):
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16) or "/" in text.removeprefix("tcp://"):
+            raise UsageError(
+                f"{option} is {text!r}: must be like tcp://127.0.0.1:5557",
+                "vLLM publishes at port 5557 unless --kv-events-config names another",
+            )
+        return f"tcp://{'127.0.0.1' if host == '*' else host}:{port}"
+    if not text.startswith("ipc://"):
+        raise UsageError(f"{option} is {text!r}: must begin with tcp:// or ipc://", "tcp://127.0.0.1:5557 for instance")
+    return text
+
+
+def line_of(batch: bytes) -> bytes | None:
+    """Write a batch as a line of a trace; ``None`` if it is no batch of KV events."""
+    import msgpack
+
+    try:
+        value = msgpack.unpackb(batch, raw=False, strict_map_key=False)
+        if isinstance(value, dict):
+            value = [value["ts"], value["events"], value.get("data_parallel_rank")]
+        ts, events, *rest = value
+        line = {"ts": float(ts), "events": [_plain(event) for event in events]}
+        if rest and rest[0] is not None:
+            line["data_parallel_rank"] = int(rest[0])
+        return json.dumps(line, default=_hexadecimal, allow_nan=False).encode() + b"\n"
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, msgpack.UnpackException):
+        return None
+
+
+def _plain(event: Any) -> dict[str, Any]:
+    """Keep the kind of an event, and the fields that a trace needs."""
+    kind = str(event["type"] if isinstance(event, dict) else event[0])
+    found = {"type": kind}
+    for name, place in _FIELDS.get(kind, {}).items():
+        value = event.get(name) if isinstance(event, dict) else event[place] if place < len(event) else None
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _hexadecimal(value: object) -> str:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{type(value).__name__} in an event")
+    return value.hex()
+
+
+class Recorder:
+    """A subscription to one publisher of KV events.
+
+    Args:
+        endpoint: Address of its PUB socket.
+        replay: Address of its socket for replays; without one, missed batches are counted only.
+        topic: Batches of other topics are left out.
+        output: Where lines go.
+
+    Raises:
+        MissingPackageError: There is no ``pyzmq`` or no ``msgpack``.
+        UsageError: ZeroMQ refuses an address.
+
+    """
+
+    def __init__(self, endpoint: str, replay: str | None, topic: str, output: IO[bytes]) -> None:
+        try:
+            import msgpack  # noqa: F401 - line_of needs it
+            import zmq
+        except ImportError as error:
+            raise MissingPackageError(
+                "kvpool trace record needs pyzmq and msgpack: pip install 'kvpool[events]'"
+            ) from error
+        self._zmq = zmq
+        self._output = output
+        self._context = zmq.Context()
+        self._replay: Any = None
+        self.counts = Counts()
+        #: The next number that the recording lacks, and the last that came live.
+        self._next: int | None = None
+        self._live = -1
+        try:
+            self._socket = self._made(zmq.SUB)
+            self._socket.subscribe(topic.encode())
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self._connect(self._socket, endpoint)
+            if replay is not None:
+                self._replay = self._made(zmq.DEALER)
+                self._connect(self._replay, replay)
+        except BaseException:
+            self.close()
+            raise
+
+    def _made(self, kind: int) -> Any:
+        socket = self._context.socket(kind)
+        socket.linger, socket.rcvhwm, socket.maxmsgsize = 0, _MOST_WAITING, _LARGEST_BATCH
+        return socket
+
+    def _connect(self, socket: Any, address: str) -> None:
+        try:
+            socket.connect(address)
+        except self._zmq.ZMQError as error:
+            raise UsageError(f"{address}: {error}", "tcp://127.0.0.1:5557 for instance") from None
+
+    def advance(self, seconds: float) -> bool:
+        """Wait for batches, at most ``seconds``, and record all of them. Returns whether any came."""
+        if self._socket.poll(int(seconds * 1000)) == 0:
+            return False
+        with contextlib.suppress(self._zmq.Again):
+            while True:
+                frames = self._socket.recv_multipart(self._zmq.NOBLOCK)
+                if len(frames) < 2 or len(frames[-2]) != 8:
+                    self.counts.unreadable += 1
+                    continue
+                self._take(struct.unpack(">Q", frames[-2])[0], frames[-1])
+        self._output.flush()
+        return True
+
+    def _take(self, number: int, batch: bytes) -> None:
+        if number <= self._live:
+            # The blocks of the process before are gone.
+            self.counts.restarts += 1
+            self._output.write(b'{"type": "AllBlocksCleared"}\n')
+            self._next = 0
+        self._live = number
+        if self._next is None or number > self._next:
+            first = 0 if self._next is None else self._next
+            lost = number - first - self._replayed(first, number)
+            if self._next is None:
+                self.counts.before += lost
+            else:
+                self.counts.missed += lost
+        if self._next is None or number >= self._next:
+            self._write(batch)
+            self._next = number + 1
+
+    def _write(self, batch: bytes) -> None:
+        line = line_of(batch)
+        if line is None:
+            self.counts.unreadable += 1
+        else:
+            self.counts.batches += 1
+            self._output.write(line)
+
+    def _replayed(self, first: int, end: int) -> int:
+        """Record the batches from ``first`` to before ``end`` that the publisher still has. Returns their number."""
+        found = 0
+        for number, batch in self._answers(first):
+            if first <= number < end:
+                self._write(batch)
+                first = number + 1
+                found += 1
+        return found
+
+    def _answers(self, first: int) -> Iterator[tuple[int, bytes]]:
+        if self._replay is None:
+            return
+        with contextlib.suppress(self._zmq.Again):
+            self._replay.send_multipart((b"", struct.pack(">Q", first)), self._zmq.NOBLOCK)
+        end = time.monotonic() + _LONGEST_REPLAY
+        while time.monotonic() < end and self._replay.poll(int(_PATIENCE * 1000)):
+            frames = self._replay.recv_multipart()
+            number = struct.unpack(">Q", frames[-2])[0] if len(frames) > 1 and len(frames[-2]) == 8 else _END
+            if number == _END:
+                return
+            yield number, frames[-1]
+
+    def is_connected(self, seconds: float) -> bool:
+        """Wait for the publisher to answer, at most ``seconds``. Returns whether it did."""
+        return bool(self._monitor.poll(int(seconds * 1000)))
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._context.destroy(linger=0)
