@@ -113,6 +113,8 @@ class ReplaySocket:
         """
         self.router.watch()
         self._read(last)
+        if not self.asked:
+            return False
         now = self._clock()
         ready = [name for name, asked in self.asked.items() if all(tracker.done for tracker in asked.part)]
         for name in set(self.asked).difference(ready):
@@ -143,10 +145,9 @@ class ReplaySocket:
 
     def _read(self, last: int) -> None:
         for _ in range(MOST_REPLAYS):
-            try:
-                frames = self.router.socket.recv_multipart(self._zmq.NOBLOCK)
-            except self._zmq.ZMQError:
+            if not self.router.has_message():
                 return
+            frames = self.router.socket.recv_multipart(self._zmq.NOBLOCK)
             # Behind the name of who asks: an empty frame and a number, or a number alone.
             well = len(frames) == 2 or (len(frames) == 3 and not frames[1])
             full = len(self.asked) >= MOST_REPLAYS and frames[0] not in self.asked
