@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -35,12 +35,12 @@ impl Hostile {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, how) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU8::new(HONEST)));
-        let shared = how.clone();
+        let (shared, value) = (how.clone(), Arc::new(Mutex::default()));
         thread::spawn(move || {
             for peer in listener.incoming() {
-                let how = shared.clone();
+                let (how, value) = (shared.clone(), value.clone());
                 // Ends with its connection.
-                thread::spawn(move || drop(serve(&peer.unwrap(), &how)));
+                thread::spawn(move || drop(serve(&peer.unwrap(), &how, &value)));
             }
         });
         Self { port, how }
@@ -56,7 +56,9 @@ fn command(from: &mut impl BufRead) -> std::io::Result<Vec<Vec<u8>>> {
     let number = |from: &mut dyn BufRead| -> std::io::Result<usize> {
         let mut line = String::new();
         from.read_line(&mut line)?;
-        line.get(1..).and_then(|text| text.trim().parse().ok()).ok_or(std::io::ErrorKind::UnexpectedEof.into())
+        line.get(1..)
+            .and_then(|text| text.trim().parse().ok())
+            .ok_or(std::io::ErrorKind::UnexpectedEof.into())
     };
     let count = number(from)?;
     (0..count)
@@ -69,8 +71,8 @@ fn command(from: &mut impl BufRead) -> std::io::Result<Vec<Vec<u8>>> {
         .collect()
 }
 
-fn serve(peer: &TcpStream, how: &AtomicU8) -> std::io::Result<()> {
-    let (mut reader, mut peer, mut value) = (BufReader::new(peer.try_clone()?), peer, Vec::new());
+fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::Result<()> {
+    let (mut reader, mut peer) = (BufReader::new(peer.try_clone()?), peer);
     loop {
         let words = command(&mut reader)?;
         match (words[0].as_slice(), how.load(Ordering::Relaxed)) {
@@ -101,15 +103,16 @@ fn serve(peer: &TcpStream, how: &AtomicU8) -> std::io::Result<()> {
                 }
             }
             (b"SET", _) if words[1].ends_with(b"-0") => {
-                value.clone_from(&words[2]);
+                value.lock().unwrap().clone_from(&words[2]);
                 peer.write_all(b"+OK\r\n")?;
             }
-            (b"GET", _) if value.is_empty() || !words[1].ends_with(b"-0") => peer.write_all(b"$-1\r\n")?,
-            (b"GET", _) => {
+            (b"GET", _) if words[1].ends_with(b"-0") => {
+                let value = value.lock().unwrap().clone();
                 peer.write_all(format!("${}\r\n", value.len()).as_bytes())?;
                 peer.write_all(&value)?;
                 peer.write_all(b"\r\n")?;
             }
+            (b"GET", _) => peer.write_all(b"$-1\r\n")?,
             _ => peer.write_all(b"+OK\r\n")?,
         }
     }

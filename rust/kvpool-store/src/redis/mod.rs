@@ -11,7 +11,7 @@
 //! | restart, failover | connections are made anew; what the server has lost is a miss |
 //! | a server that hangs | a call ends after [`RedisConfig::timeout`] without a byte, with its connection; then nothing more arrives |
 //! | a server that drips | a call ends after that time and a second for every 4 MiB that it moves, however the bytes come |
-//! | a server that does not end | a reply has at most the bytes that were asked for and 64 KiB; one that claims more ends its connection |
+//! | a server that does not end | a reply has at most the bytes that were asked for and 1 MiB; one that claims more ends its connection |
 //!
 //! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later, or any Valkey. Of a cluster it
 //! takes a proxy, or a node that has all keys: redirections are errors.
@@ -113,7 +113,7 @@ const VALUE_OVERHEAD: u64 = 400;
 const LONGEST: u32 = 512 << 20;
 
 /// Bytes of replies besides what was asked for: statuses, errors, and what a server pushes by itself.
-const SMALL: u64 = 64 << 10;
+const SMALL: u64 = 1 << 20;
 /// Bytes of a name in a command or a reply, about.
 const NAME: u64 = 256;
 /// Bytes a second that a server moves at least, by which the time of a call grows.
@@ -361,22 +361,26 @@ impl Backend for RedisBackend {
     fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
         let get = command(&[b"GET", &key(name)]);
         let ObjectMut { header, pages, len } = into;
-        let found = self.call("reading an object", HEADER_BYTES as u64 + u64::from(self.config.max_payload), |server| {
-            server.send(&[&get])?;
-            match server.reply()? {
-                Reply::Bulk(total) => {
-                    // A value of another length is another object: the header says so, or the checksum.
-                    let front = total.min(HEADER_BYTES);
-                    server.take(&mut header.0[..front])?;
-                    let payload = (total - front).min(len as usize);
-                    server.take(&mut pages[..payload])?;
-                    server.finish(total - front - payload)?;
-                    Ok(true)
+        let found = self.call(
+            "reading an object",
+            HEADER_BYTES as u64 + u64::from(self.config.max_payload),
+            |server| {
+                server.send(&[&get])?;
+                match server.reply()? {
+                    Reply::Bulk(total) => {
+                        // A value of another length is another object: the header says so, or the checksum.
+                        let front = total.min(HEADER_BYTES);
+                        server.take(&mut header.0[..front])?;
+                        let payload = (total - front).min(len as usize);
+                        server.take(&mut pages[..payload])?;
+                        server.finish(total - front - payload)?;
+                        Ok(true)
+                    }
+                    Reply::Error(why) => Err(Fault::Refused(why)),
+                    Reply::Null | Reply::Done | Reply::Integer(_) => Ok(false),
                 }
-                Reply::Error(why) => Err(Fault::Refused(why)),
-                Reply::Null | Reply::Done | Reply::Integer(_) => Ok(false),
-            }
-        })?;
+            },
+        )?;
         if found { Ok(()) } else { Err(BackendError::Absent) }
     }
 

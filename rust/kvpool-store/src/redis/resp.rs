@@ -336,8 +336,10 @@ mod tests {
     /// However the bytes come: as pushes, as items, as a string, as a line, or together with the line before.
     #[test]
     fn a_reply_has_no_more_bytes_than_it_may_have() {
-        for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]] {
-            for (front, piece) in [("", 7), ("", 4096), ("*400\r\n", 64), ("$900\r\n", 64), ("!900\r\n", 64)] {
+        for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]]
+        {
+            for (front, piece) in [("", 7), ("", 4096), ("*400\r\n", 64), ("$900\r\n", 64), ("!900\r\n", 64)]
+            {
                 let mut resp = resp(&[front.as_bytes(), bytes].concat(), piece);
                 resp.begin(500);
                 let mut replies = 0;
