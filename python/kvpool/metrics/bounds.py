@@ -42,12 +42,12 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     request_queue_size = 128
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
         self._free = threading.Semaphore(MOST_THREADS)
         self._lock = threading.Lock()
         #: When each connection ends, the oldest first; those whose request was read are in ``_answered``, too.
         self._ends: dict[socket.socket, float] = {}
         self._answered: set[socket.socket] = set()
+        super().__init__(*arguments, **more)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serves a connection by a thread of its own. With none free, an older connection ends."""

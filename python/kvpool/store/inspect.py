@@ -142,6 +142,8 @@ class SharedFolderInspector:
         except FileNotFoundError:
             return None  # gone meanwhile
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO):
+                return name, None, 0, 0, "a link, or no regular file: no engine reads it"
             raise StoreError(f"reading {file} failed: {error}") from error
         return check_object(name, front, max(length, 0), payload)
 

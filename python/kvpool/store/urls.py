@@ -162,16 +162,18 @@ def without_password(url: str) -> str:
     scheme, there, rest = url.partition("://")
     if not there:
         typo = _TYPO.match(url)
-        return f"{typo[0]}..." if typo else url
+        return f"{typo[0]}{_HIDDEN}" if typo else url
     place = re.split("[?#]", rest, maxsplit=1)[0]
     if scheme.lower() in ("disk", "folder"):
         return f"{scheme}://{place}"
     authority = place.partition("/")[0]
     if "@" in rest[len(authority) :]:
-        return f"{scheme}://..."  # a password that was not percent-encoded ends nobody knows where
+        return f"{scheme}://{_HIDDEN}"  # a password that was not percent-encoded ends nobody knows where
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 
 
+#: Stands for what may be a part of a password.
+_HIDDEN: Final = "..."
 #: The scheme of a URL whose slashes were forgotten. As a path it would show its password.
 _TYPO: Final = re.compile(r"(?:rediss?|redis\+unix|s3|gs|az|https?|mooncake|disk|folder):(?!//)")
 
@@ -183,19 +185,20 @@ def split_url(url: str) -> SplitResult:
         InvalidArgumentError: It is none, or a login in it is not percent-encoded. The message has no part of a login.
     """
     place = without_password(url)
-    try:
-        parts = urlsplit(url)
-        parts.hostname, parts.port  # noqa: B018 - they are parsed when they are read
-        url.encode()
-    except ValueError as error:
-        if "ort" in str(error):
-            raise InvalidArgumentError(f"{place} has a port that is none: it must be from 1 to 65535") from None
-        raise InvalidArgumentError(f"{place} is no URL: its host or a letter of it is wrong") from None
-    if any(letter < " " or letter == "\x7f" for letter in url):
-        raise InvalidArgumentError(f"{place!r} has a control character: no URL has one")
-    if parts.scheme not in ("disk", "folder") and "@" in parts.path + parts.fragment + parts.query:
+    if place.endswith(_HIDDEN):
         what = "an @ after its host: write %40 for it, and in passwords %23 for #, %2F for /, %3F for ?"
         raise InvalidArgumentError(f"{place} has {what}")
+    if any(letter < " " or letter == "\x7f" for letter in url):
+        raise InvalidArgumentError(f"{place!r} has a control character: no URL has one")
+    try:
+        parts = urlsplit(url)
+        parts.hostname, url.encode()
+    except ValueError:
+        raise InvalidArgumentError(f"{place} is no URL: its host or a letter of it is wrong") from None
+    try:
+        parts.port  # noqa: B018
+    except ValueError:
+        raise InvalidArgumentError(f"{place} has a port that is none: it must be from 1 to 65535") from None
     return parts
 
 

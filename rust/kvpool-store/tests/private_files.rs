@@ -1,5 +1,5 @@
 //! Files of stores, snapshots and slots: who may read them, and that nothing in a folder leads elsewhere.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 mod common;
 

@@ -90,9 +90,13 @@ fn serve(peer: &TcpStream, how: &AtomicU8, value: &Mutex<Vec<u8>>) -> std::io::R
             }
             (b"GET" | b"SCAN", DRIPS) => {
                 peer.write_all(b"$4000\r\n")?;
+                // A byte each time that the client has said nothing for a while, well within its timeout.
+                peer.set_read_timeout(Some(Duration::from_millis(20)))?;
                 loop {
                     peer.write_all(b"x")?;
-                    thread::sleep(Duration::from_millis(20)); // well within the timeout
+                    if reader.fill_buf().is_ok() {
+                        return Ok(()); // the client is gone
+                    }
                 }
             }
             (b"GET" | b"SCAN", CLAIMS) => peer.write_all(b"$9223372036854775807\r\nabc")?,
