@@ -27,7 +27,7 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
 
     ======================================================  ========================================================
     ``/path`` or ``disk:///path``                           :class:`Disk`
-    ``folder:///path``                                      :class:`SharedFolder`
+    ``folder:///path[?group=1]``                            :class:`SharedFolder`, for all users of its group with 1
     ``redis://[[user]:password@]host[:port][/database]``    :class:`Redis`
     ``rediss://`` and the same ``[?ca=/pem]``               :class:`Redis` over TLS; see below
     ``redis+unix://[[user]:password@]/path[?database=n]``   :class:`Redis` on a Unix socket
@@ -55,7 +55,7 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
         case "disk":
             return Disk(path_of(url), capacity_bytes, **settings)
         case "folder":
-            return SharedFolder(path_of(url), capacity_bytes, **settings)
+            return SharedFolder(path_of(url), capacity_bytes, **(_group(split_url(url)) | settings))
         case "redis" | "rediss" as scheme:
             parts = split_url(url)
             tls = _tls(parts) if scheme == "rediss" else {}
@@ -136,7 +136,9 @@ def path_of(url: str) -> str:
     """
     if "://" in url:
         parts = split_url(url)
-        if parts.query or parts.fragment:
+        if scheme_of(url) == "folder":
+            _group(parts)
+        elif parts.query or parts.fragment:
             what = "a query or a fragment: neither means anything there; write %3F for ? and %23 for # in a path"
             raise InvalidArgumentError(f"{_shown(parts)} has {what}")
         return _path(parts)
@@ -217,6 +219,15 @@ def query_of(parts: SplitResult) -> dict[str, str]:
     if len(dict(query)) < len(query):
         raise InvalidArgumentError(f"{_shown(parts)} has an option twice")
     return dict(query)
+
+
+def _group(parts: SplitResult) -> dict[str, Any]:
+    """What a URL says of the users of a shared folder."""
+    group = query_of(parts)
+    if parts.fragment or group not in ({}, {"group": "0"}, {"group": "1"}):
+        what = "a query or a fragment: group=1 alone can be given; write %3F for ? and %23 for # in a path"
+        raise InvalidArgumentError(f"{_shown(parts)} has {what}")
+    return {"group": True} if group.get("group") == "1" else {}
 
 
 def _path(parts: SplitResult) -> str:
