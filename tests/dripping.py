@@ -18,7 +18,7 @@ PACE = 0.02
 def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator[int]:
     """Yields the port. Each client is sent ``begin`` when it has asked, and then ``drip`` again and again.
 
-    Without ``drip`` the answer ends there; without both there is none.
+    Without ``drip`` the answer ends there. Without both the server stays silent.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

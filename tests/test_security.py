@@ -106,7 +106,7 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
         "fetch.py: import http.client",
         "fetch.py: import urllib.error",
         "fetch.py: import urllib.request",
-        # kvpool.metrics serves a page where it is told to.
+        # kvpool.metrics serves a page if a caller starts it.
         "bounds.py: import http.client",
         "bounds.py: import socket",
         "bounds.py: from socketserver import ThreadingMixIn",

@@ -26,7 +26,7 @@ PART = 64 << 10
 
 
 def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batches: int) -> None:
-    """Leaves so many batches of some 30 KiB for replays."""
+    """Publishes a number of batches of about 30 KiB."""
     for request in range(batches):
         fill(manager, request, BLOCKS)
         publisher.flush()
@@ -130,7 +130,7 @@ def test_live_batches_that_nobody_reads_have_a_bound_and_readers_are_told_anew(c
         assert most <= bound
         for one in context.sockets:
             one.close(0)
-        # The endpoint is the same, and a reader learns all that there is.
+        # The endpoint is the same, and a reader gets all contents.
         fill(manager, request, 2)
         live = connected(context, zmq.SUB, sink.endpoint)
         live.subscribe(b"")

@@ -30,7 +30,7 @@ END: Final = b"\xff" * 8
 AT_ONCE: Final = 8
 #: Consumers that may wait for replays; more are refused, unanswered. A consumer that asks again replaces its request.
 MOST_REPLAYS: Final = 64
-#: Seconds for which a part may be on its way before the next turn is worth a pause.
+#: Seconds after a part was sent in which its consumer is polled often.
 _EAGER: Final = 0.1
 #: Messages that wait for one consumer: a part, its end, and what ZeroMQ has not yet counted as sent.
 _HIGH_WATER_MARK: Final = 8 * AT_ONCE
@@ -44,9 +44,9 @@ class _Asked:
     head: list[bytes]
     #: The next number.
     next: int
-    #: The last number that there was when the consumer asked. What came since has come to it live.
+    #: The last number at the time of the request. The consumer gets later batches live.
     until: int
-    #: The part that is on its way, and when it was sent.
+    #: Trackers of the part that was sent last, and its time.
     part: list[Any] = dataclasses.field(default_factory=list)
     sent: float = 0.0
 
@@ -106,7 +106,7 @@ class ReplaySocket:
         """Reads requests, and sends one part of one replay.
 
         Args:
-            last: The number of the last batch that there is.
+            last: The number of the last batch.
 
         Returns:
             Whether another part can be sent soon. A consumer that takes nothing does not count.
@@ -157,7 +157,7 @@ class ReplaySocket:
             before = self.asked.get(frames[0])
             asked = _Asked(frames[:-1], struct.unpack(">Q", frames[-1])[0], last)
             if before is not None:
-                # What is on its way stays on its way: a consumer that asks again gets no second part.
+                # A consumer that asks again gets no second part before its first has left.
                 asked.part, asked.sent = before.part, before.sent
             self.asked[frames[0]] = asked
 

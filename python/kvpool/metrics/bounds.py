@@ -1,7 +1,7 @@
 """The HTTP server of a page of metrics, with bounds that do not grow with clients: threads, time and bytes of requests.
 
-Owns who is served. With all threads taken, the client that has said least for longest loses its connection: so clients
-that are slow keep no other from the page. Nothing that a client does is written to standard error.
+Owns the choice of clients. If all threads are taken, the oldest connection without a complete request is closed, so slow
+clients keep no other from the page. Errors of clients are not written to standard error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GIVE_WAY: Final = 1.0
 
 
 class BoundedServer(ThreadingMixIn, WSGIServer):
-    """A thread for each connection, of which there are at most :data:`MOST_THREADS`."""
+    """Serves each connection with a thread of its own, at most :data:`MOST_THREADS` at once."""
 
     daemon_threads = True
     #: Connections that wait to be accepted: a client beyond them tries again after a second.
@@ -79,7 +79,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
         self._free.release()
 
     def was_read(self, request: socket.socket) -> None:
-        """A request has come whole: its connection is the last that gives way."""
+        """Notes that a request is complete. Connections without a complete request give way earlier."""
         with self._lock:
             self._answered.add(request)
 
@@ -106,7 +106,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
                 _shut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that failed is the client's affair."""
+        """Logs a connection that failed, for debugging alone: clients cause such failures."""
         del request
         logger.debug("a request of %s failed", client_address, exc_info=True)
 
@@ -153,13 +153,13 @@ class Handler(WSGIRequestHandler):
         self.rfile: Any = _Limited(self.rfile)
 
     def parse_request(self) -> bool:
-        """Says that a request was read."""
+        """Parses a request, and notes that it is complete."""
         good = super().parse_request()
         self.server.was_read(self.request)
         return good
 
     def get_stderr(self) -> Any:
-        """Where ``wsgiref`` writes tracebacks."""
+        """Returns the stream for the tracebacks of ``wsgiref``: they are dropped."""
         return io.StringIO()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base

@@ -163,10 +163,10 @@ class SharedFolderInspector:
 
 
 def opened_regular(path: Path) -> BinaryIO:
-    """Open a regular file to be read. A link is not followed, and a pipe not waited for.
+    """Open a regular file for reading, without following a link and without waiting for a pipe.
 
     Raises:
-        OSError: It is none, or cannot be read.
+        OSError: The path is a link or no regular file, or the file is unreadable.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

@@ -152,7 +152,7 @@ def path_of(url: str) -> str:
 def without_password(url: str) -> str:
     """Return a URL as errors, logs and tables may show it: no login, no query, no fragment.
 
-    Never raises. Whatever may be a part of a password is left out, also in text that is no URL.
+    Never raises. Also leaves out what may be a part of a password in malformed URLs.
 
     >>> without_password("redis://me:secret@host:6379/1?ca=/pem")
     'redis://host:6379/1'
@@ -170,11 +170,11 @@ def without_password(url: str) -> str:
         return f"{scheme}://{place}"
     authority = place.partition("/")[0]
     if "@" in rest[len(authority) :]:
-        return f"{scheme}://{_HIDDEN}"  # a password that was not percent-encoded ends nobody knows where
+        return f"{scheme}://{_HIDDEN}"  # the end of a password that is not percent-encoded is unknown
     return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
 
 
-#: Stands for what may be a part of a password.
+#: Replaces a part of a URL that may belong to a password.
 _HIDDEN: Final = "..."
 #: The scheme of a URL whose slashes were forgotten. As a path it would show its password.
 _TYPO: Final = re.compile(r"(?:rediss?|redis\+unix|s3|gs|az|https?|mooncake|disk|folder):(?!//)")
@@ -184,7 +184,7 @@ def split_url(url: str) -> SplitResult:
     """Split a URL.
 
     Raises:
-        InvalidArgumentError: It is none, or a login in it is not percent-encoded. The message has no part of a login.
+        InvalidArgumentError: The text is no URL, or its login is not percent-encoded. The message has no part of a login.
     """
     place = without_password(url)
     if place.endswith(_HIDDEN):
@@ -222,7 +222,7 @@ def query_of(parts: SplitResult) -> dict[str, str]:
 
 
 def _group(parts: SplitResult) -> dict[str, Any]:
-    """What a URL says of the users of a shared folder."""
+    """Returns the settings of a shared folder in its URL."""
     group = query_of(parts)
     if parts.fragment or group not in ({}, {"group": "0"}, {"group": "1"}):
         what = "a query or a fragment: group=1 alone can be given; write %3F for ? and %23 for # in a path"

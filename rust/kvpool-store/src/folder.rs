@@ -39,8 +39,8 @@ pub struct FolderConfig {
     pub capacity_bytes: u64,
     /// The longest payload.
     pub max_payload: u32,
-    /// Whether the group of the folder reads and writes the files, whoever of it made them: files of mode 0660 in folders of
-    /// mode 2770. Otherwise all files are of this user alone.
+    /// Whether all users of the folder's group read and write the files: files have mode 0660, and folders mode 2770.
+    /// Otherwise files have mode 0600.
     pub group: bool,
 }
 
@@ -82,7 +82,7 @@ impl FolderBackend {
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }
 
-    /// Where an object's file is.
+    /// Returns the place of an object's file.
     fn at(&self, name: &ObjectName) -> At {
         let text = name.to_string();
         let (namespace, file) = text.split_once('/').unwrap_or(("", &text));

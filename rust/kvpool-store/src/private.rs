@@ -1,8 +1,8 @@
 //! Files that are their owner's alone, and that no link leads to.
 //!
-//! Owns: how this crate opens and makes files and folders. A new file has mode 0600 and a new folder 0700, unless a group
-//! shares them. A file is opened without following a link, and is refused unless it is a regular file of this user, or of
-//! whoever owns its folder: that user can replace any file in it. A path that leads to a folder may have links.
+//! Owns: how this crate opens and makes files and folders. A new file has mode 0600 and a new folder 0700, unless
+//! a group shares them. A file is opened without following a link. It is refused unless it is a regular file of this
+//! user, or of the owner of its folder, who can replace any file in it. The path of a folder may have links.
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
@@ -19,20 +19,20 @@ use rustix::process::geteuid;
 /// Bytes of the longest text of a namespace that is read.
 const LONGEST_TEXT: u64 = 1 << 20;
 
-/// What a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Reading a file that is there.
+    /// Reading an existing file.
     Reading,
-    /// Reading and writing a file that is there.
+    /// Reading and writing an existing file.
     Writing,
-    /// Reading and writing a file, which is made if there is none.
+    /// Reading and writing a file. Creates a missing file.
     Keeping,
-    /// Writing a file that is not there yet.
+    /// Writing a new file. An existing file is an error.
     Making,
 }
 
-/// Who may open what is made.
+/// The users who may open new files and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// This user.
@@ -72,8 +72,8 @@ pub(crate) fn link(path: &Path) -> io::Error {
 /// Opens a file by its path.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`], with the path, for a link, for what is no regular file, and for a file of another
-/// user; what the system says.
+/// [`io::ErrorKind::PermissionDenied`] with the path: a link, no regular file, or a file of another user. Other
+/// errors of the system.
 pub(crate) fn open(path: &Path, what_for: For) -> io::Result<File> {
     open_with(path, what_for, OFlags::empty())
 }
@@ -84,7 +84,7 @@ pub(crate) fn open_with(path: &Path, what_for: For, more: OFlags) -> io::Result<
     open_in(CWD, path, what_for, more, Access::Owner, || Ok(fs::metadata(folder)?.uid()), path)
 }
 
-/// Opens a file of a folder that is open. `path` is the file's, for errors.
+/// Opens a file in an open folder. Errors name `path`.
 ///
 /// # Errors
 /// As [`open`].
@@ -138,7 +138,7 @@ fn open_in(
     Ok(file.into())
 }
 
-/// Whether a file is of this user, or of whoever owns its folder.
+/// Returns whether a file belongs to this user, or to the owner of its folder.
 fn is_trusted(owner: u32, user: u32, owner_of_folder: impl FnOnce() -> io::Result<u32>) -> io::Result<bool> {
     Ok(owner == user || owner == owner_of_folder()?)
 }
@@ -153,15 +153,15 @@ pub(crate) fn make_folder(path: &Path, access: Access) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a folder that may be a link: whoever configures the store names it.
+/// Opens a folder by a path that may be a link: the configuration of the store names it.
 pub(crate) fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a folder in one that is open, and makes it if `make` says so. `path` is its path, for errors.
+/// Opens a folder in an open folder. With `make`, creates a missing folder. Errors name `path`.
 ///
 /// # Errors
-/// As [`open`] for a link; [`io::ErrorKind::NotFound`], [`io::ErrorKind::NotADirectory`].
+/// As [`open`], if the folder is a link; [`io::ErrorKind::NotFound`], [`io::ErrorKind::NotADirectory`].
 pub(crate) fn folder_at(
     folder: &OwnedFd,
     name: &str,
@@ -190,12 +190,12 @@ pub(crate) fn folder_at(
     }
 }
 
-/// Removes a file of a folder that is open.
+/// Removes a file of an open folder.
 pub(crate) fn remove_at(folder: &OwnedFd, name: &str) -> io::Result<()> {
     Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
-/// Renames a file in a folder that is open.
+/// Renames a file of an open folder.
 pub(crate) fn rename_at(folder: &OwnedFd, from: &str, to: &str) -> io::Result<()> {
     Ok(renameat(folder, from, folder, to)?)
 }
@@ -210,12 +210,12 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the text of a namespace; `None` if there is none that can be read.
+/// Reads the text of a namespace; `None` if it is missing or unreadable.
 pub(crate) fn read_text(path: &Path) -> Option<String> {
     String::from_utf8(read(path, LONGEST_TEXT).ok()?).ok()
 }
 
-/// Makes a file with another name, for one that is renamed later. What is there by that name is removed.
+/// Creates a temporary file that is renamed later. Removes an older file of that name.
 ///
 /// # Errors
 /// As [`open`].
@@ -229,7 +229,7 @@ pub(crate) fn make_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Writes a small file in the place of what is there. A link is replaced, and its target left alone.
+/// Replaces a small file. Replaces a link, too, and leaves its target alone.
 pub(crate) fn replace(path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {
     // A name that no other process or thread has: its keys are of the system's randomness.
     let nonce = RandomState::new().hash_one(std::process::id());

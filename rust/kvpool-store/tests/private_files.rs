@@ -129,7 +129,7 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
     assert!(kept.stats().last_error.unwrap().contains(&format!("{} is a symbolic link", path.display())));
     assert_eq!(fs::read(&victim).unwrap(), whole);
     fs::remove_file(&path).unwrap();
-    // A folder on the way to another one: nothing is written behind it.
+    // A link in the place of a folder: nothing is written through it.
     let elsewhere = folder.path().join("elsewhere");
     fs::create_dir_all(&elsewhere).unwrap();
     let part = ObjectName { namespace: kept.namespace().digest(), key: key(2) }.to_string();
@@ -142,7 +142,7 @@ fn links_in_a_shared_folder_are_followed_nowhere() {
         assert!(error.contains(&format!("{} is a symbolic link", link.display())), "{error}");
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
-    // Nor is a namespace listed behind one when a store is opened.
+    // Opening a store lists no namespace through a link.
     let opened =
         Store::open(shared(&inside, false).unwrap(), Arena::new(2, LEN).unwrap(), &namespace(1), always());
     assert!(opened.unwrap_err().to_string().contains("is a symbolic link"));
@@ -174,7 +174,7 @@ fn snapshots_and_slots_neither_follow_links_nor_read_what_a_link_names() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), PRECIOUS);
 }
 
-/// A pipe waits for its other end, which nobody opens.
+/// Opening a pipe waits for its other end.
 #[test]
 fn a_pipe_in_the_place_of_a_file_keeps_nobody_waiting() {
     let folder = Folder::new();

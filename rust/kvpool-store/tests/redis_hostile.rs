@@ -1,4 +1,4 @@
-//! A server that sends without end, drip by drip, or more than it was asked for: calls end in time, and memory stays small.
+//! A server that sends without end, drip by drip, or too much: calls end in time, and memory stays small.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 mod common;
@@ -16,7 +16,7 @@ use common::{AGES, LEN, always, at, get, key, namespace, put, settle};
 use kvpool_store::redis::{Address, Inspector, RedisBackend, RedisConfig};
 use kvpool_store::{Arena, Get, Store, StoreConfig, Why};
 
-/// What a server does with commands.
+/// The behaviours of a server.
 const HONEST: u8 = 0;
 const PUSHES: u8 = 1;
 const ATTRIBUTES: u8 = 2;
@@ -144,7 +144,7 @@ fn a_worker_comes_back_from_a_reply_without_end_and_its_slot_is_free() {
             let objects = settle(&mut store, at(0)).pop().unwrap().objects;
             assert_eq!(objects, [Err(Why::Failed)], "{how}: {:?}", store.stats().last_error);
             assert_eq!(store.stats().quarantined, 0);
-            // The next calls have a connection of their own: nothing that came before is taken for their answers.
+            // The next calls have a connection of their own, without the bytes of the last one.
             server.how.store(HONEST, Ordering::Relaxed);
             put(&mut store, &arena, 1, at(20)).unwrap();
             assert_eq!(get(&mut store, &arena, 1, at(20)), Ok(()));
@@ -163,7 +163,7 @@ fn a_look_from_outside_ends_whatever_a_server_lists() {
     }
 }
 
-/// A connection waits in a queue of the system that is full: whoever connects waits, too, but not for ever.
+/// The queue of the system for new connections is full, so a client waits to connect.
 #[test]
 fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
     let folder = Folder::in_folder(std::env::temp_dir());

@@ -72,7 +72,7 @@ impl<S: Read + Write> Resp<S> {
         Self { stream, received: vec![0; 4 * LINE].into(), from: 0, to: 0, allowed: 0 }
     }
 
-    /// The connection, for a command whose replies have at most `bytes`.
+    /// Begins a command, whose replies have at most `bytes`, and returns the connection.
     pub(super) const fn begin(&mut self, bytes: u64) -> &mut S {
         self.allowed = bytes;
         &mut self.stream

@@ -49,7 +49,7 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-/// When calls of the system end.
+/// The ends of calls of the system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// For how long one call may take nothing and bring nothing.
@@ -76,7 +76,7 @@ pub(super) struct Timed<S> {
     limits: Limits,
 }
 
-/// What [`Timed`] needs of a socket.
+/// The timeouts of a socket, which [`Timed`] sets before each call.
 pub(super) trait Timeouts {
     fn read_within(&self, timeout: Duration) -> io::Result<()>;
     fn write_within(&self, timeout: Duration) -> io::Result<()>;
@@ -129,7 +129,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Connects, a handshake of TLS included, within the limits. The system resolves names, and takes its own time.
+    /// Connects within the limits, a handshake of TLS included. Resolution of names is not limited.
     pub(super) fn connect(place: &Place, limits: Limits) -> io::Result<Self> {
         match place {
             Place::Tcp(host, port) => tcp(host, *port, limits).map(Self::Tcp),
