@@ -1,7 +1,7 @@
 """The HTTP server of a page of metrics, with bounds that do not grow with clients: threads, time and bytes of requests.
 
-Owns the choice of clients. If all threads are taken, the oldest connection without a complete request is closed, so slow
-clients keep no other from the page. Errors of clients are not written to standard error.
+Owns the choice of clients. If all threads are taken, the oldest connection without a complete request is closed, so
+slow clients keep no other from the page. Errors of clients are not written to standard error.
 """
 
 from __future__ import annotations

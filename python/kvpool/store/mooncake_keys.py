@@ -23,6 +23,9 @@ __all__ = ["MooncakeInspector", "keys_of_master", "mooncake_from_url"]
 _PAGE: Final = 256
 #: Seconds that the master's list of keys may take.
 _SECONDS: Final = 60.0
+#: Bytes of the longest text of a namespace, and of the longest object, that are read to be looked at.
+_LONGEST_TEXT: Final = 1 << 20
+_LONGEST_VALUE: Final = 1 << 32
 #: Bytes of the longest list of keys: some two million of them.
 _LONGEST: Final = 256 << 20
 
@@ -53,13 +56,13 @@ class MooncakeInspector:
             name = key.removeprefix(self._prefix) if key.startswith(self._prefix) else ""
             text = TEXT.fullmatch(name)
             if text:
-                found = bytes(self._store.get(key))
+                found = self._value(key, _LONGEST_TEXT)
                 if found:
                     page.namespaces[text[1]] = parsed(text[1], found)
             elif named(name, 0) is None:
                 others += RECORD.fullmatch(name) is None
             else:
-                value = bytes(self._store.get(key)) if verify else b""
+                value = self._value(key, _LONGEST_VALUE) if verify else b""
                 size = len(value) if verify else self._store.get_size(key)
                 seen = checked(name, value) if verify else named(name, size)
                 if size > 0 and seen is not None:  # it is not gone meanwhile
@@ -68,6 +71,10 @@ class MooncakeInspector:
                 yield Page(page.objects, page.namespaces, others)
                 page, others = Page(), 0
         yield Page(page.objects, page.namespaces, others)
+
+    def _value(self, key: str, most: int) -> bytes:
+        """A value; nothing of one that claims more bytes."""
+        return bytes(self._store.get(key)) if self._store.get_size(key) <= most else b""
 
     def remove(self, names: list[str]) -> None:
         """See :class:`kvpool.store.inspect.Inspector`."""

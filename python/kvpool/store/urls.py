@@ -184,7 +184,7 @@ def split_url(url: str) -> SplitResult:
     """Split a URL.
 
     Raises:
-        InvalidArgumentError: The text is no URL, or its login is not percent-encoded. The message has no part of a login.
+        InvalidArgumentError: The text is no URL, or its login is not percent-encoded. The message has no part of it.
     """
     place = without_password(url)
     if place.endswith(_HIDDEN):
