@@ -99,21 +99,22 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
                 names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
             found += [f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT]
     assert found == [
-        # kvpool top reads the page of metrics whose URL it is given, and kvpool.metrics serves one where it is told to.
-        "top_reading.py: import http.client",
-        "top_reading.py: import urllib.error",
-        "top_reading.py: import urllib.request",
-        "top_reading.py: from urllib.parse import urlsplit",
-        "page.py: import socket",
-        "page.py: from socketserver import ThreadingMixIn",
+        # A publisher of KV events, which a caller makes, closes connections beyond a limit.
+        "zmq_bounds.py: import socket as sockets",
+        "zmq_bounds.py: from urllib.parse import urlsplit",
+        # kvpool top and kvpool store show mooncake:// read the page whose URL they are given.
+        "fetch.py: import http.client",
+        "fetch.py: import urllib.error",
+        "fetch.py: import urllib.request",
+        # kvpool.metrics serves a page if a caller starts it.
+        "bounds.py: import http.client",
+        "bounds.py: import socket",
+        "bounds.py: from socketserver import ThreadingMixIn",
         # Back ends of a store that a caller asks for: packages of theirs move the bytes. Splitting a URL opens nothing.
         "mooncake.py: import ctypes",
-        # kvpool store show mooncake://: its master lists its keys, its clients do not.
-        "mooncake_keys.py: import http.client",
-        "mooncake_keys.py: from urllib.parse import parse_qsl, urlsplit",
         "s3.py: import asyncio",
         "s3.py: import ctypes",
-        "urls.py: from urllib.parse import parse_qsl, unquote, urlsplit",
+        "urls.py: from urllib.parse import parse_qsl, unquote, unquote_to_bytes, urlsplit",
         "urls.py: from urllib.parse import SplitResult",
     ]
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from kvpool.errors import ArgumentTypeError, InvalidArgumentError, StoreError
 from kvpool.store import Arena, Custom, Disk, Redis, SharedFolder, Store, backend_from_url
+from kvpool.store.urls import without_password
 from tests.store_servers import cannot_be_had, redis_server
 from tests.test_store import AGES, PATIENT, SLOT, finish, key, namespace, payload
 
@@ -265,6 +266,7 @@ def test_a_back_end_may_say_less_than_it_was_asked() -> None:
         ("/a/b", 'Disk("/a/b", 1073741824)'),
         ("disk:///a%20b", 'Disk("/a b", 1073741824)'),
         ("folder:///a/b", 'SharedFolder("/a/b", 1073741824)'),
+        ("folder:///a/b?group=1", 'SharedFolder("/a/b", 1073741824)'),
         ("redis://", 'Redis("127.0.0.1:6379", 1073741824)'),
         ("redis://me:p%40ss@host:7000/3", 'Redis("host:7000", 1073741824)'),
         ("redis://[::1]:7000", 'Redis("::1:7000", 1073741824)'),
@@ -286,6 +288,30 @@ def test_urls_name_back_ends(url: str, shown: str) -> None:
         ("redis://host:0x/1", "has a port that is none"),
         ("redis://me:secret@host?a=1", "redis://host has a query"),
         ("redis+unix:///run/redis?db=1", "has db: database can be given there"),
+        ("disk:///a?direct=0", "has a query or a fragment: neither means anything there"),
+        ("disk:///a#b", "has a query or a fragment"),
+        ("folder:///a?x", "has a query or a fragment"),
+        ("folder:///a?group=2", "group=1 alone can be given"),
+        ("folder:///a?group=1#b", "has a query or a fragment"),
+        ("redis+unix:///run/redis#secret", "has a fragment"),
+        ("redis+unix:///run/redis?database=1&database=2", "has an option twice"),
+        ("redis://[::1", "is no URL"),
+        ("redis://[foo]/", "is no URL"),
+        ("redis://\ud800/", "is no URL"),
+        ("redis://h\0/", "has a control character"),
+        ("redis://host:0", "has a port that is none"),
+        ("redis://host/" + "9" * 5000, "the database is 999999999999: must be below 2147483648"),
+        ("redis+unix:///s?database=" + "9" * 5000, "must be below 2147483648"),
+        ("redis://:%ff@host", "has a login that is no UTF-8"),
+        ("redis://me:se#secret@host", "redis://... has an @ after its host"),
+        ("redis://me:se/secret@host", "redis://... has an @ after its host"),
+        ("redis://me:se?secret@host", "redis://... has an @ after its host"),
+        ("redis://:12/secret@host/0", "redis://... has an @ after its host"),
+        ("redis:me:secret@host", "redis:... is a URL without its slashes"),
+        ("disk:///a%00b", "has a zero byte"),
+        ("/a\0b", "has a zero byte"),
+        ("s3://me:secret@bucket/x", "s3://bucket/x has a fragment or a login"),
+        ("s3://bucket?nonsense=secret", "s3://bucket is not taken"),
     ],
 )
 def test_urls_that_name_none_are_refused_without_their_password(url: str, message: str) -> None:
@@ -293,6 +319,26 @@ def test_urls_that_name_none_are_refused_without_their_password(url: str, messag
         backend_from_url(url, 1 << 30)
     assert message in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:secret@host:6379/1?ca=/pem#secret", "redis://host:6379/1"),
+        ("redis://me:sec@ret@host/1", "redis://host/1"),
+        ("rediss://host/1?password=secret", "rediss://host/1"),
+        ("redis+unix://:secret@/run/redis", "redis+unix:///run/redis"),
+        ("redis://me:se#secret@host", "redis://..."),
+        ("redis://[secret:@", "redis://"),
+        ("http://host:9400/metrics?token=secret", "http://host:9400/metrics"),
+        ("redis:me:secret@host", "redis:..."),
+        ("folder:///mnt/kv@home", "folder:///mnt/kv@home"),
+        ("/mnt/kv@home", "/mnt/kv@home"),
+    ],
+)
+def test_what_is_shown_of_a_url_has_no_part_of_a_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+    assert "secret" not in shown
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:

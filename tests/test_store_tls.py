@@ -20,6 +20,7 @@ import trustme
 
 from kvpool.errors import InvalidArgumentError, StoreError
 from kvpool.store import Arena, Redis, Store, backend_from_url
+from tests.dripping import dripping
 from tests.store_servers import connects, free_port, redis_server, running
 from tests.test_store import AGES, PATIENT, finish, key, namespace, payload
 
@@ -204,6 +205,15 @@ def test_a_server_may_ask_who_this_is(server: Path, certificates: Certificates) 
         store, arena = opened(url(proxy.port, certificates, f"&cert={certificate}&key={own}"))
         with store:
             moves(store, arena, range(2))
+
+
+def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificates) -> None:
+    """The deadline is beneath TLS, which reads until a record is whole."""
+    with dripping(b"\x16\x03\x03\x3f\xff", b"x") as port:
+        backend = backend_from_url(url(port, certificates), 1 << 24, timeout=0.3)
+        arena = Arena(1, LONG)
+        with pytest.raises(StoreError, match="asking the server failed"):
+            Store(backend, arena, namespace(), deadline=AGES)
 
 
 def test_a_server_without_tls_hears_no_password(certificates: Certificates) -> None:

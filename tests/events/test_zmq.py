@@ -9,7 +9,7 @@ import pytest
 
 import kvpool
 from kvpool.events import Publisher, ZmqSink
-from kvpool.events.zmq_sink import AT_ONCE
+from kvpool.events.zmq_replays import AT_ONCE
 from tests.events.consumers import Vllm
 
 zmq = pytest.importorskip("zmq")
@@ -135,10 +135,13 @@ def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches
             publisher.flush()
         socket = connected(context, zmq.DEALER, sink.replay_endpoint)
         socket.send_multipart([b"", bytes(8)])
-        while not sink._asked:
-            assert publisher.flush() == bool(sink._asked)
-        (_, next_number, until), turns = next(iter(sink._asked.values())), 1
-        assert next_number - (1 << 20) <= AT_ONCE
+        replays = sink._replays
+        assert replays is not None
+        while not replays.asked:
+            assert publisher.flush() == bool(replays.asked)
+        asked, turns = next(iter(replays.asked.values())), 1
+        until = asked.until
+        assert asked.next - (1 << 20) <= AT_ONCE
         assert until <= (publisher.snapshot().cut or 0)
         while publisher.flush():
             turns += 1

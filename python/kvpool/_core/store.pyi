@@ -243,6 +243,8 @@ class SharedFolder:
         folder: Made if there is none.
         capacity_bytes: What the objects of one store may take.
         max_payload: Bytes of the largest object; a slot of the arena by default.
+        group: Whether every user of the folder's group reads and writes the objects: files have mode 0660 and folders
+            mode 2770 then, whatever the umask. Otherwise only this user does: files have mode 0600.
 
     Raises:
         InvalidArgumentError: A number is out of range.
@@ -251,7 +253,14 @@ class SharedFolder:
     SharedFolder("/mnt/nfs/kv", 2199023255552)
     """
 
-    def __new__(cls, folder: str | PathLike[str], capacity_bytes: int, *, max_payload: int | None = None) -> Self: ...
+    def __new__(
+        cls,
+        folder: str | PathLike[str],
+        capacity_bytes: int,
+        *,
+        max_payload: int | None = None,
+        group: bool = False,
+    ) -> Self: ...
 
 @final
 class Redis:
@@ -272,7 +281,8 @@ class Redis:
         protocol: Version of the protocol, 2 or 3.
         max_payload: Bytes of the largest object; a slot of the arena by default.
         time_to_live: Seconds from its write after which a value ends; ``None`` for never.
-        timeout: Seconds that the server may send and take nothing.
+        timeout: Seconds that the server may send and take nothing. A whole call has this time, and a second for every
+            4 MiB that it moves.
         tls: Whether TLS (1.2 or 1.3) is spoken; never anything else then. What cannot be read of the following is a
             ``StoreError`` when the store is opened, and so is a server that nobody vouches for.
         tls_ca: A PEM file of those who may vouch for the server; those of this system by default.

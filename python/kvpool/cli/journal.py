@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -448,7 +449,9 @@ def _json_text(facts: dict[str, str], name: str) -> Iterator[Callable[[str], obj
 
 
 def _write_new(output: Path, data: bytes) -> None:
-    with output.open("xb") as file:
+    """Write a new file for its owner alone: request ids are in it, as in the journal that it is of."""
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
 

@@ -23,7 +23,7 @@ from kvpool.cli.store_servers import gc_server, is_server, show_server, verify_s
 from kvpool.cli.store_words import at, described, digests_kept, say_cleared, size_words
 from kvpool.cli.tables import show
 from kvpool.cli.terminal import shown
-from kvpool.errors import StoreInUseError, StoreNotFoundError
+from kvpool.errors import InvalidArgumentError, StoreInUseError, StoreNotFoundError
 from kvpool.store import StoreFolder
 from kvpool.store.urls import path_of, without_password
 
@@ -93,6 +93,12 @@ _Target = Annotated[
         show_default=False,
     ),
 ]
+#: Seconds that looking at a server may take.
+_SECONDS: Final = 3600.0
+_Timeout = Annotated[
+    float,
+    typer.Option(help="Seconds that looking at a server may take; a disk has no limit.", metavar="SECONDS", min=0.1),
+]
 _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 _NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar. Without a terminal there is none.")]
 
@@ -120,7 +126,9 @@ def _group(context: typer.Context) -> None:
 
 
 @store_app.command("show", epilog=_SHOW_EXAMPLES)
-def show_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
+def show_command(
+    target: _Target, timeout: _Timeout = _SECONDS, as_json: _AsJson = False, no_progress: _NoProgress = False
+) -> None:
     """Show what a store holds: room, objects, and whose they are.
 
     Reads the headers alone, 4 KiB per place, also while an engine uses the
@@ -129,9 +137,9 @@ def show_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProg
     """
     if is_server(target):
         with at(without_password(target)):
-            show_server(target, as_json=as_json, progress=not no_progress)
+            show_server(target, timeout=timeout, as_json=as_json, progress=not no_progress)
         return
-    folder = Path(path_of(target))
+    folder = _folder(target)
     opened = _open(folder, exclusive=False)
     found = _walk(opened, "show", verify=False, progress=not no_progress and not as_json)
     texts = opened.namespaces()
@@ -151,7 +159,9 @@ def show_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProg
 
 
 @store_app.command("verify", epilog=_VERIFY_EXAMPLES)
-def verify_command(target: _Target, as_json: _AsJson = False, no_progress: _NoProgress = False) -> None:
+def verify_command(
+    target: _Target, timeout: _Timeout = _SECONDS, as_json: _AsJson = False, no_progress: _NoProgress = False
+) -> None:
     """Read every object, and compare its checksums.
 
     A disk must not be in use; servers may be. Exit code 1 if anything is
@@ -159,9 +169,9 @@ def verify_command(target: _Target, as_json: _AsJson = False, no_progress: _NoPr
     """
     if is_server(target):
         with at(without_password(target)):
-            verify_server(target, as_json=as_json, progress=not no_progress)
+            verify_server(target, timeout=timeout, as_json=as_json, progress=not no_progress)
         return
-    folder = Path(path_of(target))
+    folder = _folder(target)
     opened = _open(folder, exclusive=True)
     found = _walk(opened, "verify", verify=True, progress=not no_progress and not as_json)
     objects = sum(found.objects.values())
@@ -192,6 +202,7 @@ def gc_command(
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read payloads, too, and clear what is damaged.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be cleared, and change nothing.")] = False,
+    timeout: _Timeout = _SECONDS,
     as_json: _AsJson = False,
     no_progress: _NoProgress = False,
 ) -> None:
@@ -203,9 +214,17 @@ def gc_command(
     """
     if is_server(target):
         with at(without_password(target)):
-            gc_server(target, keep=keep, verify=verify, dry_run=dry_run, as_json=as_json, progress=not no_progress)
+            gc_server(
+                target,
+                keep=keep,
+                verify=verify,
+                dry_run=dry_run,
+                timeout=timeout,
+                as_json=as_json,
+                progress=not no_progress,
+            )
         return
-    folder = Path(path_of(target))
+    folder = _folder(target)
     opened = _open(folder, exclusive=True)
     found = _walk(opened, "gc", verify=verify, progress=not no_progress and not as_json)
     texts = opened.namespaces()
@@ -262,7 +281,7 @@ def bench_command(
     cannot, the table says so, and reads are of memory.
     """
     if not is_server(place):
-        place = path_of(place)
+        place = str(_folder(place))
         if not Path(place).is_dir():
             raise UsageError(f"{shown(place)}: no such folder", "give a folder on the disk that is to be measured")
     sizes = object_kib or [64, 256, 1024, 4096]
@@ -275,8 +294,11 @@ def bench_command(
         task = bar.add_task("bench", total=2 * total * len(sizes))
         for size in sizes:
             bar.update(task, description=f"{size} KiB")
-            with at(without_password(place)):
-                one = measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done))
+            try:
+                with at(without_password(place)):
+                    one = measure(place, size << 10, total, workers, depth, lambda done: bar.advance(task, done))
+            except InvalidArgumentError as error:
+                raise UsageError(str(error)) from error
             measured.append(one)
     if as_json:
         typer.echo(json.dumps({"sizes": [dataclasses.asdict(one) for one in measured]}, indent=2))
@@ -305,6 +327,13 @@ def bench_command(
     out.print("p50, p99: from the call to its end, behind what was on its way before it")
     out.print("open: the full store again, the page cache empty; lookup: per key, of calls with up to 1,024 keys")
     out.print(f"{workers} workers, {', '.join(sorted({one.io for one in measured}))}")
+
+
+def _folder(target: str) -> Path:
+    try:
+        return Path(path_of(target))
+    except InvalidArgumentError as error:
+        raise UsageError(str(error)) from error
 
 
 def _open(folder: Path, *, exclusive: bool) -> StoreFolder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -18,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from kvpool.cli.problems import UsageError
 from kvpool.cli.store_words import described, digests_kept, say_cleared, size_words
 from kvpool.cli.terminal import shown
-from kvpool.errors import InvalidArgumentError, StoreNotFoundError
+from kvpool.errors import InvalidArgumentError, StoreError, StoreNotFoundError
 from kvpool.store.inspect import inspector_from_url
 from kvpool.store.urls import scheme_of, without_password
 
@@ -72,10 +73,10 @@ def is_server(target: str) -> bool:
     return scheme_of(target) != "disk"
 
 
-def show_server(url: str, *, as_json: bool, progress: bool) -> None:
+def show_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
     """Say whose objects there are."""
     found = _Found()
-    _walk(_open(url), "show", found.take, verify=False, progress=progress and not as_json)
+    _walk(_open(url), "show", found.take, time.monotonic() + timeout, verify=False, progress=progress and not as_json)
     place = without_password(url)
     if as_json:
         typer.echo(json.dumps(_facts(place, found), indent=2))
@@ -90,10 +91,10 @@ def show_server(url: str, *, as_json: bool, progress: bool) -> None:
         typer.echo(f"  {described(found.namespaces.get(digest))}")
 
 
-def verify_server(url: str, *, as_json: bool, progress: bool) -> None:
+def verify_server(url: str, *, timeout: float, as_json: bool, progress: bool) -> None:
     """Read everything. Exit code 1 if anything is damaged."""
     found = _Found()
-    _walk(_open(url), "verify", found.take, verify=True, progress=progress and not as_json)
+    _walk(_open(url), "verify", found.take, time.monotonic() + timeout, verify=True, progress=progress and not as_json)
     place, objects = without_password(url), sum(found.objects.values())
     if as_json:
         listed = [{"name": name, "problem": problem} for name, problem in found.problems]
@@ -110,11 +111,20 @@ def verify_server(url: str, *, as_json: bool, progress: bool) -> None:
         raise typer.Exit(1)
 
 
-def gc_server(url: str, *, keep: list[str] | None, verify: bool, dry_run: bool, as_json: bool, progress: bool) -> None:
+def gc_server(
+    url: str,
+    *,
+    keep: list[str] | None,
+    verify: bool,
+    dry_run: bool,
+    timeout: float,
+    as_json: bool,
+    progress: bool,
+) -> None:
     """Remove what is damaged, and other namespaces than those to keep."""
-    inspector, found = _open(url), _Found()
+    inspector, found, until = _open(url), _Found(), time.monotonic() + timeout
     progress = progress and not as_json
-    _walk(inspector, "list", found.take, verify=False, progress=progress)
+    _walk(inspector, "list", found.take, until, verify=False, progress=progress)
     kept = digests_kept(set(found.known), keep, "server")
     counts = collections.Counter[str]()
 
@@ -127,7 +137,7 @@ def gc_server(url: str, *, keep: list[str] | None, verify: bool, dry_run: bool, 
         if not dry_run and (damaged or other):
             inspector.remove([*damaged, *other])
 
-    _walk(inspector, "gc", clear, verify=verify, progress=progress)
+    _walk(inspector, "gc", clear, until, verify=verify, progress=progress)
     # Without --keep all are kept: one without objects may be of an engine that has just begun.
     forgotten = sorted(set(found.known) - kept)
     if not dry_run:
@@ -155,13 +165,17 @@ def _open(url: str) -> Inspector:
         ) from error
 
 
-def _walk(inspector: Inspector, name: str, each: Callable[[Page], None], *, verify: bool, progress: bool) -> None:
-    """See every page; on a terminal with a bar."""
+def _walk(
+    inspector: Inspector, name: str, each: Callable[[Page], None], until: float, *, verify: bool, progress: bool
+) -> None:
+    """See every page until a moment of ``time.monotonic``; on a terminal with a bar."""
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not (progress and console.is_terminal)) as bar:
         task = bar.add_task(name, total=inspector.total())
         for page in inspector.pages(verify=verify):
+            if time.monotonic() > until:
+                raise StoreError("the server did not list everything in time: --timeout SECONDS allows more")
             each(page)
             bar.advance(task, page.things)
 

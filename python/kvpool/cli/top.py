@@ -22,6 +22,7 @@ from kvpool.cli.problems import UsageError
 from kvpool.cli.top_reading import PageError, Reading, of_view, read_url, summary
 from kvpool.cli.top_view import screen
 from kvpool.errors import KvpoolError
+from kvpool.store.urls import without_password
 
 if TYPE_CHECKING:
     from kvpool.journal import JournalReport
@@ -39,6 +40,10 @@ TOP_EXAMPLES: Final = """Examples:
   kvpool top run.kvj --once --json | jq .pools
 
 The page: kvpool.metrics.add("main", manager); kvpool.metrics.start_http(9400)"""
+
+
+#: Seconds that a page has at least: all of it, however it is sent.
+_LEAST_SECONDS: Final = 10.0
 
 
 class TopError(KvpoolError):
@@ -99,15 +104,15 @@ def _url_of(source: str) -> str | None:
 
 def _follow(url: str, interval: float, *, once: bool, as_json: bool) -> None:
     """A page, until Ctrl-C. Once it has been there it may fail for a while: an engine restarts."""
-    timeout = min(max(interval, 2.0), 30.0)
+    seconds = min(max(interval, _LEAST_SECONDS), 30.0)
     before: Reading | None = None
     then = 0.0
-    with _Screen(url, live=not once, as_json=as_json) as out:
+    with _Screen(without_password(url), live=not once, as_json=as_json) as out:
         while True:
             note = ""
             try:
                 now = time.monotonic()
-                reading = read_url(url, timeout)
+                reading = read_url(url, seconds)
                 out.show(summary(reading, before, now - then), f"every {interval:g} s")
                 before, then = reading, now
             except PageError as error:

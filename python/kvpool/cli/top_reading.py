@@ -6,17 +6,16 @@ of the time between two readings. Names of metrics are the catalogue's; a page o
 
 from __future__ import annotations
 
-import http.client
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from kvpool.cli.problems import UsageError
+from kvpool.errors import InvalidArgumentError
+from kvpool.fetch import FetchError, fetch
 from kvpool.metrics.catalogue import CATALOGUE
 from kvpool.metrics.collect import Buckets, view_samples
 from kvpool.metrics.page import library
+from kvpool.store.urls import split_url, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -60,28 +59,25 @@ class Reading:
         return found
 
 
-def read_url(url: str, timeout: float, names: Collection[str] = ()) -> Reading:
-    """A page of metrics, from the URL that serves it: those of kvpool, or the samples of these names."""
-    if urlsplit(url).scheme not in {"http", "https"}:
-        raise UsageError(f"{url}: must begin with http:// or https://")
-    request = urllib.request.Request(url, headers={"Accept": _ACCEPT})  # noqa: S310 - looked at above
+def read_url(url: str, seconds: float, names: Collection[str] = ()) -> Reading:
+    """Read a page of metrics, all of it within these seconds: kvpool's samples, or those of these names."""
+    shown = without_password(url)
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
-            page = answer.read(_LONGEST + 1)
-            openmetrics = "openmetrics" in answer.headers.get("Content-Type", "")
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise PageError(f"{url}: {error.code} {error.reason}") from error
-    except urllib.error.URLError as error:
-        raise PageError(f"{url}: {error.reason}") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise PageError(f"{url}: {error or type(error).__name__}") from error
-    if len(page) > _LONGEST:
-        raise PageError(f"{url}: more than {_LONGEST >> 20} MiB")
-    return _parsed(url, page, openmetrics, names)
+        parts = split_url(url)
+    except InvalidArgumentError as error:
+        raise UsageError(str(error)) from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise UsageError(f"{shown}: must begin with http:// or https://, and name a host")
+    if "@" in parts.netloc:
+        raise UsageError(f"{shown}: a login in the URL is not sent; a page of kvpool.metrics asks for none")
+    try:
+        page = fetch(url, seconds=seconds, most_bytes=_LONGEST, headers={"Accept": _ACCEPT})
+    except FetchError as error:
+        raise PageError(f"{shown}: {error}") from error
+    return _parsed(shown, page.body, "openmetrics" in page.content_type, names)
 
 
-def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str] = ()) -> Reading:
+def _parsed(url: str, page: bytes, openmetrics: bool, names: Collection[str]) -> Reading:
     library()
     from prometheus_client import parser as text
     from prometheus_client.openmetrics import parser

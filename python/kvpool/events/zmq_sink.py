@@ -7,6 +7,10 @@ then comes a number of all ones, with an empty batch.
 A PUB socket never waits: what a subscriber that is slow or gone cannot take, ZeroMQ drops. Such a subscriber sees a gap
 in the numbers and asks for a replay. Replays are sent a few batches at a time, between live ones.
 
+What waits for consumers has a bound in bytes for all of them together, and so has the number of connections
+(:mod:`kvpool.events.zmq_bounds`). If live batches reach their bound, the socket drops all of them and all connections,
+opens again, and consumers are sent everything anew.
+
 Events have the tokens of prompts, and ZeroMQ as used here neither encrypts nor asks who is there. So the default is the
 loopback interface: say another one only where everybody who can connect may read prompts.
 """
@@ -21,17 +25,14 @@ from kvpool._owner import Owner
 from kvpool._text import utf8
 from kvpool.errors import InvalidArgumentError, MissingPackageError
 
+from .zmq_bounds import BoundedSocket
+from .zmq_replays import ReplaySocket
+
 if TYPE_CHECKING:
     from .sinks import Form, Replays
 
 logger = logging.getLogger("kvpool.events")
 
-#: The number behind a replay.
-END = b"\xff" * 8
-#: Batches of replays that are sent at once: the interpreter is held meanwhile.
-AT_ONCE = 8
-#: Consumers that may wait for replays; more are refused, unanswered. A consumer that asks again means that.
-MOST_REPLAYS = 256
 #: Endpoints that are bound if nothing else is said: as vLLM and SGLang have it.
 BOUND = ("*", "::", "0.0.0.0", "ipc://", "inproc://")  # noqa: S104
 
@@ -51,6 +52,9 @@ class ZmqSink:
         high_water_mark: Batches that wait for one subscriber, at most.
         replay_batches: Batches that are kept for replays.
         replay_bytes: Bytes that these have at most.
+        waiting_bytes: Bytes of live batches that wait for all subscribers together. A batch beyond them is lost.
+        waiting_replay_bytes: Bytes of replays that wait for all consumers together.
+        most_peers: Connections that each of the two sockets accepts.
 
     Raises:
         MissingPackageError: There is no ``pyzmq``.
@@ -68,8 +72,17 @@ class ZmqSink:
         high_water_mark: int = 100_000,
         replay_batches: int = 10_000,
         replay_bytes: int = 64 << 20,
+        waiting_bytes: int = 256 << 20,
+        waiting_replay_bytes: int = 16 << 20,
+        most_peers: int = 128,
     ) -> None:
-        for name, value in (("high_water_mark", high_water_mark), ("replay_batches", replay_batches)):
+        for name, value in (
+            ("high_water_mark", high_water_mark),
+            ("replay_batches", replay_batches),
+            ("waiting_bytes", waiting_bytes),
+            ("waiting_replay_bytes", waiting_replay_bytes),
+            ("most_peers", most_peers),
+        ):
             if not 0 < value < 1 << 31:
                 raise InvalidArgumentError(f"{name} is {value}: must be from 1 to {(1 << 31) - 1}")
         try:
@@ -87,16 +100,18 @@ class ZmqSink:
         self._bind = bind
         self._topic = utf8(topic, "topic")
         self._high_water_mark = high_water_mark
+        self._waiting_bytes = waiting_bytes
+        self._waiting_replay_bytes = waiting_replay_bytes
+        self._most_peers = most_peers
         self._context: Any = None
-        self._live: Any = None
-        self._router: Any = None
-        self._replays: Replays | None = None
-        #: The latest that each consumer asked for: the frames that its answers begin with, the next number, and the
-        #: last that there was when it asked. What came since has come to it live.
-        self._asked: dict[bytes, tuple[list[bytes], int, int]] = {}
+        self._live: BoundedSocket | None = None
+        self._replays: ReplaySocket | None = None
         self._last = -1
-        #: Requests that are none.
-        self.refused = 0
+
+    @property
+    def refused(self) -> int:
+        """Requests for replays that are malformed, or beyond the limit of consumers."""
+        return 0 if self._replays is None else self._replays.refused
 
     def _is_bound(self) -> bool:
         if self._bind is not None:
@@ -107,38 +122,40 @@ class ZmqSink:
     def open(self, replays: Replays) -> None:
         """Opens the sockets, unless they are."""
         self._owner.check()
-        zmq = self._zmq
-        self._replays = replays
         if self._context is not None:
+            if self._replays is not None:
+                self._replays.replace(replays)
             return
         # A context of its own: closing it leaves the sockets of others alone.
-        self._context = zmq.Context()
+        self._context = self._zmq.Context()
         try:
-            self._live = self._socket(zmq.PUB, self._high_water_mark)
-            self.endpoint = self._attach(self._live, self.endpoint, self._is_bound())
+            self._live = self._open_live()
+            self.endpoint = self._live.endpoint
             if self.replay_endpoint is not None:
-                # Room for all that is kept, and the end, twice.
-                self._router = self._socket(zmq.ROUTER, 2 * (self.replay_batches + 1))
-                self.replay_endpoint = self._attach(self._router, self.replay_endpoint, True)
+                self._replays = ReplaySocket(
+                    self._zmq,
+                    self._context,
+                    self.replay_endpoint,
+                    replays,
+                    topic=self._topic,
+                    most_bytes=self._waiting_replay_bytes,
+                    most_peers=self._most_peers,
+                )
+                self.replay_endpoint = self._replays.router.endpoint
         except BaseException:
             self.close()
             raise
 
-    def _socket(self, kind: int, high_water_mark: int) -> Any:
-        socket = self._context.socket(kind)
-        socket.linger = 0
-        socket.sndhwm = high_water_mark
-        return socket
-
-    def _attach(self, socket: Any, endpoint: str, bound: bool) -> str:
-        try:
-            if not bound:
-                socket.connect(endpoint)
-                return endpoint
-            socket.bind(endpoint[:-2] + ":*" if endpoint.endswith(":0") else endpoint)
-        except self._zmq.ZMQError as error:
-            raise InvalidArgumentError(f"{endpoint} cannot be had: {error}") from error
-        return str(socket.getsockopt(self._zmq.LAST_ENDPOINT).decode())
+    def _open_live(self) -> BoundedSocket:
+        return BoundedSocket(
+            self._zmq,
+            self._context,
+            self._zmq.PUB,
+            self.endpoint,
+            bound=self._is_bound(),
+            high_water_mark=self._high_water_mark,
+            most_peers=self._most_peers,
+        )
 
     def send(self, number: int, batch: bytes) -> bool:
         """Hands a batch to ZeroMQ, which sends it to who is there."""
@@ -146,62 +163,44 @@ class ZmqSink:
         if self._live is None:
             return False
         self._last = number
+        waits = self._live.waiting.bytes()
+        if waits and waits + len(batch) > self._waiting_bytes:
+            logger.warning("%d bytes wait for subscribers that do not read: all connections are closed", waits)
+            self._live.close()
+            self._live = None
+            return False
         try:
-            self._live.send_multipart((self._topic, struct.pack(">Q", number), batch), self._zmq.NOBLOCK, copy=True)
+            self._live.send([self._topic, struct.pack(">Q", number)], batch)
         except self._zmq.ZMQError as error:
             logger.warning("batch %d was not sent: %s", number, error)
             return False
         return True
 
     def has_room(self) -> bool:
-        """Whether there is a socket."""
+        """Whether there is a socket. Opens one again after all connections were closed."""
+        if self._live is None and self._context is not None:
+            try:
+                self._live = self._open_live()
+            except InvalidArgumentError as error:
+                # ZeroMQ closes sockets in the background: the next turn tries again.
+                logger.debug("%s", error)
         return self._live is not None
 
     def serve(self) -> bool:
         """Reads what was asked for, and sends some of it."""
         self._owner.check()
-        if self._router is None:
-            return False
-        self._read()
-        if not self._asked:
-            return False
-        name = next(iter(self._asked))
-        head, start, until = self._asked.pop(name)
-        assert self._replays is not None  # noqa: S101
-        batches = self._replays(start, AT_ONCE)
-        try:
-            for number, batch in batches:
-                self._router.send_multipart([*head, self._topic, struct.pack(">Q", number), batch], self._zmq.NOBLOCK)
-            if batches and batches[-1][0] < until:
-                self._asked[name] = head, batches[-1][0] + 1, until
-            else:
-                self._router.send_multipart([*head, b"", END, b""], self._zmq.NOBLOCK)
-        except self._zmq.ZMQError as error:
-            # Whoever asked is gone, or takes nothing: it may ask again.
-            logger.warning("a replay ended early: %s", error)
-        return bool(self._asked)
-
-    def _read(self) -> None:
-        for _ in range(MOST_REPLAYS):
-            try:
-                frames = self._router.recv_multipart(self._zmq.NOBLOCK)
-            except self._zmq.ZMQError:
-                return
-            # Behind the name of who asks: an empty frame and a number, or a number alone.
-            well = len(frames) == 2 or (len(frames) == 3 and not frames[1])
-            full = len(self._asked) >= MOST_REPLAYS and frames[0] not in self._asked
-            if not well or len(frames[-1]) != 8 or full:
-                self.refused += 1
-                continue
-            self._asked[frames[0]] = frames[:-1], struct.unpack(">Q", frames[-1])[0], self._last
+        if self._live is not None:
+            self._live.watch()
+        return self._replays is not None and self._replays.serve(self._last)
 
     def close(self) -> None:
         """Closes the sockets."""
         self._owner.check()
-        for socket in (self._live, self._router):
-            if socket is not None:
-                socket.close(0)
-        self._live = self._router = None
+        if self._live is not None:
+            self._live.close()
+        if self._replays is not None:
+            self._replays.close()
+        self._live = self._replays = None
         if self._context is not None:
             self._context.term()
             self._context = None

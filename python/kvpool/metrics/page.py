@@ -7,16 +7,16 @@ imported when a page is first made: ``pip install 'kvpool[metrics]'``.
 from __future__ import annotations
 
 import itertools
-import socket
+import logging
 import threading
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final, Literal
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.simple_server import make_server
 
 import kvpool
 from kvpool._owner import Owner
 from kvpool.errors import MissingPackageError
 from kvpool.metrics.aliases import ALIASES, values
+from kvpool.metrics.bounds import BoundedServer, BoundedServerOnSix, Handler
 from kvpool.metrics.catalogue import CATALOGUE
 from kvpool.metrics.collect import Buckets
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kvpool.metrics.collect import Samples
 
 __all__ = ["Format", "Server", "families", "library", "serve", "text"]
+
+logger = logging.getLogger("kvpool.metrics")
 
 Format = Literal["openmetrics", "prometheus"]
 
@@ -155,25 +157,6 @@ class Server:
         self.close()
 
 
-class _Threaded(ThreadingMixIn, WSGIServer):
-    """A thread per request: one that is slow keeps no other from the page."""
-
-    daemon_threads = True
-
-
-class _ThreadedOnSix(_Threaded):
-    address_family = socket.AF_INET6
-
-
-class _Silent(WSGIRequestHandler):
-    """Requests are not logged, and whoever says nothing is not waited for."""
-
-    timeout = 30
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base
-        """Writes nothing."""
-
-
 def serve(collect: Any, port: int, host: str) -> Server:
     """A thread that serves the page."""
     page = library().make_wsgi_app(_registry(collect))
@@ -181,10 +164,15 @@ def serve(collect: Any, port: int, host: str) -> Server:
     def app(environ: dict[str, Any], respond: Any) -> Any:
         wanted = environ.get("HTTP_ACCEPT", "")
         environ["HTTP_ACCEPT"] = _OPENMETRICS if "application/openmetrics-text" in wanted else ""
-        return page(environ, respond)
+        try:
+            return page(environ, respond)
+        except Exception as error:
+            logger.error("the page of metrics cannot be made: %s: %s", type(error).__name__, error)
+            respond("500 Internal Server Error", [("Content-Type", "text/plain")])
+            return [b"the page cannot be made: the log of the process says why\n"]
 
-    kind = _ThreadedOnSix if ":" in host else _Threaded
-    server = make_server(host, port, app, kind, handler_class=_Silent)
+    kind = BoundedServerOnSix if ":" in host else BoundedServer
+    server = make_server(host, port, app, kind, handler_class=Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="kvpool-metrics", daemon=True)
     thread.start()
     return Server(server, thread, host)

@@ -6,14 +6,18 @@ Owns: what a page of objects is, and how each back end lists them. Whether an ob
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
+import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from kvpool._core.store import Redis, StoreServer, check_object
 from kvpool.errors import InvalidArgumentError, StoreError, StoreNotFoundError
 from kvpool.store.custom import HEADER_BYTES
 from kvpool.store.pages import RECORD, TEXT, Page, Seen, parsed
-from kvpool.store.urls import backend_from_url, path_of, s3_from_url, scheme_of
+from kvpool.store.urls import backend_from_url, path_of, s3_from_url, scheme_of, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["Inspector", "SharedFolderInspector", "StoreServerInspector", "inspector_from_url"]
 
 _PAGE: Final = 256
+#: Objects of a server that are looked at, pages, and pages in a row that have nothing: a server may list without end.
+_MOST_OBJECTS: Final = 1 << 24
+_MOST_PAGES: Final = 1 << 20
+_MOST_EMPTY: Final = 1 << 16
+#: Bytes of the longest object that is read.
+_LONGEST: Final = 1 << 32
 #: Bytes of a shared folder's file before its payload.
 _FRONT: Final = 4096
 
@@ -59,9 +69,15 @@ class StoreServerInspector:
 
     def pages(self, *, verify: bool) -> Iterator[Page]:
         """See :class:`Inspector`."""
-        cursor, seen = 0, set[int]()
+        cursor, seen, cursors, empty = 0, set[int](), set[int](), 0
         while True:
             cursor, objects, namespaces, others = self._server.scan(cursor, verify=verify)
+            empty = 0 if objects or namespaces or others else empty + 1
+            if cursor in cursors or len(cursors) > _MOST_PAGES or empty > _MOST_EMPTY:
+                raise StoreError(f"the server lists its keys without end: it began anew after {len(cursors)} pages")
+            if len(seen) > _MOST_OBJECTS:
+                raise StoreError(f"the server lists more than {_MOST_OBJECTS:,} objects: no more are looked at")
+            cursors.add(cursor)
             # A server may tell a key twice while its table grows. A hash of 64 bits for each is enough to count.
             once = [one for one in objects if hash(one[0]) not in seen]
             seen.update(hash(one[0]) for one in once)
@@ -98,10 +114,11 @@ class SharedFolderInspector:
             text = TEXT.fullmatch(path.name)
             if text:
                 namespaces[text[1]] = parsed(text[1], _read(path, 1 << 20) or b"")
-            elif not path.is_dir():
+            elif path.is_symlink() or not path.is_dir():
                 others += RECORD.fullmatch(path.name) is None and path.suffix != ".tmp"
             else:
-                for file in path.glob("*/*"):
+                parts = (part for part in path.iterdir() if part.is_dir() and not part.is_symlink())
+                for file in itertools.chain.from_iterable(part.iterdir() for part in parts):
                     seen = self._seen(path.name, file, verify=verify)
                     if seen is None:
                         others += file.suffix != ".tmp"  # one that is being written
@@ -118,13 +135,15 @@ class SharedFolderInspector:
         if check_object(name, b"", 0) is None:
             return None
         try:
-            with file.open("rb") as opened:
-                length = file.stat().st_size - _FRONT + HEADER_BYTES
+            with opened_regular(file) as opened:
+                length = os.fstat(opened.fileno()).st_size - _FRONT + HEADER_BYTES
                 front = opened.read(_FRONT)[:HEADER_BYTES]
-                payload = opened.read() if verify else None
+                payload = opened.read(_LONGEST) if verify else None
         except FileNotFoundError:
             return None  # gone meanwhile
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENXIO):
+                return name, None, 0, 0, "a link, or no regular file: no engine reads it"
             raise StoreError(f"reading {file} failed: {error}") from error
         return check_object(name, front, max(length, 0), payload)
 
@@ -144,9 +163,25 @@ class SharedFolderInspector:
             (self._folder / f"{digest}.{ending}").unlink(missing_ok=True)
 
 
+def opened_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without following a link and without waiting for a pipe.
+
+    Raises:
+        OSError: The path is a link or no regular file, or the file is unreadable.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def _read(path: Path, most: int) -> bytes | None:
     try:
-        with path.open("rb") as file:
+        with opened_regular(path) as file:
             return file.read(most)
     except OSError:
         return None
@@ -174,5 +209,5 @@ def inspector_from_url(url: str) -> Inspector:
             return mooncake_from_url(url)
     backend = backend_from_url(url, 1 << 30)
     if not isinstance(backend, Redis):
-        raise InvalidArgumentError(f"{url} is a disk: StoreFolder looks at it")
+        raise InvalidArgumentError(f"{without_password(url)} is a disk: StoreFolder looks at it")
     return StoreServerInspector(backend)

@@ -6,13 +6,14 @@ client that lends no memory. Needs the package ``mooncake-transfer-engine``, or 
 
 from __future__ import annotations
 
-import http.client
 import importlib
+import re
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, urlsplit
 
 from kvpool.errors import InvalidArgumentError, MissingPackageError, StoreError
+from kvpool.fetch import FetchError, fetch
 from kvpool.store.pages import RECORD, TEXT, Page, checked, named, parsed
+from kvpool.store.urls import query_of, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["MooncakeInspector", "keys_of_master", "mooncake_from_url"]
 
 _PAGE: Final = 256
-#: Seconds that the master may say nothing.
-_TIMEOUT: Final = 30.0
-#: The longest list of keys that is read.
-_LONGEST: Final = 1 << 32
+#: Seconds that the master's list of keys may take.
+_SECONDS: Final = 60.0
+#: Bytes of the longest text of a namespace, and of the longest object, that are read to be looked at.
+_LONGEST_TEXT: Final = 1 << 20
+_LONGEST_VALUE: Final = 1 << 32
+#: Bytes of the longest list of keys: some two million of them.
+_LONGEST: Final = 256 << 20
 
 
 class MooncakeInspector:
@@ -52,13 +56,13 @@ class MooncakeInspector:
             name = key.removeprefix(self._prefix) if key.startswith(self._prefix) else ""
             text = TEXT.fullmatch(name)
             if text:
-                found = bytes(self._store.get(key))
+                found = self._value(key, _LONGEST_TEXT)
                 if found:
                     page.namespaces[text[1]] = parsed(text[1], found)
             elif named(name, 0) is None:
                 others += RECORD.fullmatch(name) is None
             else:
-                value = bytes(self._store.get(key)) if verify else b""
+                value = self._value(key, _LONGEST_VALUE) if verify else b""
                 size = len(value) if verify else self._store.get_size(key)
                 seen = checked(name, value) if verify else named(name, size)
                 if size > 0 and seen is not None:  # it is not gone meanwhile
@@ -67,6 +71,10 @@ class MooncakeInspector:
                 yield Page(page.objects, page.namespaces, others)
                 page, others = Page(), 0
         yield Page(page.objects, page.namespaces, others)
+
+    def _value(self, key: str, most: int) -> bytes:
+        """A value; nothing of one that claims more bytes."""
+        return bytes(self._store.get(key)) if self._store.get_size(key) <= most else b""
 
     def remove(self, names: list[str]) -> None:
         """See :class:`kvpool.store.inspect.Inspector`."""
@@ -86,20 +94,14 @@ def keys_of_master(host: str, port: int) -> list[str]:
     """Ask a master for all keys.
 
     Raises:
-        StoreError: It does not answer, or not with a list.
+        StoreError: It does not answer in time, or not with a list.
     """
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/get_all_keys"
     try:
-        connection.request("GET", "/get_all_keys")
-        answer = connection.getresponse()
-        text = answer.read(_LONGEST)
-    except (OSError, http.client.HTTPException) as error:
+        page = fetch(url, seconds=_SECONDS, most_bytes=_LONGEST, direct=True)
+    except FetchError as error:
         raise StoreError(f"Mooncake's master lists no keys at {host}:{port}: {error}") from error
-    finally:
-        connection.close()
-    if answer.status != http.client.OK:
-        raise StoreError(f"Mooncake's master lists no keys at {host}:{port}: status {answer.status}")
-    return [line for line in text.decode(errors="replace").split("\n") if line]
+    return [line for line in page.body.decode(errors="replace").split("\n") if line]
 
 
 def mooncake_from_url(url: str) -> MooncakeInspector:
@@ -110,21 +112,19 @@ def mooncake_from_url(url: str) -> MooncakeInspector:
         MissingPackageError: There is no package of Mooncake.
         StoreError: The master cannot be reached.
     """
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    parts = split_url(url)
+    query = query_of(parts)
     metrics, protocol = query.pop("metrics", "9003"), query.pop("protocol", "tcp")
     host, local = parts.hostname, query.pop("local", "127.0.0.1")
-    if query or not host or parts.path.strip("/") or not metrics.isdecimal():
+    is_port = re.fullmatch("[0-9]{1,5}", metrics) and 0 < int(metrics) < 1 << 16
+    if query or not host or parts.path.strip("/") or parts.fragment or parts.port == 0 or not is_port:
         raise InvalidArgumentError(f"mooncake://{host or ''} must be mooncake://host:50051?metrics=9003&protocol=tcp")
     try:
         client = importlib.import_module("mooncake.store").MooncakeDistributedStore
     except ImportError as error:
         why = "mooncake:// needs mooncake-transfer-engine, or mooncake-transfer-engine-non-cuda"
         raise MissingPackageError(f"{why}: {error}") from error
-    try:
-        master = f"{host}:{parts.port or 50051}"
-    except ValueError:
-        raise InvalidArgumentError(f"mooncake://{host} has a port that is none: it must be from 1 to 65535") from None
+    master = f"{host}:{parts.port or 50051}"
     store = client()
     code = store.setup(local, "P2PHANDSHAKE", 0, 64 << 20, protocol, "", master)
     if code != 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kvpool.errors import StoreInUseError
+from kvpool.store.urls import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,4 +49,6 @@ def open_replica(root: str, opener: Callable[[str], _Opened], most: int = MOST) 
             return opener(root if replica == 0 else f"{root.rstrip('/')}/replica-{replica}")
         except StoreInUseError:
             continue
-    raise StoreInUseError(f"{root} is in use by {most} engines, and has no room for more: give this one another folder")
+    raise StoreInUseError(
+        f"{without_password(root)} is in use by {most} engines, and has no room for more: give this one another folder"
+    )

@@ -37,6 +37,11 @@ __all__ = ["S3"]
 
 #: Objects that are asked for at once, to be listed.
 _PAGE = 256
+#: Requests that are on their way at once to say which objects are there.
+_AT_ONCE = 64
+#: Bytes of the longest text of a namespace, and of the longest object, that are read to be looked at.
+_LONGEST_TEXT = 1 << 20
+_LONGEST = 1 << 32
 
 
 class S3:
@@ -76,7 +81,7 @@ class S3:
     def read(self, name: str, address: int, length: int) -> bytes | None:
         """Write an object's payload to an address, and return its header."""
         try:
-            value = memoryview(obstore.get(self._bucket, self._path(name)).bytes())
+            value = memoryview(self._front(name, HEADER_BYTES + length))
         except FileNotFoundError:
             return None
         payload = bytes(value[HEADER_BYTES : HEADER_BYTES + length])
@@ -84,13 +89,16 @@ class S3:
         return bytes(value[:HEADER_BYTES])
 
     def exist(self, names: list[str]) -> list[bool]:
-        """Say which objects are there: all questions at once."""
+        """Say which objects are there, with :data:`_AT_ONCE` requests at once."""
         return asyncio.run(self._exist(names))
 
     async def _exist(self, names: list[str]) -> list[bool]:
+        connections = asyncio.Semaphore(_AT_ONCE)
+
         async def exists(name: str) -> bool:
             try:
-                await obstore.head_async(self._bucket, self._path(name))
+                async with connections:
+                    await obstore.head_async(self._bucket, self._path(name))
             except FileNotFoundError:
                 return False
             return True
@@ -116,13 +124,13 @@ class S3:
                 name = meta["path"].removeprefix(self._path(""))
                 text = TEXT.fullmatch(name)
                 if text:
-                    found = self._whole(name)
+                    found = self._whole(name, _LONGEST_TEXT)
                     if found is not None:
                         page.namespaces[text[1]] = parsed(text[1], found)
                     continue
                 if RECORD.fullmatch(name):
                     continue
-                value = self._whole(name) if verify else None
+                value = self._whole(name, _LONGEST) if verify else None
                 seen = named(name, meta["size"]) if value is None else checked(name, value)
                 if seen is None:
                     others += 1
@@ -137,9 +145,16 @@ class S3:
         """Remove the text of a namespace, and the record of its generation."""
         self.remove([f"{digest}.json", f"{digest}/0"])
 
-    def _whole(self, name: str) -> bytes | None:
+    def _front(self, name: str, most: int) -> bytes:
+        """An object, or its first bytes if it has more: what it claims does not take memory."""
+        answer = obstore.get(self._bucket, self._path(name))
+        if answer.meta["size"] <= most:
+            return bytes(answer.bytes())
+        return bytes(obstore.get_range(self._bucket, self._path(name), start=0, length=most))
+
+    def _whole(self, name: str, most: int) -> bytes | None:
         try:
-            return bytes(obstore.get(self._bucket, self._path(name)).bytes())
+            return self._front(name, most)
         except FileNotFoundError:
             return None  # gone meanwhile
 

@@ -11,9 +11,10 @@
 //!
 //! For one machine's own disk use [`disk`](crate::disk): one file, no names, direct I/O, a strict bound.
 
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,7 @@ use crate::generation::{self, Generation};
 use crate::header::{Header, TokenRange};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Place, pages, places};
+use crate::private::{self, Access, For};
 
 /// Which folder, and how much of it.
 #[derive(Clone, Debug)]
@@ -37,6 +39,9 @@ pub struct FolderConfig {
     pub capacity_bytes: u64,
     /// The longest payload.
     pub max_payload: u32,
+    /// Whether all users of the folder's group read and write the files: files have mode 0660, and folders mode 2770.
+    /// Otherwise files have mode 0600.
+    pub group: bool,
 }
 
 /// A folder.
@@ -69,35 +74,43 @@ impl FolderBackend {
                 return Err(StoreError::InvalidConfig { field, value: value.to_string(), expected });
             }
         }
-        fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
+        private::make_folder(&config.folder, access(&config))
+            .map_err(BackendError::io("making the folder"))?;
         generation::remove_abandoned(&config.folder, ABANDONED)
             .map_err(BackendError::io("reading the folder"))?;
         let own = RandomState::new().hash_one(std::process::id());
         Ok(Arc::new(Self { config, places, own, written: AtomicU64::new(0) }))
     }
 
-    fn path(&self, name: &ObjectName) -> PathBuf {
+    /// Returns the place of an object's file.
+    fn at(&self, name: &ObjectName) -> At {
         let text = name.to_string();
         let (namespace, file) = text.split_once('/').unwrap_or(("", &text));
-        self.config.folder.join(namespace).join(&file[..2]).join(file)
+        let path = self.config.folder.join(namespace).join(&file[..2]).join(file);
+        At { namespace: namespace.to_owned(), file: file.to_owned(), path }
     }
 
-    /// Writes a file of another name, in the folder where it will be.
-    fn put(&self, folder: &Path, object: &Object<'_>) -> io::Result<PathBuf> {
+    /// Opens the folder of an object's file, without following links beneath the store's own folder.
+    fn folder_of(&self, at: &At, make: Option<Access>) -> io::Result<OwnedFd> {
+        let root = private::open_folder(&self.config.folder)?;
+        let part = at.path.parent().unwrap_or(&at.path);
+        let namespace = private::folder_at(&root, &at.namespace, make, part.parent().unwrap_or(part))?;
+        private::folder_at(&namespace, &at.file[..2], make, part)
+    }
+
+    /// Writes a file with another name in the folder where it will be, and renames it.
+    fn put(&self, at: &At, object: &Object<'_>) -> io::Result<()> {
+        let access = access(&self.config);
+        let folder = self.folder_of(at, Some(access))?;
         let nth = self.written.fetch_add(1, Ordering::Relaxed);
-        let path = folder.join(format!("{:016x}-{nth}{TEMPORARY}", self.own));
-        let create = || File::options().write(true).create_new(true).open(&path);
-        let mut file = match create() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(folder)?;
-                create()?
-            }
-            file => file?,
-        };
+        let fresh = format!("{:016x}-{nth}{TEMPORARY}", self.own);
+        let mut file =
+            private::open_at(&folder, &fresh, For::Making, access, &at.path.with_file_name(&fresh))?;
         let written = file
             .write_all(&object.header.0)
-            .and_then(|()| file.write_all(&object.pages[..object.len as usize]));
-        written.map(|()| path.clone()).inspect_err(|_| drop(fs::remove_file(&path)))
+            .and_then(|()| file.write_all(&object.pages[..object.len as usize]))
+            .and_then(|()| private::rename_at(&folder, &fresh, &at.file));
+        written.inspect_err(|_| drop(private::remove_at(&folder, &fresh)))
     }
 
     /// Removes the objects and texts of other generations of a namespace.
@@ -106,8 +119,10 @@ impl FolderBackend {
         for path in read_dir(&self.config.folder)? {
             let digest = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".json")?.parse().ok());
             let Some(digest) = digest.filter(|&digest: &NamespaceDigest| digest != current) else { continue };
-            let text = fs::read_to_string(&path).ok();
-            let Some(other) = text.and_then(|text| Namespace::from_json(&text).ok()) else { continue };
+            let Some(other) = private::read_text(&path).and_then(|text| Namespace::from_json(&text).ok())
+            else {
+                continue;
+            };
             if other.digest() == digest && other.has_generation() && other.without_generation() == served {
                 // Another engine may do so at the same time. The text is removed last, so that the next start
                 // finds what a killed process has left.
@@ -123,12 +138,16 @@ impl FolderBackend {
     /// What a namespace has: the oldest first, and what was left behind apart.
     fn files(&self, namespace: NamespaceDigest) -> io::Result<(Vec<Found>, Vec<PathBuf>)> {
         let (mut found, mut abandoned) = (Vec::new(), Vec::new());
-        for folder in read_dir(&self.config.folder.join(namespace.to_string()))? {
-            if !folder.is_dir() {
+        let folder = self.config.folder.join(namespace.to_string());
+        if fs::symlink_metadata(&folder).is_ok_and(|folder| folder.is_symlink()) {
+            return Err(private::link(&folder));
+        }
+        for folder in read_dir(&folder)? {
+            if !fs::symlink_metadata(&folder).is_ok_and(|folder| folder.is_dir()) {
                 continue;
             }
             for path in read_dir(&folder)? {
-                let Ok(file) = fs::metadata(&path) else { continue }; // gone meanwhile
+                let Ok(file) = fs::symlink_metadata(&path) else { continue }; // gone meanwhile
                 let modified = file.modified()?;
                 if path.extension().is_some_and(|end| end == "tmp") {
                     let age = SystemTime::now().duration_since(modified).unwrap_or_default();
@@ -142,6 +161,17 @@ impl FolderBackend {
         found.sort_by_key(|file| (file.modified, file.key));
         Ok((found, abandoned))
     }
+}
+
+/// Where an object's file is: its path, and the names of its folder and of the file.
+struct At {
+    namespace: String,
+    file: String,
+    path: PathBuf,
+}
+
+const fn access(config: &FolderConfig) -> Access {
+    if config.group { Access::Group } else { Access::Owner }
 }
 
 struct Found {
@@ -234,13 +264,13 @@ impl Backend for FolderBackend {
         generation: Generation,
         replaces: bool,
     ) -> Result<(), BackendError> {
-        generation::write_record(&self.config.folder, of, generation, replaces)
+        generation::write_record(&self.config.folder, of, generation, replaces, access(&self.config))
     }
 
     /// Removes older generations of this namespace, too: no store that is opened from now on finds them.
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.config.folder.join(format!("{}.json", namespace.digest()));
-        fs::write(&path, namespace.to_json())
+        private::replace(&path, namespace.to_json().as_bytes(), access(&self.config))
             .map_err(BackendError::io("writing the text of the namespace"))?;
         self.remove_older(namespace).map_err(BackendError::io("removing an older generation"))
     }
@@ -253,18 +283,16 @@ impl Backend for FolderBackend {
         object: Object<'_>,
     ) -> Result<(), BackendError> {
         self.clear(None, replaces)?;
-        let failed = BackendError::io("writing an object");
-        let path = self.path(name);
-        let written = self.put(path.parent().unwrap_or(&path), &object).map_err(&failed)?;
-        fs::rename(&written, &path).map_err(|error| {
-            drop(fs::remove_file(&written));
-            failed(error)
-        })
+        self.put(&self.at(name), &object).map_err(BackendError::io("writing an object"))
     }
 
     fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
         let failed = BackendError::io("reading an object");
-        let mut file = match File::open(self.path(name)) {
+        let at = self.at(name);
+        let opened = self.folder_of(&at, None).and_then(|folder| {
+            private::open_at(&folder, &at.file, For::Reading, access(&self.config), &at.path)
+        });
+        let mut file = match opened {
             Err(error) if is_absent(&error) => return Err(BackendError::Absent),
             file => file.map_err(&failed)?,
         };
@@ -277,16 +305,18 @@ impl Backend for FolderBackend {
     }
 
     fn exist(&self, names: &[ObjectName]) -> Result<Vec<bool>, BackendError> {
-        let there = names.iter().map(|name| match fs::metadata(self.path(name)) {
+        let there = names.iter().map(|name| match fs::symlink_metadata(self.at(name).path) {
             Err(error) if is_absent(&error) => Ok(false),
-            file => file.map(|_| true),
+            file => file.map(|file| file.is_file()),
         });
         there.collect::<Result<_, _>>().map_err(BackendError::io("asking for objects"))
     }
 
     fn clear(&self, _: Option<Place>, names: &[ObjectName]) -> Result<(), BackendError> {
         for name in names {
-            match fs::remove_file(self.path(name)) {
+            let at = self.at(name);
+            let removed = self.folder_of(&at, None).and_then(|folder| private::remove_at(&folder, &at.file));
+            match removed {
                 Err(error) if !is_absent(&error) => {
                     return Err(BackendError::io("removing an object")(error));
                 }

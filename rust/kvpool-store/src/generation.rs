@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::error::BackendError;
 use crate::namespace::{Namespace, NamespaceDigest, ParseDigestError};
+use crate::private::{self, Access, For};
 
 /// A random value. No two renewals have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl Namespace {
 /// # Errors
 /// [`BackendError`] if there is one that cannot be read.
 pub(crate) fn read_record(folder: &Path, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
-    match fs::read(record_path(folder, of)) {
+    match private::read(&record_path(folder, of), 2 * Generation::TEXT_BYTES as u64) {
         Ok(record) => Ok(Generation::of_record(&record)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(BackendError::io("reading the generation of a namespace")(error)),
@@ -113,11 +114,13 @@ pub(crate) fn write_record(
     of: NamespaceDigest,
     generation: Generation,
     replaces: bool,
+    access: Access,
 ) -> Result<(), BackendError> {
     let path = record_path(folder, of);
     // A name that no other process or thread has.
     let fresh = folder.join(format!("{of}.{}.tmp", Generation::fresh()));
-    let written = File::options().write(true).create_new(true).open(&fresh).and_then(|mut file| {
+    let written = private::open(&fresh, For::Making).and_then(|mut file| {
+        access.settle(&file)?;
         file.write_all(generation.to_string().as_bytes())?;
         file.sync_all()?;
         if replaces {
@@ -143,7 +146,7 @@ pub(crate) fn remove_abandoned(folder: &Path, age: Duration) -> io::Result<()> {
         let path = entry?.path();
         let old = |modified: SystemTime| modified.elapsed().is_ok_and(|elapsed| elapsed >= age);
         if path.extension().is_some_and(|end| end == "tmp")
-            && fs::metadata(&path).and_then(|file| file.modified()).is_ok_and(old)
+            && fs::symlink_metadata(&path).and_then(|file| file.modified()).is_ok_and(old)
         {
             drop(fs::remove_file(path)); // another may have done so
         }
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(read_record(&folder, of).unwrap(), None);
         for (generation, replaces, expected) in [(one, false, one), (other, false, one), (other, true, other)]
         {
-            write_record(&folder, of, generation, replaces).unwrap();
+            write_record(&folder, of, generation, replaces, Access::Owner).unwrap();
             assert_eq!(read_record(&folder, of).unwrap(), Some(expected));
         }
         fs::write(folder.join("left.tmp"), "by a process that was killed").unwrap();

@@ -81,6 +81,7 @@ mod header;
 mod locked;
 mod namespace;
 mod object;
+mod private;
 mod queue;
 pub mod redis;
 mod staging;

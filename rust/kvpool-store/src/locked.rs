@@ -12,6 +12,8 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::private::{self, For};
+
 #[derive(Debug)]
 pub(crate) struct LockedFile {
     file: File,
@@ -23,9 +25,9 @@ impl LockedFile {
     /// A file to be read and written, which is made if there is none.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it; what the system says.
+    /// [`io::ErrorKind::ResourceBusy`] if somebody else has it; as [`private::open`]; what the system says.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = private::open(path, For::Keeping)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file, owner: std::process::id() }),
             Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::ResourceBusy.into()),

@@ -33,6 +33,7 @@ fn backend(kind: &str, path: &Path) -> Arc<dyn Backend> {
             folder: path.to_owned(),
             capacity_bytes: PLACES * 3 * PAGE as u64,
             max_payload: LEN,
+            group: false,
         })
         .unwrap(),
         _ => RedisBackend::open(RedisConfig::new(Address::Unix(path.to_owned()), 1 << 20, LEN)).unwrap(),

@@ -120,6 +120,7 @@ fn folder_config(folder: &Folder, places: u64) -> FolderConfig {
         folder: folder.path().to_owned(),
         capacity_bytes: places * 3 * PAGE as u64,
         max_payload: LEN,
+        group: false,
     }
 }
 
@@ -439,7 +440,8 @@ fn a_folder_that_cannot_be_written_to_is_a_miss() {
     fs::write(folder.path().join(store.namespace().digest().to_string()), "a file").unwrap();
     assert_eq!(put(&mut store, &arena, 1, at(0)), Err(Why::Failed));
     assert!(store.stats().last_error.unwrap().contains("writing an object failed"));
-    let config = FolderConfig { folder: "/proc/none".into(), capacity_bytes: 1 << 20, max_payload: LEN };
+    let config =
+        FolderConfig { folder: "/proc/none".into(), capacity_bytes: 1 << 20, max_payload: LEN, group: false };
     assert!(matches!(FolderBackend::open(config.clone()), Err(StoreError::Backend(_))));
     let config = FolderConfig { capacity_bytes: 100, ..config };
     let error = FolderBackend::open(config).unwrap_err();

@@ -64,7 +64,8 @@ class Settings:
 
     capacity_bytes: int
     root_dir: str | None = None
-    url: str | None = None
+    #: It may have a password: no representation shows it.
+    url: str | None = dataclasses.field(default=None, repr=False)
     weights: str | None = None
     scales: str = ""
     free_floor_bytes: int = 4 << 30

@@ -38,7 +38,7 @@ def to_folder(folder: str | None, pool: Any) -> Journal | None:
     if not folder:
         return None
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         path = Path(folder) / f"kvpool-{os.getpid()}-{next(_numbers)}.kvj"
         journal = Journal(path, digest_every=0, frame_bytes=FRAME_BYTES)
         _flush_at_exit(pool)
@@ -81,7 +81,7 @@ def leave_behind(pool: Any, folder: str | None) -> str:
         if image is None:
             return ""
         target = Path(folder or tempfile.gettempdir())
-        target.mkdir(parents=True, exist_ok=True)
+        target.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, path = tempfile.mkstemp(prefix=f"kvpool-shadow-{os.getpid()}-", suffix=".kvj", dir=target)
         with os.fdopen(handle, "wb") as file:
             file.write(image)

@@ -228,7 +228,7 @@ class Trail:
         Only its owner can read it. Raises ``OSError``.
         """
         folder = Path(self.folder or tempfile.gettempdir())
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, path = tempfile.mkstemp(prefix=f"kvpool-shadow-{os.getpid()}-", suffix=".jsonl", dir=folder)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             for line in (dict(setting), *(one.as_json() for one in list(self._operations)), dict(difference)):

@@ -147,11 +147,17 @@ pub(crate) struct PySharedFolder {
 #[pymethods]
 impl PySharedFolder {
     #[new]
-    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None))]
-    fn new(py: Python<'_>, folder: PathBuf, capacity_bytes: Int, max_payload: Option<Int>) -> PyResult<Self> {
+    #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, group=false))]
+    fn new(
+        py: Python<'_>,
+        folder: PathBuf,
+        capacity_bytes: Int,
+        max_payload: Option<Int>,
+        group: bool,
+    ) -> PyResult<Self> {
         let capacity_bytes = count(py, "capacity_bytes", capacity_bytes)? as u64;
         let max_payload = self::max_payload(py, max_payload)?;
-        Ok(Self { config: FolderConfig { folder, capacity_bytes, max_payload: 0 }, max_payload })
+        Ok(Self { config: FolderConfig { folder, capacity_bytes, max_payload: 0, group }, max_payload })
     }
 
     fn __repr__(&self) -> String {

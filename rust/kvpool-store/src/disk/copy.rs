@@ -25,6 +25,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::header::HEADER_BYTES;
 use crate::object::{PAGE, Place};
+use crate::private::{self, For};
 
 /// The first bytes of an object's page, whatever they are; zeros of a free place.
 pub(super) type Bytes = [u8; HEADER_BYTES];
@@ -48,7 +49,7 @@ pub(super) struct HeaderCopy {
 impl HeaderCopy {
     /// Opens the copy of a slab, or makes it, with room on the disk for every place. Nothing is known of it if it is of another slab.
     pub(super) fn open(path: &Path, slab: &File, slot_bytes: u64, places: u32) -> io::Result<Self> {
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = private::open(path, For::Keeping)?;
         let own = identity(slab.metadata()?.ino(), slot_bytes);
         let mut found = [0; CHECKED + 8];
         // Too short a file is another one.
@@ -67,7 +68,7 @@ impl HeaderCopy {
 
     /// The copy that a folder has, whichever slab it is of, to break seals.
     pub(super) fn of(path: &Path) -> io::Result<Option<Self>> {
-        match File::options().read(true).write(true).open(path) {
+        match private::open(path, For::Writing) {
             Ok(file) => Ok(Some(Self { file })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

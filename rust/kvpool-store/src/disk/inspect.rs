@@ -15,6 +15,7 @@ use crate::error::{BackendError, StoreError};
 use crate::header::{Header, HeaderError, Mismatch};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{PAGE, Page, Place};
+use crate::private;
 
 /// A folder that a [`DiskBackend`](super::DiskBackend) made.
 #[derive(Debug)]
@@ -127,7 +128,7 @@ impl Inspector {
         for entry in fs::read_dir(&self.folder).map_err(&reading)? {
             let path = entry.map_err(&reading)?.path();
             let Some(digest) = digest_of(&path) else { continue };
-            let text = fs::read_to_string(&path).ok();
+            let text = private::read_text(&path);
             let namespace = text.and_then(|text| Namespace::from_json(&text).ok());
             found.insert(digest, namespace.filter(|namespace| namespace.digest() == digest));
         }

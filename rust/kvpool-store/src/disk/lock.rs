@@ -2,12 +2,12 @@
 //!
 //! Owns: the file `lock` in it. The process id there is for messages alone.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
 use crate::error::{BackendError, StoreError};
 use crate::locked::LockedFile;
+use crate::private;
 
 #[derive(Debug)]
 pub(super) struct Lock {
@@ -21,7 +21,9 @@ impl Lock {
         let file = match LockedFile::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                let owner = fs::read_to_string(path).ok().and_then(|told| told.trim().parse().ok());
+                let owner = private::read(&path, 32)
+                    .ok()
+                    .and_then(|told| String::from_utf8(told).ok()?.trim().parse().ok());
                 return Err(StoreError::FolderInUse { path: folder.to_owned(), owner: owner.unwrap_or(0) });
             }
             Err(error) => return Err(failed(error).into()),

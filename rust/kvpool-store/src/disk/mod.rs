@@ -22,7 +22,6 @@ mod ring;
 mod slab;
 
 use std::fmt;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -40,6 +39,7 @@ use crate::generation::{self, Generation};
 use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
+use crate::private::{self, Access};
 
 /// Where objects are kept on a disk, and how much of it.
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ impl DiskBackend {
                 });
             }
         }
-        fs::create_dir_all(&config.folder).map_err(BackendError::io("making the folder"))?;
+        private::make_folder(&config.folder, Access::Owner).map_err(BackendError::io("making the folder"))?;
         let lock = Lock::take(&config.folder)?;
         // Nobody else writes here.
         generation::remove_abandoned(&config.folder, Duration::ZERO)
@@ -289,12 +289,13 @@ impl Backend for DiskBackend {
         generation: Generation,
         replaces: bool,
     ) -> Result<(), BackendError> {
-        generation::write_record(&self.folder, of, generation, replaces)
+        generation::write_record(&self.folder, of, generation, replaces, Access::Owner)
     }
 
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let path = self.folder.join(format!("{}.json", namespace.digest()));
-        fs::write(path, namespace.to_json()).map_err(BackendError::io("writing the text of the namespace"))
+        private::replace(&path, namespace.to_json().as_bytes(), Access::Owner)
+            .map_err(BackendError::io("writing the text of the namespace"))
     }
 
     fn write(

@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
@@ -17,6 +17,7 @@ use super::DiskConfig;
 use super::copy::ENTRY;
 use crate::error::{BackendError, StoreError};
 use crate::object::{PAGE, Page, Place, pages, places};
+use crate::private::{self, For};
 
 #[derive(Debug)]
 pub(super) struct Slab {
@@ -68,7 +69,8 @@ impl Slab {
             let Some(slot_bytes) = slot_bytes_of(&entry.file_name().to_string_lossy(), "slab") else {
                 continue;
             };
-            let file = File::options().read(true).write(writable).open(entry.path()).map_err(&opening)?;
+            let what_for = if writable { For::Writing } else { For::Reading };
+            let file = private::open(&entry.path(), what_for).map_err(&opening)?;
             let bytes = file.metadata().map_err(&opening)?.len();
             let places = u32::try_from(bytes / slot_bytes).unwrap_or(u32::MAX - 1);
             let (direct, fresh, shortage) = (false, false, None);
@@ -156,8 +158,7 @@ impl Slab {
 }
 
 fn open(path: &Path, direct: bool) -> io::Result<File> {
-    let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
-    File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path)
+    private::open_with(path, For::Keeping, if direct { OFlags::DIRECT } else { OFlags::empty() })
 }
 
 /// The name of a slab, or of what belongs to it.
@@ -189,7 +190,7 @@ fn remove_others(folder: &Path, own: &[String]) -> io::Result<()> {
 fn allocate(file: &File, slot_bytes: u64, config: &DiskConfig) -> Result<(u32, Option<String>), StoreError> {
     let asking = BackendError::io("asking for free space");
     let disk = fstatvfs(file).map_err(|error| asking(error.into()))?;
-    let headers = fs::metadata(config.folder.join(file_name(slot_bytes, "headers")));
+    let headers = fs::symlink_metadata(config.folder.join(file_name(slot_bytes, "headers")));
     let own = (file.metadata().map_err(&asking)?.blocks() + headers.map_or(0, |file| file.blocks())) * 512;
     let free = disk.f_bavail * disk.f_frsize + own;
     let room = free.saturating_sub(config.free_floor).saturating_sub(BESIDE);

@@ -3,6 +3,8 @@
 //! It lists keys in pages, in one round trip each and one more for their headers, and removes those that it is told. What a server
 //! evicts or takes in meanwhile is seen or not. A key may be told twice while the server's table grows or shrinks.
 
+use std::io;
+
 use super::resp::{Fault, Reply, command};
 use super::{Connection, RedisBackend, RedisConfig, done};
 use crate::error::{BackendError, StoreError};
@@ -14,6 +16,9 @@ use crate::object::ObjectName;
 const PAGE_KEYS: &[u8] = b"512";
 /// The longest key or text of a namespace that is looked at.
 const TEXT: usize = 1 << 20;
+/// Bytes and keys of a page, at most: some thousand times what an ordinary one has.
+const PAGE_BYTES: u64 = 16 << 20;
+const PAGE_MOST: usize = 1 << 16;
 
 /// A server whose objects are looked at.
 #[derive(Debug)]
@@ -56,10 +61,10 @@ impl Inspector {
     /// # Errors
     /// [`BackendError`].
     pub fn keys(&self) -> Result<u64, BackendError> {
-        self.0.call("counting keys", |server| {
+        self.0.call("counting keys", 0, |server| {
             server.send(&[&command(&[b"DBSIZE"])])?;
             match server.reply()? {
-                Reply::Integer(keys) => Ok(keys.cast_unsigned()),
+                Reply::Integer(keys) if keys >= 0 => Ok(keys.cast_unsigned()),
                 reply => Err(unexpected(reply)),
             }
         })
@@ -70,7 +75,7 @@ impl Inspector {
     /// # Errors
     /// [`BackendError`].
     pub fn scan(&self, cursor: u64, verify: bool) -> Result<Scanned, BackendError> {
-        let (next, keys) = self.0.call("listing keys", |server| {
+        let (next, keys) = self.0.call("listing keys", PAGE_BYTES, |server| {
             server.send(&[&command(&[b"SCAN", cursor.to_string().as_bytes(), b"COUNT", PAGE_KEYS])])?;
             page(server)
         })?;
@@ -117,7 +122,7 @@ impl Inspector {
     /// # Errors
     /// [`BackendError`].
     pub fn forget(&self, namespace: NamespaceDigest) -> Result<(), BackendError> {
-        self.0.call("removing the text of a namespace", |server| {
+        self.0.call("removing the text of a namespace", 0, |server| {
             let text = format!("kvpool/{namespace}.json");
             server.send(&[&command(&[b"UNLINK", text.as_bytes(), &super::record_key(namespace)])])?;
             done(server)
@@ -135,7 +140,7 @@ impl Inspector {
             })
             .flatten()
             .collect();
-        self.0.call("reading headers", |server| {
+        self.0.call("reading headers", 2 * super::NAME * names.len() as u64, |server| {
             server.send(&[&asked])?;
             let mut found = Vec::with_capacity(names.len());
             for _ in names {
@@ -157,15 +162,16 @@ impl Inspector {
     /// A whole value, if it has as many bytes as it had.
     fn value(&self, name: &ObjectName, bytes: u64) -> Result<Option<Vec<u8>>, BackendError> {
         let get = command(&[b"GET", &super::key(name)]);
+        let bytes = bytes.min(u64::from(super::LONGEST));
         let most = usize::try_from(bytes).unwrap_or(usize::MAX);
-        self.0.call("reading an object", |server| {
+        self.0.call("reading an object", bytes, |server| {
             server.send(&[&get])?;
             string(server, most)
         })
     }
 
     fn text(&self, key: &[u8]) -> Result<Option<String>, BackendError> {
-        self.0.call("reading the text of a namespace", |server| {
+        self.0.call("reading the text of a namespace", TEXT as u64, |server| {
             server.send(&[&command(&[b"GET", key])])?;
             Ok(string(server, TEXT)?.and_then(|text| String::from_utf8(text).ok()))
         })
@@ -207,6 +213,11 @@ fn page(server: &mut Connection) -> Result<(u64, Vec<Vec<u8>>), Fault> {
     let next = string(server, 32)?.and_then(|text| String::from_utf8(text).ok()?.parse().ok());
     let next = next.ok_or_else(|| Fault::Refused("a page without the number of the next".into()))?;
     let keys = server.array()?.map_err(unexpected)?;
+    if keys > PAGE_MOST {
+        // The rest of the reply would be read as other replies.
+        let why = format!("a page of {keys} keys: at most {PAGE_MOST} are read");
+        return Err(Fault::Broken(io::Error::new(io::ErrorKind::InvalidData, why)));
+    }
     let keys =
         (0..keys).map(|_| string(server, TEXT).map(Option::unwrap_or_default)).collect::<Result<_, _>>()?;
     Ok((next, keys))

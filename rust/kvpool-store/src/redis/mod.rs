@@ -10,6 +10,8 @@
 //! | age | values end after [`RedisConfig::time_to_live`], so what a store leaves behind goes by itself |
 //! | restart, failover | connections are made anew; what the server has lost is a miss |
 //! | a server that hangs | a call ends after [`RedisConfig::timeout`] without a byte, with its connection; then nothing more arrives |
+//! | a server that drips | a call ends after that time and a second for every 4 MiB that it moves, however the bytes come |
+//! | a server that does not end | a reply has at most the bytes that were asked for and 1 MiB; one that claims more ends its connection |
 //!
 //! Each worker of the store has a connection of its own while it has a task. Needs Redis 4.0 or later, or any Valkey. Of a cluster it
 //! takes a proxy, or a node that has all keys: redirections are errors.
@@ -23,12 +25,12 @@ mod tls;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use self::inspect::{Inspector, Scanned, Seen};
 use self::resp::{Fault, Reply, Resp, append, command};
 pub use self::stream::Address;
-use self::stream::{Place as Where, Stream};
+use self::stream::{Limits, Place as Where, Stream};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use crate::backend::Backend;
@@ -57,7 +59,7 @@ pub struct RedisConfig {
     pub max_payload: u32,
     /// When a value ends, from its write; at least a second. `None`: never.
     pub time_to_live: Option<Duration>,
-    /// How long a server may send and take nothing.
+    /// How long a server may send and take nothing. A whole call has this time, and a second for every 4 MiB that it moves.
     pub timeout: Duration,
 }
 
@@ -110,6 +112,13 @@ const VALUE_OVERHEAD: u64 = 400;
 /// The longest value of Redis.
 const LONGEST: u32 = 512 << 20;
 
+/// Bytes of replies besides what was asked for: statuses, errors, and what a server pushes by itself.
+const SMALL: u64 = 1 << 20;
+/// Bytes of a name in a command or a reply, about.
+const NAME: u64 = 256;
+/// Bytes a second that a server moves at least, by which the time of a call grows.
+const SLOWEST: f64 = (4 << 20) as f64;
+
 fn object_bytes(config: &RedisConfig) -> u64 {
     HEADER_BYTES as u64 + u64::from(config.max_payload) + VALUE_OVERHEAD
 }
@@ -138,16 +147,17 @@ impl RedisBackend {
         }
         let at = config.address.ready().map_err(BackendError::io("reading certificates"))?;
         let backend = Self { config, at, places, idle: Mutex::default(), record: Mutex::default() };
-        backend.call("asking the server", |server| {
+        backend.call("asking the server", 0, |server| {
             server.send(&[&command(&[b"PING"])])?;
             done(server)
         })?;
         Ok(Arc::new(backend))
     }
 
-    fn connect(&self) -> Result<Connection, Fault> {
-        let RedisConfig { username, password, database, protocol, timeout, .. } = &self.config;
-        let mut server = Resp::new(Stream::connect(&self.at, *timeout)?);
+    fn connect(&self, limits: Limits) -> Result<Connection, Fault> {
+        let RedisConfig { username, password, database, protocol, .. } = &self.config;
+        let mut server = Resp::new(Stream::connect(&self.at, limits)?);
+        server.begin(SMALL);
         let mut greetings = Vec::new();
         if *protocol == 3 {
             greetings.push(command(&[b"HELLO", b"3"]));
@@ -170,9 +180,12 @@ impl RedisBackend {
     }
 
     /// Does something with a connection. One that was idle may have been closed by the server: then a new one is tried once.
+    ///
+    /// All of it ends in time: `bytes` are those that it moves, besides statuses.
     fn call<T>(
         &self,
         operation: &'static str,
+        bytes: u64,
         mut work: impl FnMut(&mut Connection) -> Result<T, Fault>,
     ) -> Result<T, BackendError> {
         let fail = |fault| match fault {
@@ -180,9 +193,13 @@ impl RedisBackend {
             Fault::Refused(why) if why.starts_with("OOM") => BackendError::Full,
             Fault::Refused(why) => BackendError::Io { operation, error: io::Error::other(why) },
         };
+        let timeout = self.config.timeout;
+        let whole = timeout.saturating_add(Duration::from_secs_f64(bytes as f64 / SLOWEST));
+        let limits = Limits { timeout, until: Instant::now().checked_add(whole) };
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let pooled = idle().pop();
         if let Some(mut server) = pooled {
+            server.begin(bytes.saturating_add(SMALL)).limit(limits);
             match work(&mut server) {
                 Err(Fault::Broken(error)) if is_closed(&error) => idle().clear(),
                 Err(fault @ Fault::Broken(_)) => return Err(fail(fault)),
@@ -192,7 +209,8 @@ impl RedisBackend {
                 }
             }
         }
-        let mut server = self.connect().map_err(fail)?;
+        let mut server = self.connect(limits).map_err(fail)?;
+        server.begin(bytes.saturating_add(SMALL));
         let result = work(&mut server);
         if !matches!(result, Err(Fault::Broken(_))) {
             idle().push(server);
@@ -263,7 +281,7 @@ impl Backend for RedisBackend {
     fn generation(&self, of: NamespaceDigest) -> Result<Option<Generation>, BackendError> {
         let record = record_key(of);
         let get = command(&[b"GET", &record]);
-        let found = self.call("reading the generation of a namespace", |server| {
+        let found = self.call("reading the generation of a namespace", 0, |server| {
             server.send(&[&get])?;
             match server.reply()? {
                 Reply::Bulk(Generation::TEXT_BYTES) => {
@@ -298,7 +316,7 @@ impl Backend for RedisBackend {
             true => command(&[b"SET", &record, generation.to_string().as_bytes()]),
             false => record_unless_there(&record, generation),
         };
-        self.call("writing the generation of a namespace", |server| {
+        self.call("writing the generation of a namespace", 0, |server| {
             server.send(&[&set])?;
             done(server)
         })
@@ -307,7 +325,7 @@ impl Backend for RedisBackend {
     fn describe(&self, namespace: &Namespace) -> Result<(), BackendError> {
         let key = format!("kvpool/{}.json", namespace.digest());
         let set = command(&[b"SET", key.as_bytes(), namespace.to_json().as_bytes()]);
-        self.call("writing the text of the namespace", |server| {
+        self.call("writing the text of the namespace", set.len() as u64, |server| {
             server.send(&[&set])?;
             done(server)
         })
@@ -332,7 +350,7 @@ impl Backend for RedisBackend {
             append(&mut behind, b"EX");
             append(&mut behind, lives.as_secs().to_string().as_bytes());
         }
-        self.call("writing an object", |server| {
+        self.call("writing an object", (before.len() + payload.len()) as u64, |server| {
             server.send(&[&before, payload, &behind])?;
             let gone = if replaces.is_empty() { Ok(()) } else { done(server) };
             let kept = done(server);
@@ -343,22 +361,26 @@ impl Backend for RedisBackend {
     fn read(&self, _: Option<Place>, name: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {
         let get = command(&[b"GET", &key(name)]);
         let ObjectMut { header, pages, len } = into;
-        let found = self.call("reading an object", |server| {
-            server.send(&[&get])?;
-            match server.reply()? {
-                Reply::Bulk(total) => {
-                    // A value of another length is another object: the header says so, or the checksum.
-                    let front = total.min(HEADER_BYTES);
-                    server.take(&mut header.0[..front])?;
-                    let payload = (total - front).min(len as usize);
-                    server.take(&mut pages[..payload])?;
-                    server.finish(total - front - payload)?;
-                    Ok(true)
+        let found = self.call(
+            "reading an object",
+            HEADER_BYTES as u64 + u64::from(self.config.max_payload),
+            |server| {
+                server.send(&[&get])?;
+                match server.reply()? {
+                    Reply::Bulk(total) => {
+                        // A value of another length is another object: the header says so, or the checksum.
+                        let front = total.min(HEADER_BYTES);
+                        server.take(&mut header.0[..front])?;
+                        let payload = (total - front).min(len as usize);
+                        server.take(&mut pages[..payload])?;
+                        server.finish(total - front - payload)?;
+                        Ok(true)
+                    }
+                    Reply::Error(why) => Err(Fault::Refused(why)),
+                    Reply::Null | Reply::Done | Reply::Integer(_) => Ok(false),
                 }
-                Reply::Error(why) => Err(Fault::Refused(why)),
-                Reply::Null | Reply::Done | Reply::Integer(_) => Ok(false),
-            }
-        })?;
+            },
+        )?;
         if found { Ok(()) } else { Err(BackendError::Absent) }
     }
 
@@ -367,7 +389,7 @@ impl Backend for RedisBackend {
         // A server that evicts the least recently used keys keeps the record, and a server that was emptied
         // gets it again. So an engine that starts now finds what this one stores.
         let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.call("asking for objects", |server| {
+        self.call("asking for objects", NAME * names.len() as u64, |server| {
             server.send(&[&record, &asked])?;
             // A server without room refuses the record: the answers do not depend on it.
             if !record.is_empty()
@@ -390,7 +412,7 @@ impl Backend for RedisBackend {
         if names.is_empty() {
             return Ok(());
         }
-        self.call("removing objects", |server| {
+        self.call("removing objects", NAME * names.len() as u64, |server| {
             server.send(&[&unlink(names)])?;
             done(server)
         })

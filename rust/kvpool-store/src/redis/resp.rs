@@ -1,6 +1,6 @@
 //! `Resp`: commands to a Redis or Valkey server, and its replies, in RESP2 and RESP3.
 //!
-//! Owns: the bytes that were received and not yet read. A bulk string goes from the socket to where it belongs; only what came together
+//! Owns: the bytes that were received and not yet read, and how many may still come for a command. A bulk string goes from the socket to where it belongs; only what came together
 //! with the line before it is copied once. Any bytes are answered: with a reply, or with an error after which the connection is of no
 //! use any more.
 
@@ -45,6 +45,8 @@ pub(super) struct Resp<S> {
     received: Box<[u8]>,
     from: usize,
     to: usize,
+    /// Bytes that may still be received.
+    allowed: u64,
 }
 
 fn nonsense(what: &str) -> io::Error {
@@ -67,7 +69,13 @@ pub(super) fn append(command: &mut Vec<u8>, argument: &[u8]) {
 
 impl<S: Read + Write> Resp<S> {
     pub(super) fn new(stream: S) -> Self {
-        Self { stream, received: vec![0; 4 * LINE].into(), from: 0, to: 0 }
+        Self { stream, received: vec![0; 4 * LINE].into(), from: 0, to: 0, allowed: 0 }
+    }
+
+    /// Begins a command, whose replies have at most `bytes`, and returns the connection.
+    pub(super) const fn begin(&mut self, bytes: u64) -> &mut S {
+        self.allowed = bytes;
+        &mut self.stream
     }
 
     /// Sends parts as one.
@@ -140,11 +148,22 @@ impl<S: Read + Write> Resp<S> {
         let copied = into.len().min(self.to - self.from);
         into[..copied].copy_from_slice(&self.received[self.from..self.from + copied]);
         self.from += copied;
+        self.spend((into.len() - copied) as u64)?;
         self.stream.read_exact(&mut into[copied..])
+    }
+
+    /// Counts bytes that are received.
+    fn spend(&mut self, bytes: u64) -> io::Result<()> {
+        let left = self.allowed.checked_sub(bytes);
+        self.allowed = left.ok_or_else(|| nonsense("it has more bytes than any that was asked for"))?;
+        Ok(())
     }
 
     /// Passes over the rest of a bulk string, and its end.
     pub(super) fn finish(&mut self, mut rest: usize) -> io::Result<()> {
+        if rest.saturating_sub(self.to - self.from) as u64 > self.allowed {
+            self.spend(u64::MAX)?; // refused at once: nothing of it is read
+        }
         while rest > 0 {
             if self.from == self.to {
                 self.receive()?;
@@ -207,7 +226,7 @@ impl<S: Read + Write> Resp<S> {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => {
                     (self.from, self.to) = (0, len);
-                    return Ok(());
+                    return self.spend(len as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -263,7 +282,9 @@ mod tests {
     }
 
     fn resp(bytes: &[u8], piece: usize) -> Resp<Script> {
-        Resp::new(Script { bytes: bytes.to_vec(), piece, written: Vec::new() })
+        let mut resp = Resp::new(Script { bytes: bytes.to_vec(), piece, written: Vec::new() });
+        resp.begin(1 << 20);
+        resp
     }
 
     #[test]
@@ -310,6 +331,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// However the bytes come: as pushes, as items, as a string, as a line, or together with the line before.
+    #[test]
+    fn a_reply_has_no_more_bytes_than_it_may_have() {
+        for bytes in [&b">1\r\n:1\r\n".repeat(100)[..], &b":1\r\n".repeat(300), &[b'+'; 1000], &[b'x'; 1000]]
+        {
+            for (front, piece) in [("", 7), ("", 4096), ("*400\r\n", 64), ("$900\r\n", 64), ("!900\r\n", 64)]
+            {
+                let mut resp = resp(&[front.as_bytes(), bytes].concat(), piece);
+                resp.begin(500);
+                let mut replies = 0;
+                let error = loop {
+                    match resp.reply() {
+                        Ok(Reply::Bulk(len)) => match resp.finish(len) {
+                            Ok(()) => {}
+                            Err(error) => break error,
+                        },
+                        Ok(_) => replies += 1,
+                        Err(error) => break error,
+                    }
+                };
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{front:?} {piece}: {error}");
+                assert!(replies <= 125, "{replies}");
+            }
+        }
+        // A string that is too long is refused before anything of it is read.
+        let mut long = resp(b"$501\r\n", 64);
+        long.begin(500);
+        assert_eq!(long.reply().unwrap(), Reply::Bulk(501));
+        assert_eq!(long.finish(501).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

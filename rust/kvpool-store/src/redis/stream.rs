@@ -1,11 +1,15 @@
 //! `Stream`: a connection over TCP, with TLS or without, or a Unix socket.
+//!
+//! Owns: deadlines. Each call of the system ends after the timeout, and all of them at the deadline. The deadline is below
+//! TLS, because TLS reads again and again until a record is whole.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 #[cfg(feature = "tls")]
 use rustls::{ClientConnection, StreamOwned};
 
@@ -45,52 +49,134 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
+/// The ends of calls of the system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// For how long one call may take nothing and bring nothing.
+    pub(super) timeout: Duration,
+    /// When all calls end. `None`: never.
+    pub(super) until: Option<Instant>,
+}
+
+impl Limits {
+    /// How long the next call of the system may take.
+    fn next(&self) -> io::Result<Duration> {
+        let left = self.until.map_or(self.timeout, |until| until.saturating_duration_since(Instant::now()));
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the server is too slow"));
+        }
+        Ok(left.min(self.timeout))
+    }
+}
+
+/// A socket whose calls end at a deadline, however few bytes come at a time.
+#[derive(Debug)]
+pub(super) struct Timed<S> {
+    socket: S,
+    limits: Limits,
+}
+
+/// The timeouts of a socket, which [`Timed`] sets before each call.
+pub(super) trait Timeouts {
+    fn read_within(&self, timeout: Duration) -> io::Result<()>;
+    fn write_within(&self, timeout: Duration) -> io::Result<()>;
+}
+
+macro_rules! timeouts {
+    ($($socket:ty),*) => {$(
+        impl Timeouts for $socket {
+            fn read_within(&self, timeout: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(timeout))
+            }
+
+            fn write_within(&self, timeout: Duration) -> io::Result<()> {
+                self.set_write_timeout(Some(timeout))
+            }
+        }
+    )*};
+}
+timeouts!(TcpStream, UnixStream);
+
+impl<S: Read + Timeouts> Read for Timed<S> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.socket.read_within(self.limits.next()?)?;
+        self.socket.read(into)
+    }
+}
+
+impl<S: Write + Timeouts> Write for Timed<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.socket.write_within(self.limits.next()?)?;
+        self.socket.write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.socket.write_within(self.limits.next()?)?;
+        self.socket.write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.socket.flush()
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Stream {
-    Tcp(TcpStream),
+    Tcp(Timed<TcpStream>),
     #[cfg(feature = "tls")]
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-    Unix(UnixStream),
+    Tls(Box<StreamOwned<ClientConnection, Timed<TcpStream>>>),
+    Unix(Timed<UnixStream>),
 }
 
 impl Stream {
-    /// Connects. From then on nothing takes longer than `timeout` without a byte.
-    pub(super) fn connect(place: &Place, timeout: Duration) -> io::Result<Self> {
+    /// Connects within the limits, a handshake of TLS included. Resolution of names is not limited.
+    pub(super) fn connect(place: &Place, limits: Limits) -> io::Result<Self> {
         match place {
-            Place::Tcp(host, port) => tcp(host, *port, timeout).map(Self::Tcp),
+            Place::Tcp(host, port) => tcp(host, *port, limits).map(Self::Tcp),
             #[cfg(feature = "tls")]
             Place::Tls(host, port, tls) => {
-                let mut stream = StreamOwned::new(tls.connection()?, tcp(host, *port, timeout)?);
+                let mut stream = StreamOwned::new(tls.connection()?, tcp(host, *port, limits)?);
                 // Now, and not with the first command: a password goes to nobody else.
                 while stream.conn.is_handshaking() {
                     stream.conn.complete_io(&mut stream.sock)?;
                 }
                 Ok(Self::Tls(Box::new(stream)))
             }
-            Place::Unix(path) => {
-                let stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))?;
-                Ok(Self::Unix(stream))
-            }
+            Place::Unix(path) => Ok(Self::Unix(Timed { socket: unix(path, limits.next()?)?, limits })),
+        }
+    }
+
+    /// The limits of the next call of the server.
+    pub(super) fn limit(&mut self, limits: Limits) {
+        match self {
+            Self::Tcp(stream) => stream.limits = limits,
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.sock.limits = limits,
+            Self::Unix(stream) => stream.limits = limits,
         }
     }
 }
 
-fn tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
+fn tcp(host: &str, port: u16, limits: Limits) -> io::Result<Timed<TcpStream>> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, format!("no address of {host}"));
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(timeout))?;
-                stream.set_write_timeout(Some(timeout))?;
-                return Ok(stream);
+        match TcpStream::connect_timeout(&address, limits.next()?) {
+            Ok(socket) => {
+                socket.set_nodelay(true)?;
+                return Ok(Timed { socket, limits });
             }
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Connects. Waits for a server that accepts nothing no longer than `timeout`.
+fn unix(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 impl Read for Stream {

@@ -29,6 +29,7 @@ use kvpool::{BlockHash, BlockId, PoolImage, SavedBlock};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::namespace::NamespaceDigest;
+use crate::private;
 
 const MAGIC: [u8; 8] = *b"kvpwarm2";
 const HEADER: usize = 88;
@@ -106,7 +107,7 @@ pub fn save(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at
 }
 
 fn write(path: &Path, image: &PoolImage, namespace: NamespaceDigest, saved_at: u64) -> io::Result<()> {
-    let file = File::create(path)?;
+    let file = private::make_anew(path)?;
     let mut out = BufWriter::with_capacity(1 << 20, &file);
     out.write_all(&header(image, namespace, saved_at))?;
     out.write_all(image.settings.as_bytes())?;
@@ -163,7 +164,7 @@ fn checksum(header: &[u8; HEADER], settings: &[u8]) -> u64 {
 /// # Errors
 /// [`Cold`]: the start is one without it. Whatever else is wrong with it is [`Snapshot::lost`].
 pub fn load(path: &Path, namespace: NamespaceDigest) -> Result<Snapshot, Cold> {
-    match fs::read(path) {
+    match private::read(path, u64::MAX) {
         Ok(bytes) => read(&bytes, namespace),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Cold::Absent),
         Err(error) => Err(Cold::Unreadable(error)),

@@ -1,0 +1,128 @@
+"""Pages over HTTP, for command lines: one deadline and one limit of bytes for a whole page.
+
+A timeout of a socket begins anew with every byte. Here each read, of headers, too, has only the time that is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import http.client
+import io
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["FetchError", "Page", "fetch"]
+
+
+class FetchError(Exception):
+    """A page that is unavailable, late, or too long. The message does not have its URL."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        body: Its bytes.
+        content_type: The header ``Content-Type``; empty without one.
+    """
+
+    body: bytes
+    content_type: str
+
+
+class _Bounded(io.RawIOBase):
+    """The bytes of a socket until a moment of ``time.monotonic``."""
+
+    def __init__(self, socket: Any, file: Any, until: float) -> None:
+        # Keeps the socket open for as long as it is read.
+        self._socket, self._file, self._until = socket, file, until
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the page does not end in time")
+        self._socket.settimeout(left)
+        return int(self._socket.recv_into(buffer))
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer that is read until a moment."""
+
+    def __init__(self, until: float, socket: Any, *arguments: Any, **more: Any) -> None:
+        super().__init__(socket, *arguments, **more)
+        self.fp = io.BufferedReader(_Bounded(socket, self.fp, until))
+
+
+def _connection(kind: Any, until: float, host: str, **settings: Any) -> Any:
+    connection = kind(host, **settings)
+    connection.response_class = functools.partial(_Response, until)
+    return connection
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
+
+    def http_open(self, request: Any) -> Any:
+        connect: Any = functools.partial(_connection, http.client.HTTPConnection, self._until)
+        return self.do_open(connect, request)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self._until = until
+
+    def https_open(self, request: Any) -> Any:
+        connect: Any = functools.partial(_connection, http.client.HTTPSConnection, self._until)
+        return self.do_open(connect, request)
+
+
+def fetch(
+    url: str, *, seconds: float, most_bytes: int, headers: Mapping[str, str] | None = None, direct: bool = False
+) -> Page:
+    """Returns the page of a URL.
+
+    Args:
+        url: Begins with ``http://`` or ``https://``.
+        seconds: The time for all of it, redirections included. The system resolves names, and takes its own time.
+        most_bytes: Bytes of the longest page.
+        headers: Headers of the request.
+        direct: Whether proxies that the environment names are left out.
+
+    Raises:
+        FetchError: The page is unavailable, does not end in time, or is longer.
+    """
+    until = time.monotonic() + seconds
+    proxies = [urllib.request.ProxyHandler({})] if direct else []
+    opener = urllib.request.build_opener(_Http(until), _Https(until), *proxies)
+    try:
+        request = urllib.request.Request(url, headers=dict(headers or {}))  # noqa: S310 - the caller has looked at it
+        with opener.open(request, timeout=seconds) as answer:
+            body = answer.read(most_bytes + 1)
+            content_type = answer.headers.get("Content-Type", "")
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise FetchError(f"status {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise FetchError(str(error.reason)) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise FetchError(str(error) or type(error).__name__) from error
+    if len(body) > most_bytes:
+        raise FetchError(f"more than {most_bytes >> 20} MiB")
+    return Page(body, content_type)

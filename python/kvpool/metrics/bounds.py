@@ -1,0 +1,166 @@
+"""The HTTP server of a page of metrics, with bounds that do not grow with clients: threads, time and bytes of requests.
+
+Owns the choice of clients. If all threads are taken, the oldest connection without a complete request is closed, so
+slow clients keep no other from the page. Errors of clients are not written to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import logging
+import socket
+import threading
+import time
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+__all__ = ["LONGEST_REQUEST", "MOST_THREADS", "SECONDS", "BoundedServer", "BoundedServerOnSix", "Handler"]
+
+logger = logging.getLogger("kvpool.metrics")
+
+#: Connections that are served at once, each by a thread.
+MOST_THREADS: Final = 16
+#: Seconds from a connection to its end, whatever the client does.
+SECONDS: Final = 10.0
+#: Bytes of a request line and its headers.
+LONGEST_REQUEST: Final = 128 << 10
+#: Seconds that a new connection waits for the thread of an older one, which was ended.
+_GIVE_WAY: Final = 1.0
+
+
+class BoundedServer(ThreadingMixIn, WSGIServer):
+    """Serves each connection with a thread of its own, at most :data:`MOST_THREADS` at once."""
+
+    daemon_threads = True
+    #: Connections that wait to be accepted: a client beyond them tries again after a second.
+    request_queue_size = 128
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        self._free = threading.Semaphore(MOST_THREADS)
+        self._lock = threading.Lock()
+        #: When each connection ends, the oldest first; those whose request was read are in ``_answered``, too.
+        self._ends: dict[socket.socket, float] = {}
+        self._answered: set[socket.socket] = set()
+        super().__init__(*arguments, **more)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serves a connection by a thread of its own. With none free, an older connection ends."""
+        if not self._free.acquire(blocking=False):
+            self._end_one()
+            if not self._free.acquire(timeout=_GIVE_WAY):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._ends[request] = time.monotonic() + SECONDS
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._ended(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Runs in the thread of a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._ended(request)
+
+    def _ended(self, request: socket.socket) -> None:
+        with self._lock:
+            self._answered.discard(request)
+            if self._ends.pop(request, None) is None:
+                return
+        self._free.release()
+
+    def was_read(self, request: socket.socket) -> None:
+        """Notes that a request is complete. Connections without a complete request give way earlier."""
+        with self._lock:
+            self._answered.add(request)
+
+    def _end_one(self) -> None:
+        with self._lock:
+            last = sorted(self._ends, key=lambda request: (request in self._answered, self._ends[request]))
+            for request in last[:1]:
+                _shut(request)
+
+    def service_actions(self) -> None:
+        """Ends connections whose time is over. Called some twenty times a second."""
+        now = time.monotonic()
+        with self._lock:
+            for request, end in self._ends.items():
+                if end > now:
+                    break
+                _shut(request)
+
+    def server_close(self) -> None:
+        """Stops listening, and ends every connection."""
+        super().server_close()
+        with self._lock:
+            for request in self._ends:
+                _shut(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs a connection that failed, for debugging alone: clients cause such failures."""
+        del request
+        logger.debug("a request of %s failed", client_address, exc_info=True)
+
+
+def _shut(request: socket.socket) -> None:
+    # Its thread closes it.
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
+class BoundedServerOnSix(BoundedServer):
+    """As :class:`BoundedServer`, on an address of IPv6."""
+
+    address_family = socket.AF_INET6
+
+
+class _Limited(io.RawIOBase):
+    """Lines of a request, up to a number of bytes."""
+
+    def __init__(self, lines: BinaryIO) -> None:
+        self._lines, self._left = lines, LONGEST_REQUEST
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        if self._left <= 0:
+            raise http.client.HTTPException(f"a request has at most {LONGEST_REQUEST} bytes")
+        line = self._lines.readline(self._left if size is None or size < 0 else min(size, self._left))
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._lines.close()
+        super().close()
+
+
+class Handler(WSGIRequestHandler):
+    """Reads a request within its bounds. Requests are not logged."""
+
+    timeout = SECONDS
+    server: BoundedServer
+
+    def setup(self) -> None:
+        """Bounds what is read."""
+        super().setup()
+        self.rfile: Any = _Limited(self.rfile)
+
+    def parse_request(self) -> bool:
+        """Parses a request, and notes that it is complete."""
+        good = super().parse_request()
+        self.server.was_read(self.request)
+        return good
+
+    def get_stderr(self) -> Any:
+        """Returns the stream for the tracebacks of ``wsgiref``: they are dropped."""
+        return io.StringIO()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base
+        """Writes nothing."""

@@ -1,0 +1,51 @@
+"""A server for one answer that does not end: it sends bytes, one after the other, until its client has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds between two bytes: far within any timeout of a single read.
+PACE = 0.02
+
+
+@contextlib.contextmanager
+def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator[int]:
+    """Yields the port. Each client is sent ``begin`` when it has asked, and then ``drip`` again and again.
+
+    Without ``drip`` the answer ends there. Without both the server stays silent.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(peer,), daemon=True).start()
+
+        def answer(peer: socket.socket) -> None:
+            with peer, contextlib.suppress(OSError):
+                peer.recv(1 << 16)
+                peer.sendall(begin)
+                if begin and not drip:
+                    return
+                peer.settimeout(pace if drip else None)
+                while True:
+                    peer.sendall(drip)
+                    # A client that says nothing is waited for; one that has gone ends this.
+                    with contextlib.suppress(TimeoutError):
+                        if pace and not peer.recv(1 << 16):
+                            return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        # Wakes the thread that accepts.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
