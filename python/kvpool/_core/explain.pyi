@@ -16,8 +16,9 @@ class ExplainConfig:
     """Settings of what is remembered to explain misses.
 
     Args:
-        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is
-            twice the pool's usable blocks, 1,024 at least and ``2**20`` at most.
+        records: Contents that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token. A content is
+            ``block_size`` tokens of a prompt, also where a group has larger blocks. None is twice what the pool holds,
+            at least 1,024 and at most ``2**20``.
         requests: Released requests that can still be explained, at most ``2**20``.
 
     Raises:

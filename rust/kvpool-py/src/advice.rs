@@ -23,7 +23,7 @@ impl PyAdvisorConfig {
         signature = (
             *, max_sampled_blocks=None, sample_every=None, policies=None, max_tenants=None, window=None, seed=None
         ),
-        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=('lru', 's3-fifo', 'arc', 'lfu-da', 'adaptive'), max_tenants=8, window=None, seed=0)"
+        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=('lru', 's3-fifo', 'arc', 'lfu-da', 'adaptive', 'hazard'), max_tenants=8, window=None, seed=0)"
     )]
     fn new(
         py: Python<'_>,
@@ -34,7 +34,7 @@ impl PyAdvisorConfig {
         window: Option<Int>,
         seed: Option<Int>,
     ) -> PyResult<Self> {
-        let mut config = default_config();
+        let mut config = AdvisorConfig::default();
         if let Some(most) = max_sampled_blocks {
             config.max_sampled_blocks = count(py, "max_sampled_blocks", most)?;
         }
@@ -107,10 +107,6 @@ impl PyAdvisorConfig {
     }
 }
 
-fn default_config() -> AdvisorConfig {
-    AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() }
-}
-
 /// Names of policies, one after the other; a name alone is none.
 fn policies(names: &Bound<'_, PyAny>) -> PyResult<Vec<EvictionPolicy>> {
     if names.is_instance_of::<PyString>() {
@@ -129,7 +125,7 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Advis
         return Ok(Some(config.get().0.clone()));
     }
     if object.is_instance_of::<PyBool>() {
-        return Ok(if object.is_truthy()? { Some(default_config()) } else { None });
+        return Ok(if object.is_truthy()? { Some(AdvisorConfig::default()) } else { None });
     }
     let found = object.get_type().name()?;
     Err(PyTypeError::new_err(format!("advisor is a {found}: must be an AdvisorConfig, a bool, or None")))
