@@ -11,7 +11,7 @@ use crate::errors::OrRaise;
 use crate::gather::{extract, gather};
 use crate::retention::eviction_named;
 
-/// Settings of the advisor of a pool.
+#[doc = doc!("AdvisorConfig")]
 #[pyclass(frozen, module = "kvpool._core.advisor", name = "AdvisorConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdvisorConfig(AdvisorConfig);
@@ -60,37 +60,37 @@ impl PyAdvisorConfig {
         Ok(Self(config))
     }
 
-    /// Blocks that are followed at most; an eighth of them represents the pool.
+    #[doc = doc!("AdvisorConfig.max_sampled_blocks")]
     #[getter]
     fn max_sampled_blocks(&self) -> usize {
         self.0.max_sampled_blocks
     }
 
-    /// Samples at most one block in so many.
+    #[doc = doc!("AdvisorConfig.sample_every")]
     #[getter]
     fn sample_every(&self) -> u32 {
         self.0.sample_every
     }
 
-    /// Names of the policies that a ghost cache of the pool's size is kept of.
+    #[doc = doc!("AdvisorConfig.policies")]
     #[getter]
     fn policies(&self) -> Vec<&'static str> {
         self.0.policies.iter().map(|policy| policy.name()).collect()
     }
 
-    /// Tenants that are counted apart at once.
+    #[doc = doc!("AdvisorConfig.max_tenants")]
     #[getter]
     fn max_tenants(&self) -> usize {
         self.0.max_tenants
     }
 
-    /// Block references after which all that was counted is halved; None leaves it to the pool.
+    #[doc = doc!("AdvisorConfig.window")]
     #[getter]
     fn window(&self) -> Option<u64> {
         self.0.window
     }
 
-    /// Picks the sample.
+    #[doc = doc!("AdvisorConfig.seed")]
     #[getter]
     fn seed(&self) -> u64 {
         self.0.seed

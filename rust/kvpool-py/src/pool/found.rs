@@ -9,7 +9,7 @@ use crate::convert::{blocks, count, ids, int};
 use crate::errors::OrRaise;
 use crate::hashing::{PyChainLink, PyHashChain};
 
-/// Cached blocks of a chain as a lookup found them; it holds none.
+#[doc = doc!("Match")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]
 #[derive(PartialEq)]
 pub(crate) struct PyMatch(pub(super) Match);
@@ -34,19 +34,19 @@ impl PyMatch {
         Ok(Self(Match::new(&chain.get().0, start, &named).or_raise(py)?))
     }
 
-    /// Position in the chain of the first block.
+    #[doc = doc!("Match.start")]
     #[getter]
     fn start(&self) -> usize {
         self.0.start()
     }
 
-    /// The blocks, as they were when they matched.
+    #[doc = doc!("Match.block_ids")]
     #[getter]
     fn block_ids(&self) -> Vec<u32> {
         ids(self.0.blocks())
     }
 
-    /// The link of the last block, or None.
+    #[doc = doc!("Match.link")]
     #[getter]
     fn link(&self) -> Option<PyChainLink> {
         self.0.link().cloned().map(PyChainLink)

@@ -18,7 +18,7 @@ use pyo3::types::PyBytes;
 use super::u32_of;
 use crate::convert::{Int, count};
 
-/// A back end written in Python, and how much of it.
+#[doc = doc!("Custom")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Custom")]
 pub(crate) struct PyCustom {
     backend: Py<PyAny>,

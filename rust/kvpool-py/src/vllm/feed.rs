@@ -36,7 +36,7 @@ struct Log {
     groups: Option<Vec<Group>>,
 }
 
-/// Changes of one of vLLM's pools, for a publisher.
+#[doc = doc!("VllmFeed")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmFeed")]
 pub(crate) struct PyVllmFeed {
     log: Mutex<Log>,
@@ -255,7 +255,7 @@ impl PyVllmFeed {
         Ok(Self { log: Mutex::default(), capacity: count(py, "capacity", capacity)?.max(1), describe })
     }
 
-    /// Says which KV-cache groups there are.
+    #[doc = doc!("VllmFeed.set_groups")]
     fn set_groups(&self, py: Python<'_>, groups: Vec<(usize, String, Option<u32>, bool)>) -> PyResult<()> {
         let groups: Vec<_> = (0..=u16::MAX)
             .zip(groups)
@@ -271,7 +271,7 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    /// Tells of keys that were removed, as allocate gives them.
+    #[doc = doc!("VllmFeed.removed")]
     #[pyo3(name = "removed")]
     fn py_removed(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         for item in keys.try_iter()? {
@@ -284,7 +284,7 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    /// Tells of blocks of a request that were cached: for each whether its key is new, or None.
+    #[doc = doc!("VllmFeed.stored")]
     #[pyo3(name = "stored", signature = (request, hashes, first, block_size, group, new))]
     fn py_stored<'py>(
         &self,
@@ -305,7 +305,7 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    /// Tells that nothing is cached any more.
+    #[doc = doc!("VllmFeed.cleared")]
     fn cleared(&self) {
         let mut log = self.lock();
         log.batch.cleared();
