@@ -148,7 +148,7 @@ def test_the_runtime_docstring_is_that_of_the_stub(name: str) -> None:
 
 
 def test_help_shows_the_signature_and_the_whole_docstring() -> None:
-    shown = pydoc.plaintext.document(kvpool.CacheManager.append, "append")
+    shown = pydoc.plain(pydoc.render_doc(kvpool.CacheManager.append))
     assert "append(self, /, request_ids, token_ids, *, commit=False)" in shown
     for section in ("Args:", "Returns:", "Raises:", "UnknownRequestError"):
         assert section in shown

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self, final
 
-from kvpool._core import MissReason, RequestId
+from kvpool._core import MissReason
 
 __all__ = [
     "ExplainConfig",
@@ -47,7 +47,7 @@ class Explanation:
     """
 
     @property
-    def request_id(self) -> RequestId:
+    def request_id(self) -> str | int:
         """The id of the request."""
     @property
     def admission(self) -> int:
@@ -164,7 +164,7 @@ class MissSpan:
     def expected_return_capacities(self) -> float | None:
         """The same in capacities of new blocks, of a pool that is told no time, or None."""
     @property
-    def request(self) -> RequestId | None:
+    def request(self) -> str | int | None:
         """The request that it was evicted for, or that computes it, or None."""
     @property
     def another(self) -> bool:

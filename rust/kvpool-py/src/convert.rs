@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 
 use kvpool::{BlockId, NewBlock, Ticket, Until, shorten};
+use pyo3::PyTypeInfo;
 use pyo3::buffer::{Element, ElementType, PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -18,7 +19,7 @@ use pyo3::types::{
     PyBool, PyBytes, PyDict, PyFrozenSet, PyInt, PyList, PyMemoryView, PySet, PySlice, PyString, PyTuple,
 };
 
-use crate::errors::raise;
+use crate::errors::{is_ours, raise};
 use crate::gather::{drain, list_of, no_room, with_room};
 
 /// Integers of one kind, with the words for what is wrong with others.
@@ -234,6 +235,59 @@ pub(crate) fn items<T: Element, const N: usize>(
 #[derive(Clone, Copy)]
 pub(crate) struct Int(i128);
 
+/// Names an argument's value and type where its conversion found another type; PyO3 adds a note with the argument's name.
+fn wrong_type(object: &Bound<'_, PyAny>, error: PyErr, expected: &str) -> PyErr {
+    let py = object.py();
+    if !error.is_instance_of::<PyTypeError>(py) || is_ours(py, &error) {
+        return error;
+    }
+    let shown = object.repr().map_or_else(|_| "a value".into(), |repr| shown(repr.as_any()));
+    let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    raise(py, "ArgumentTypeError", format!("{shown} is of type {found}: must be {expected}"))
+}
+
+/// A name or another text: `#[pyo3(from_py_with = word)]`.
+pub(crate) fn word<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    let found = object.cast::<PyString>().map_err(|error| wrong_type(object, error.into(), "a str"))?;
+    text(found, "an argument")
+}
+
+/// A name or another text, or None.
+pub(crate) fn some_word<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a str>> {
+    if object.is_none() { Ok(None) } else { word(object).map(Some) }
+}
+
+/// Bytes: `#[pyo3(from_py_with = octets)]`.
+pub(crate) fn octets<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
+    let found = object.cast::<PyBytes>().map_err(|error| wrong_type(object, error.into(), "bytes"))?;
+    Ok(found.as_bytes())
+}
+
+/// Bytes, or None.
+pub(crate) fn some_octets<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a [u8]>> {
+    if object.is_none() { Ok(None) } else { octets(object).map(Some) }
+}
+
+/// An object of a class of ours: `#[pyo3(from_py_with = instance)]`.
+pub(crate) fn instance<'a, 'py, T: PyTypeInfo>(object: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, T>> {
+    object.cast::<T>().map_err(|error| {
+        let expected = T::type_object(object.py()).name().map(|name| format!("of type {name}"));
+        wrong_type(object, error.into(), expected.as_deref().unwrap_or("another object"))
+    })
+}
+
+/// An object of a class of ours, or None.
+pub(crate) fn some_instance<'a, 'py, T: PyTypeInfo>(
+    object: &'a Bound<'py, PyAny>,
+) -> PyResult<Option<&'a Bound<'py, T>>> {
+    if object.is_none() { Ok(None) } else { instance(object).map(Some) }
+}
+
+/// A bool: `#[pyo3(from_py_with = flag)]`.
+pub(crate) fn flag(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    object.extract().map_err(|error| wrong_type(object, error, "a bool"))
+}
+
 impl FromPyObject<'_, '_> for Int {
     type Error = PyErr;
 
@@ -248,7 +302,7 @@ impl FromPyObject<'_, '_> for Int {
                 })?;
                 Ok(Self(wide))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(wrong_type(&object, error, "an int")),
         }
     }
 }
@@ -274,7 +328,7 @@ pub(crate) fn int(object: &Bound<'_, PyAny>) -> PyResult<i128> {
 pub(crate) fn float(object: &Bound<'_, PyAny>) -> PyResult<f64> {
     object.extract::<f64>().map_err(|error| {
         if !error.is_instance_of::<PyOverflowError>(object.py()) {
-            return error;
+            return wrong_type(object, error, "a number");
         }
         let message = format!("{} is more than a float holds: must be at most {:e}", shown(object), f64::MAX);
         raise(object.py(), "InvalidArgumentError", message)
@@ -309,7 +363,7 @@ impl FromPyObject<'_, '_> for Text {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        Ok(Self(text(&object.cast::<PyString>()?.to_owned(), "an argument")?.to_owned()))
+        word(&object).map(|text| Self(text.to_owned()))
     }
 }
 
@@ -425,6 +479,18 @@ impl<'py> IdsOut<'py> {
     pub(crate) fn write_counts(&self, counts: &[u32]) -> PyResult<usize> {
         self.0.fill(0, counts.iter().map(|&count| i32::try_from(count).unwrap_or(i32::MAX)))?;
         Ok(counts.len())
+    }
+}
+
+/// Hands out ids: as a list, or in the caller's buffer and as their number.
+pub(crate) fn handed_out<'py>(
+    py: Python<'py>,
+    blocks: &[BlockId],
+    out: Option<IdsOut<'py>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match out {
+        None => Ok(PyList::new(py, ids(blocks))?.into_any()),
+        Some(out) => Ok(out.write(blocks)?.into_pyobject(py)?.into_any()),
     }
 }
 

@@ -177,7 +177,7 @@ impl PyEventPublisher {
     fn add_sink(
         &self,
         py: Python<'_>,
-        form: &str,
+        #[pyo3(from_py_with = crate::convert::word)] form: &str,
         #[pyo3(from_py_with = int)] replay_batches: i128,
         #[pyo3(from_py_with = int)] replay_bytes: i128,
     ) -> PyResult<usize> {
@@ -218,7 +218,12 @@ impl PyEventPublisher {
     }
 
     #[doc = doc!("EventPublisher.hold")]
-    fn hold(&self, py: Python<'_>, sink: Int, held: bool) -> PyResult<()> {
+    fn hold(
+        &self,
+        py: Python<'_>,
+        sink: Int,
+        #[pyo3(from_py_with = crate::convert::flag)] held: bool,
+    ) -> PyResult<()> {
         let sink = count(py, "sink", sink)?;
         self.run(py, |publisher| publisher.hold(sink, held)).or_raise(py)
     }

@@ -133,7 +133,11 @@ pub(crate) fn or_wrong_item<T>(
     let py = item.py();
     converted.map_err(|error| {
         if is_ours(py, &error) {
-            return error; // it names a value already
+            let shown = error.value(py).to_string();
+            let named = !error.is_instance_of::<PyTypeError>(py) || shown.contains(what);
+            // Of a number of another type the error names the value, and not where it is.
+            let message = format!("item {position} of {what}: {shown}: must be {each}");
+            return if named { error } else { raise(py, "ArgumentTypeError", message) };
         }
         let found = item.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
         let message = format!("item {position} of {what} is a {found}: must be {each}");

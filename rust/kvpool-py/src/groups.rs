@@ -64,14 +64,14 @@ impl PyGroupSpec {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
-        kind: &str,
+        #[pyo3(from_py_with = crate::convert::word)] kind: &str,
         #[pyo3(from_py_with = crate::convert::int)] block_size: i128,
         window: Option<Int>,
         chunk: Option<Int>,
         #[pyo3(from_py_with = crate::convert::int)] sink: i128,
         keep: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = crate::convert::int)] margin: i128,
-        partial_hits: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] partial_hits: bool,
     ) -> PyResult<Self> {
         let window = size_of(py, "window", kind, kind == "sliding", window)?;
         let chunk = size_of(py, "chunk", kind, kind == "chunked", chunk)?;

@@ -10,9 +10,9 @@ use kvpool::{
     HasherConfig, MultimodalItem, Verify, shorten,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyTuple};
 
-use crate::convert::{Int, Text, bytes, count, int, tokens};
+use crate::convert::{Int, Text, bytes, count, int, shown, tokens};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
@@ -175,6 +175,21 @@ fn hash(
     py.detach(make).or_raise(py)
 }
 
+/// The name of an algorithm. An int in its place is a block size that was given by position.
+fn algorithm_name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    crate::convert::word(object).map_err(|error| {
+        if !object.is_instance_of::<PyInt>() {
+            return error;
+        }
+        let (size, known) = (shown(object), HashAlgorithm::ALL.iter().map(|algorithm| algorithm.name()));
+        let known = known.collect::<Vec<_>>().join(", ");
+        let message = format!(
+            "algorithm is {size}: must be one of {known}; a block size has a name: BlockHasher(block_size={size})"
+        );
+        raise(object.py(), "ArgumentTypeError", message)
+    })
+}
+
 #[doc = doc!("BlockHasher")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "BlockHasher")]
 pub(crate) struct PyBlockHasher(pub(crate) Arc<BlockHasher>);
@@ -185,10 +200,10 @@ impl PyBlockHasher {
     #[pyo3(signature = (algorithm="sha256", block_size=16, *, verify="none", key=None, seed=None))]
     fn new(
         py: Python<'_>,
-        algorithm: &str,
+        #[pyo3(from_py_with = algorithm_name)] algorithm: &str,
         #[pyo3(from_py_with = int)] block_size: i128,
-        verify: &str,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = crate::convert::word)] verify: &str,
+        #[pyo3(from_py_with = crate::convert::some_octets)] key: Option<&[u8]>,
         seed: Option<Text>,
     ) -> PyResult<Self> {
         let config = HasherConfig {
@@ -225,7 +240,7 @@ impl PyBlockHasher {
         &self,
         py: Python<'_>,
         tokens: Option<&Bound<'_, PyAny>>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<PyHashCursor> {
         let epoch = self::epoch(py, epoch)?;
@@ -240,7 +255,7 @@ impl PyBlockHasher {
         &self,
         py: Python<'py>,
         tokens: &Bound<'py, PyAny>,
-        extra: Option<&Bound<'py, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'py, PyExtraKeys>>,
         #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<Bound<'py, PyList>> {
         self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
@@ -252,8 +267,8 @@ impl PyBlockHasher {
         &self,
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
-        parent: Option<&Bound<'_, PyChainLink>>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] parent: Option<&Bound<'_, PyChainLink>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         #[pyo3(from_py_with = int)] epoch: i128,
     ) -> PyResult<PyChainLink> {
         let extra = ExtraKeys { epoch: self::epoch(py, epoch)?, ..extra_or_default(extra) };
@@ -356,6 +371,45 @@ impl PyHashCursor {
     }
 }
 
+/// The chain of a call: a `HashChain`, or that of a `HashCursor` at the moment of the call.
+#[derive(Clone, Copy)]
+pub(crate) enum ChainArg<'a> {
+    Chain(&'a HashChain),
+    Cursor(&'a Locked<HashCursor>),
+}
+
+impl ChainArg<'_> {
+    /// Blocks of the chain.
+    pub(crate) fn len(self, py: Python<'_>) -> usize {
+        match self {
+            Self::Chain(chain) => chain.len(),
+            Self::Cursor(cursor) => enter(py, cursor, |cursor| cursor.chain().len()),
+        }
+    }
+
+    /// Runs a call on the chain, without a copy of it.
+    pub(crate) fn with<R>(self, call: impl FnOnce(&HashChain) -> R) -> R {
+        match self {
+            Self::Chain(chain) => call(chain),
+            Self::Cursor(cursor) => cursor.within(|cursor| call(cursor.chain())),
+        }
+    }
+}
+
+/// A chain that a caller names by itself or by its cursor.
+pub(crate) fn chain_arg<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<ChainArg<'a>> {
+    if let Ok(chain) = object.cast::<PyHashChain>() {
+        return Ok(ChainArg::Chain(&chain.get().0));
+    }
+    if let Ok(cursor) = object.cast::<PyHashCursor>() {
+        return Ok(ChainArg::Cursor(&cursor.get().0));
+    }
+    let found = object.get_type().name()?;
+    let message =
+        format!("a {found}: must be a HashChain or a HashCursor, which BlockHasher.cursor makes of tokens");
+    Err(raise(object.py(), "ArgumentTypeError", message))
+}
+
 #[doc = doc!("HashChain")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "HashChain")]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
@@ -367,7 +421,7 @@ impl PyHashChain {
     #[pyo3(signature = (algorithm, block_size, digests, *, epoch=0))]
     fn from_digests(
         py: Python<'_>,
-        algorithm: &str,
+        #[pyo3(from_py_with = crate::convert::word)] algorithm: &str,
         #[pyo3(from_py_with = int)] block_size: i128,
         digests: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = int)] epoch: i128,
@@ -437,10 +491,10 @@ impl PyChainLink {
     #[pyo3(signature = (algorithm, digest, tokens, *, parent=None, depth=0, epoch=0))]
     fn from_digest(
         py: Python<'_>,
-        algorithm: &str,
-        digest: &[u8],
+        #[pyo3(from_py_with = crate::convert::word)] algorithm: &str,
+        #[pyo3(from_py_with = crate::convert::octets)] digest: &[u8],
         tokens: &Bound<'_, PyAny>,
-        parent: Option<&[u8]>,
+        #[pyo3(from_py_with = crate::convert::some_octets)] parent: Option<&[u8]>,
         depth: i128,
         epoch: i128,
     ) -> PyResult<Self> {

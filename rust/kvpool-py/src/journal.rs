@@ -459,7 +459,7 @@ pub(crate) fn observe_journal(
     until: Option<Int>,
     advisor: Option<&Bound<'_, PyAny>>,
     explain: Option<&Bound<'_, PyAny>>,
-    metrics: bool,
+    #[pyo3(from_py_with = convert::flag)] metrics: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<(Vec<PyJournalView>, PyJournalReport)> {
     let every = every.map_or(Ok(0), |every| count(py, "every", every))? as u64;
@@ -576,7 +576,7 @@ impl Write for Pieces {
 pub(crate) fn export_journal(
     py: Python<'_>,
     journal: Source,
-    language: &str,
+    #[pyo3(from_py_with = convert::word)] language: &str,
     limit: Option<Int>,
     write: Option<Py<PyAny>>,
 ) -> PyResult<Option<String>> {

@@ -9,7 +9,7 @@ use crate::convert::{Int, block, blocks, count, ids, int};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
-use crate::hashing::{PyHashChain, named};
+use crate::hashing::{ChainArg, chain_arg, named};
 
 /// Runs one operation on a part.
 macro_rules! on {
@@ -165,7 +165,7 @@ impl PyPrefixIndex {
         py: Python<'_>,
         num_blocks: Int,
         #[pyo3(from_py_with = int)] block_size: i128,
-        verify: &str,
+        #[pyo3(from_py_with = crate::convert::word)] verify: &str,
     ) -> PyResult<Self> {
         let (num_blocks, block_size) =
             (count(py, "num_blocks", num_blocks)?, count(py, "block_size", block_size)?);
@@ -178,11 +178,12 @@ impl PyPrefixIndex {
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         position: Int,
     ) -> PyResult<bool> {
-        let (id, position, chain) = (block(block_id)?, count(py, "position", position)?, &chain.get().0);
-        Ok(on!(py, self, |index| index.insert(id, chain, position))? == Inserted::Registered)
+        let (id, position) = (block(block_id)?, count(py, "position", position)?);
+        let inserted = on!(py, self, |index| chain.with(|chain| index.insert(id, chain, position)))?;
+        Ok(inserted == Inserted::Registered)
     }
 
     #[doc = doc!("PrefixIndex.mark_computed")]
@@ -192,10 +193,16 @@ impl PyPrefixIndex {
     }
 
     #[doc = doc!("PrefixIndex.find")]
-    fn find(&self, py: Python<'_>, chain: &Bound<'_, PyHashChain>, position: Int) -> PyResult<Option<u32>> {
-        let (position, chain) = (count(py, "position", position)?, &chain.get().0);
-        on!(py, self, |index| index.check_chain(chain))?;
-        Ok(enter(py, &self.0, |index| index.find(chain, position)).map(BlockId::get))
+    fn find(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
+        position: Int,
+    ) -> PyResult<Option<u32>> {
+        let position = count(py, "position", position)?;
+        let found = on!(py, self, |index| chain
+            .with(|chain| { index.check_chain(chain).map(|()| index.find(chain, position)) }))?;
+        Ok(found.map(BlockId::get))
     }
 
     #[doc = doc!("PrefixIndex.remove")]
@@ -210,10 +217,17 @@ impl PyPrefixIndex {
     }
 
     #[doc = doc!("PrefixIndex.copies")]
-    fn copies(&self, py: Python<'_>, chain: &Bound<'_, PyHashChain>, position: Int) -> PyResult<Vec<u32>> {
-        let (position, chain) = (count(py, "position", position)?, &chain.get().0);
-        let hash = chain.hashes().get(position);
-        Ok(hash.map(|hash| ids(&enter(py, &self.0, |index| index.copies(hash)))).unwrap_or_default())
+    fn copies(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
+        position: Int,
+    ) -> PyResult<Vec<u32>> {
+        let position = count(py, "position", position)?;
+        let Some(hash) = chain.with(|chain| chain.hashes().get(position).copied()) else {
+            return Ok(Vec::new());
+        };
+        Ok(ids(&enter(py, &self.0, |index| index.copies(&hash))))
     }
 
     #[doc = doc!("PrefixIndex.num_registered")]

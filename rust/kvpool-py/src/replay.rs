@@ -43,16 +43,16 @@ impl PyReplay {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
-        trace: &Bound<'_, PyTrace>,
-        mode: &str,
+        #[pyo3(from_py_with = crate::convert::instance)] trace: &Bound<'_, PyTrace>,
+        #[pyo3(from_py_with = crate::convert::word)] mode: &str,
         #[pyo3(from_py_with = int)] block_size: i128,
         groups: Option<Vec<GroupTuple<'_>>>,
         #[pyo3(from_py_with = int)] capacity_blocks: i128,
-        algorithm: &str,
-        verify: &str,
+        #[pyo3(from_py_with = crate::convert::word)] algorithm: &str,
+        #[pyo3(from_py_with = crate::convert::word)] verify: &str,
         seed: Option<Text>,
-        eviction: &str,
-        explain: bool,
+        #[pyo3(from_py_with = crate::convert::word)] eviction: &str,
+        #[pyo3(from_py_with = crate::convert::flag)] explain: bool,
         #[pyo3(from_py_with = float)] watermark: f64,
         #[pyo3(from_py_with = int)] max_running: i128,
         #[pyo3(from_py_with = int)] step_tokens: i128,
@@ -60,7 +60,7 @@ impl PyReplay {
         #[pyo3(from_py_with = float)] prefill_tokens_per_s: f64,
         tiers: Option<Vec<(Int, f64)>>,
         #[pyo3(from_py_with = int)] threads: i128,
-        journal: Option<&Bound<'_, PyJournal>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] journal: Option<&Bound<'_, PyJournal>>,
     ) -> PyResult<Self> {
         let tier = |(blocks, load_ms_per_block): (Int, f64)| {
             Ok(TierConfig { blocks: count(py, "blocks of a tier", blocks)?, load_ms_per_block })

@@ -34,10 +34,10 @@ impl PyRetention {
         py: Python<'_>,
         priority: Option<Int>,
         #[pyo3(from_py_with = some_float)] ttl: Option<f64>,
-        idle: bool,
-        then: &str,
-        pinned: bool,
-        demoted: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] idle: bool,
+        #[pyo3(from_py_with = crate::convert::word)] then: &str,
+        #[pyo3(from_py_with = crate::convert::flag)] pinned: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] demoted: bool,
     ) -> PyResult<Self> {
         let keep = match (priority, pinned, demoted) {
             (None, true, false) => Keep::Pinned,

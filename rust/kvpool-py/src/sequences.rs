@@ -85,9 +85,9 @@ impl PySequences {
     fn new(
         py: Python<'_>,
         num_blocks: &Bound<'_, PyAny>,
-        hasher: &Bound<'_, PyBlockHasher>,
-        duplicates: &str,
-        eviction: &str,
+        #[pyo3(from_py_with = crate::convert::instance)] hasher: &Bound<'_, PyBlockHasher>,
+        #[pyo3(from_py_with = crate::convert::word)] duplicates: &str,
+        #[pyo3(from_py_with = crate::convert::word)] eviction: &str,
         #[pyo3(from_py_with = int)] event_capacity: i128,
     ) -> PyResult<Self> {
         let hasher = hasher.get().0.clone();
@@ -110,7 +110,7 @@ impl PySequences {
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         #[pyo3(from_py_with = int)] tier: i128,
     ) -> PyResult<u64> {
         let (cursor, tier) = (self.prompt(py, prompt, extra)?, count(py, "tier", tier)?);
@@ -154,7 +154,7 @@ impl PySequences {
         py: Python<'_>,
         sequence: Int,
         computed_tokens: Int,
-        dedupe: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] dedupe: bool,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (id, computed) = (handle(py, sequence)?, count(py, "computed_tokens", computed_tokens)?);
         let commit = |sequences: &mut Sequences| match dedupe {

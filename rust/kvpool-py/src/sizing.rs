@@ -40,7 +40,11 @@ pub(crate) struct PyReferences(Arc<References>);
 impl PyReferences {
     #[new]
     #[pyo3(signature = (trace, *, blocks="all"))]
-    fn new(py: Python<'_>, trace: &Bound<'_, PyTrace>, blocks: &str) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        #[pyo3(from_py_with = crate::convert::instance)] trace: &Bound<'_, PyTrace>,
+        #[pyo3(from_py_with = crate::convert::word)] blocks: &str,
+    ) -> PyResult<Self> {
         let which: Blocks = named(py, blocks)?;
         let trace = trace.get().shared();
         Ok(Self(Arc::new(py.detach(|| References::new(&trace, which)).or_raise(py)?)))
@@ -97,9 +101,9 @@ impl PyReferences {
     fn run(
         &self,
         py: Python<'_>,
-        policy: &str,
+        #[pyo3(from_py_with = crate::convert::word)] policy: &str,
         #[pyo3(from_py_with = int)] capacity_blocks: i128,
-        form: &str,
+        #[pyo3(from_py_with = crate::convert::word)] form: &str,
     ) -> PyResult<PyPolicyRun> {
         let (policy, form): (_, Form) = (eviction_named(py, policy)?, named(py, form)?);
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
@@ -136,7 +140,7 @@ impl PyReferences {
     fn over_time<'py>(
         &self,
         py: Python<'py>,
-        run: &Bound<'py, PyPolicyRun>,
+        #[pyo3(from_py_with = crate::convert::instance)] run: &Bound<'py, PyPolicyRun>,
         #[pyo3(from_py_with = float)] window_s: f64,
     ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let outcome = run.get().outcome();
@@ -275,11 +279,11 @@ impl PyHitCurve {
 #[pyo3(signature = (trace, *, rate=1.0, max_blocks=None, seed=0, blocks="all"))]
 pub(crate) fn sampled_lru(
     py: Python<'_>,
-    trace: &Bound<'_, PyTrace>,
+    #[pyo3(from_py_with = crate::convert::instance)] trace: &Bound<'_, PyTrace>,
     #[pyo3(from_py_with = float)] rate: f64,
     max_blocks: Option<Int>,
     #[pyo3(from_py_with = int)] seed: i128,
-    blocks: &str,
+    #[pyo3(from_py_with = crate::convert::word)] blocks: &str,
 ) -> PyResult<PyHitCurve> {
     let trace = trace.get().shared();
     let config = SampleConfig {

@@ -77,9 +77,9 @@ impl PyTieredPool {
         py: Python<'_>,
         num_blocks: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = int)] block_size: i128,
-        verify: &str,
-        duplicates: &str,
-        eviction: &str,
+        #[pyo3(from_py_with = crate::convert::word)] verify: &str,
+        #[pyo3(from_py_with = crate::convert::word)] duplicates: &str,
+        #[pyo3(from_py_with = crate::convert::word)] eviction: &str,
         #[pyo3(from_py_with = int)] event_capacity: i128,
     ) -> PyResult<Self> {
         let each = PoolConfig {
@@ -109,7 +109,7 @@ impl PyTieredPool {
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = int)] tier: i128,
-        fences: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] fences: bool,
     ) -> PyResult<u32> {
         let (id, tier) = (block(block_id)?, count(py, "tier", tier)?);
         let copy = |tiers: &mut Tiers| {

@@ -98,11 +98,11 @@ impl PyTrace {
     fn read(
         py: Python<'_>,
         path: PathBuf,
-        format: &str,
+        #[pyo3(from_py_with = crate::convert::word)] format: &str,
         block_tokens: Option<Int>,
         limit: Option<Int>,
-        check_prefixes: bool,
-        sort: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] check_prefixes: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] sort: bool,
         sessions_at_once: Option<Int>,
         #[pyo3(from_py_with = float)] event_gap_s: f64,
     ) -> PyResult<Self> {
@@ -121,12 +121,12 @@ impl PyTrace {
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn parse(
         py: Python<'_>,
-        data: &[u8],
-        format: &str,
+        #[pyo3(from_py_with = crate::convert::octets)] data: &[u8],
+        #[pyo3(from_py_with = crate::convert::word)] format: &str,
         block_tokens: Option<Int>,
         limit: Option<Int>,
-        check_prefixes: bool,
-        sort: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] check_prefixes: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] sort: bool,
         sessions_at_once: Option<Int>,
         #[pyo3(from_py_with = float)] event_gap_s: f64,
     ) -> PyResult<Self> {
@@ -164,7 +164,11 @@ impl PyTrace {
 
     #[doc = doc!("Trace.to_jsonl")]
     #[pyo3(signature = (format="mooncake"))]
-    fn to_jsonl<'py>(&self, py: Python<'py>, format: &str) -> PyResult<Bound<'py, PyBytes>> {
+    fn to_jsonl<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = crate::convert::word)] format: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let format = named(py, format)?;
         let write = || {
             let mut out = Vec::new();
@@ -175,7 +179,12 @@ impl PyTrace {
 
     #[doc = doc!("Trace.write_jsonl")]
     #[pyo3(signature = (file, format="mooncake"))]
-    fn write_jsonl(&self, py: Python<'_>, file: Py<PyAny>, format: &str) -> PyResult<()> {
+    fn write_jsonl(
+        &self,
+        py: Python<'_>,
+        file: Py<PyAny>,
+        #[pyo3(from_py_with = crate::convert::word)] format: &str,
+    ) -> PyResult<()> {
         let format = named(py, format)?;
         let mut out = PyFile { file, error: None };
         let written = py.detach(|| write_trace(&self.trace, format, &mut out));
@@ -304,11 +313,11 @@ impl PyTraceReader {
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        format: &str,
+        #[pyo3(from_py_with = crate::convert::word)] format: &str,
         block_tokens: Option<Int>,
         limit: Option<Int>,
-        check_prefixes: bool,
-        sort: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] check_prefixes: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] sort: bool,
         sessions_at_once: Option<Int>,
         #[pyo3(from_py_with = float)] event_gap_s: f64,
     ) -> PyResult<Self> {

@@ -18,7 +18,8 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::advice;
 use crate::convert::{
-    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, ids, int, tokens, too_short, until_of,
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, float, handed_out, ids, int, tokens,
+    too_short, until_of,
 };
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
@@ -141,11 +142,11 @@ impl PyCacheManager {
         py: Python<'_>,
         num_blocks: Int,
         #[pyo3(from_py_with = int)] block_size: i128,
-        algorithm: &str,
-        verify: &str,
-        key: Option<&[u8]>,
+        #[pyo3(from_py_with = crate::convert::word)] algorithm: &str,
+        #[pyo3(from_py_with = crate::convert::word)] verify: &str,
+        #[pyo3(from_py_with = crate::convert::some_octets)] key: Option<&[u8]>,
         seed: Option<Text>,
-        duplicates: &str,
+        #[pyo3(from_py_with = crate::convert::word)] duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
@@ -155,10 +156,10 @@ impl PyCacheManager {
         #[pyo3(from_py_with = int)] host_blocks: i128,
         #[pyo3(from_py_with = int)] block_bytes: i128,
         groups: Option<&Bound<'_, PyAny>>,
-        journal: Option<&Bound<'_, PyJournal>>,
-        digest: bool,
+        #[pyo3(from_py_with = crate::convert::some_instance)] journal: Option<&Bound<'_, PyJournal>>,
+        #[pyo3(from_py_with = crate::convert::flag)] digest: bool,
         #[pyo3(from_py_with = int)] scrub_blocks: i128,
-        metrics: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] metrics: bool,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -217,7 +218,7 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyHashCursor> {
         Ok(PyHashCursor::new(self.prompt(py, tokens, extra)?))
     }
@@ -228,7 +229,7 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyProbe> {
         let cursor = self.prompt(py, prompt, extra)?;
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
@@ -240,10 +241,10 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
-        reuse: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] reuse: bool,
     ) -> PyResult<PyAdmissionFit> {
         let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let cursor = self.prompt(py, prompt, extra)?;
@@ -256,10 +257,10 @@ impl PyCacheManager {
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
-        reuse: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] reuse: bool,
     ) -> PyResult<Vec<PyGroupFit>> {
         let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let cursor = self.prompt(py, prompt, extra)?;
@@ -294,13 +295,13 @@ impl PyCacheManager {
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         tenant: Option<Int>,
-        no_cache: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] no_cache: bool,
         retention: Option<&Bound<'_, PyAny>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
-        reuse: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] reuse: bool,
         out: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PyAdmission> {
         let part = part(py, allocate_tokens, external_tokens, reuse)?;
@@ -330,7 +331,7 @@ impl PyCacheManager {
         py: Python<'py>,
         request_ids: &Bound<'py, PyAny>,
         token_ids: &Bound<'py, PyAny>,
-        commit: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] commit: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
@@ -350,7 +351,7 @@ impl PyCacheManager {
         request_ids: &Bound<'py, PyAny>,
         token_ids: &Bound<'py, PyAny>,
         offsets: Option<&Bound<'py, PyAny>>,
-        commit: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] commit: bool,
         computed: Option<&Bound<'py, PyAny>>,
         lookahead: Option<Int>,
         covered: Option<&Bound<'py, PyAny>>,
@@ -593,7 +594,7 @@ impl PyCacheManager {
         request_id: &Bound<'_, PyAny>,
         after_step: Option<Int>,
         until: Option<Int>,
-        finish_reason: Option<&str>,
+        #[pyo3(from_py_with = crate::convert::some_word)] finish_reason: Option<&str>,
         output_tokens: Option<Int>,
     ) -> PyResult<()> {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
@@ -681,7 +682,7 @@ impl PyCacheManager {
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         ranges: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyHintReport> {
         let (ranges, cursor) = (retention::ranges(ranges)?, self.prompt(py, prompt, extra)?);
         let size = cursor.chain().len();
@@ -697,7 +698,7 @@ impl PyCacheManager {
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         start_token: Option<Int>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<PyHintReport> {
         let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
         let cursor = self.prompt(py, prompt, extra)?;
@@ -777,7 +778,7 @@ impl PyCacheManager {
         request_id: &Bound<'_, PyAny>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
-        reuse: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] reuse: bool,
     ) -> PyResult<PyAdmission> {
         let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens, reuse)?);
         let resume = op::Resume { request: id, part };
@@ -837,9 +838,16 @@ impl PyCacheManager {
     }
 
     #[doc = doc!("CacheManager.evict")]
-    fn evict(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+    #[pyo3(signature = (n, *, out=None))]
+    fn evict<'py>(
+        &self,
+        py: Python<'py>,
+        n: Int,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
-        Ok(ids(&self.run(py, n, |manager| manager.apply(op::Evict { blocks: n }))?))
+        let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
+        handed_out(py, &self.run(py, n, |manager| manager.apply(op::Evict { blocks: n }))?, out)
     }
 
     #[doc = doc!("CacheManager.drop_cached")]

@@ -103,13 +103,13 @@ impl PyStep {
         py: Python<'_>,
         request_id: &Bound<'_, PyAny>,
         prompt: &Bound<'_, PyAny>,
-        extra: Option<&Bound<'_, PyExtraKeys>>,
+        #[pyo3(from_py_with = crate::convert::some_instance)] extra: Option<&Bound<'_, PyExtraKeys>>,
         tenant: Option<Int>,
-        no_cache: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] no_cache: bool,
         retention: Option<&Bound<'_, PyAny>>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
-        reuse: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] reuse: bool,
     ) -> PyResult<usize> {
         let part = part(py, allocate_tokens, external_tokens, reuse)?;
         let options = retention::options(py, part, tenant, no_cache, retention)?;
@@ -127,7 +127,7 @@ impl PyStep {
         request_id: &Bound<'_, PyAny>,
         allocate_tokens: Option<Int>,
         external_tokens: Option<Int>,
-        reuse: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] reuse: bool,
     ) -> PyResult<usize> {
         let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens, reuse)?);
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))

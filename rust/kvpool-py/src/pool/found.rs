@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::convert::{blocks, count, ids, int};
 use crate::errors::OrRaise;
-use crate::hashing::{PyChainLink, PyHashChain};
+use crate::hashing::{ChainArg, PyChainLink, chain_arg};
 
 #[doc = doc!("Match")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]
@@ -26,12 +26,12 @@ impl PyMatch {
     #[pyo3(signature = (chain, block_ids, start=0))]
     fn new(
         py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         block_ids: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = int)] start: i128,
     ) -> PyResult<Self> {
         let (named, start) = (blocks(block_ids)?, count(py, "start", start)?);
-        Ok(Self(Match::new(&chain.get().0, start, &named).or_raise(py)?))
+        Ok(Self(chain.with(|chain| Match::new(chain, start, &named)).or_raise(py)?))
     }
 
     #[doc = doc!("Match.start")]

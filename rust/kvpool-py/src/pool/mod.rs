@@ -15,11 +15,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::advice;
-use crate::convert::{IdsOut, Int, block, blocks, count, float, ids, int};
+use crate::convert::{IdsOut, Int, block, blocks, count, float, handed_out, ids, int};
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::OrRaise;
-use crate::hashing::{PyChainLink, PyHashChain, named};
+use crate::hashing::{ChainArg, PyChainLink, chain_arg, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::metrics;
@@ -63,16 +63,16 @@ impl PyBlockPool {
         py: Python<'_>,
         num_blocks: Int,
         #[pyo3(from_py_with = int)] block_size: i128,
-        verify: &str,
-        duplicates: &str,
+        #[pyo3(from_py_with = crate::convert::word)] verify: &str,
+        #[pyo3(from_py_with = crate::convert::word)] duplicates: &str,
         eviction: Option<&Bound<'_, PyAny>>,
         retention: Option<&Bound<'_, PyAny>>,
         advisor: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = int)] event_capacity: i128,
-        journal: Option<&Bound<'_, PyJournal>>,
-        digest: bool,
-        payloads: bool,
-        metrics: bool,
+        #[pyo3(from_py_with = crate::convert::some_instance)] journal: Option<&Bound<'_, PyJournal>>,
+        #[pyo3(from_py_with = crate::convert::flag)] digest: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] payloads: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] metrics: bool,
     ) -> PyResult<Self> {
         let mut config = PoolConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -150,10 +150,7 @@ impl PyBlockPool {
         let n = count(py, "n", n)?;
         let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
         let taken = self.run(py, n, |pool| pool.apply(op::Allocate { blocks: n }))?;
-        match out {
-            None => Ok(PyList::new(py, ids(&taken))?.into_any()),
-            Some(out) => Ok(out.write(&taken)?.into_pyobject(py)?.into_any()),
-        }
+        handed_out(py, &taken, out)
     }
 
     #[doc = doc!("BlockPool.acquire")]
@@ -210,11 +207,14 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         #[pyo3(from_py_with = int)] start: i128,
     ) -> PyResult<usize> {
-        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
+        let (held, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        let registered = self.run(py, held.len(), |pool| {
+            chain.with(|chain| pool.apply(op::Register { blocks: &held, chain, start }))
+        })?;
+        Ok(registered.blocks)
     }
 
     #[doc = doc!("BlockPool.register_table")]
@@ -223,12 +223,13 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         #[pyo3(from_py_with = int)] start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
-        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        let operation = op::RegisterTable { blocks: &held, chain, start };
-        let changed = self.run(py, held.len(), |pool| pool.apply(operation))?;
+        let (held, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        let changed = self.run(py, held.len(), |pool| {
+            chain.with(|chain| pool.apply(op::RegisterTable { blocks: &held, chain, start }))
+        })?;
         Ok(changes(&changed))
     }
 
@@ -238,12 +239,13 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         #[pyo3(from_py_with = int)] start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
-        let (free, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        let operation = op::Adopt { blocks: &free, chain, start };
-        let changed = self.run(py, free.len(), |pool| pool.apply(operation))?;
+        let (free, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        let changed = self.run(py, free.len(), |pool| {
+            chain.with(|chain| pool.apply(op::Adopt { blocks: &free, chain, start }))
+        })?;
         Ok(changes(&changed))
     }
 
@@ -260,19 +262,28 @@ impl PyBlockPool {
     }
 
     #[doc = doc!("BlockPool.match_and_acquire")]
-    #[pyo3(signature = (chain, max_blocks=None, *, tenant=None))]
-    fn match_and_acquire(
+    #[pyo3(signature = (chain, max_blocks=None, *, tenant=None, out=None))]
+    fn match_and_acquire<'py>(
         &self,
-        py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        py: Python<'py>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         max_blocks: Option<Int>,
         tenant: Option<Int>,
-    ) -> PyResult<Vec<u32>> {
-        let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let tenant = tenant.map(|tenant| retention::tenant(py, tenant)).transpose()?;
-        let lookup = op::Match { chain, max_blocks: max, tenant };
-        let found = self.run(py, chain.len(), |pool| pool.apply(lookup))?;
-        Ok(ids(&found))
+        let (len, mut max_blocks) = (chain.len(py), at_most(py, max_blocks)?);
+        let out = match out {
+            None => None,
+            Some(out) => {
+                // A cursor may grow meanwhile; the buffer has room for the blocks that it has now.
+                max_blocks = max_blocks.min(len);
+                Some(IdsOut::of(out, max_blocks)?)
+            }
+        };
+        let found = self
+            .run(py, len, |pool| chain.with(|chain| pool.apply(op::Match { chain, max_blocks, tenant })))?;
+        handed_out(py, &found, out)
     }
 
     #[doc = doc!("BlockPool.lookup")]
@@ -280,22 +291,27 @@ impl PyBlockPool {
     fn lookup(
         &self,
         py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         #[pyo3(from_py_with = int)] start: i128,
         max_blocks: Option<Int>,
-        refresh: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] refresh: bool,
     ) -> PyResult<PyMatch> {
         let (start, max_blocks) = (count(py, "start", start)?, at_most(py, max_blocks)?);
-        let chain = &chain.get().0;
-        let found = self.run(py, chain.len(), |pool| match refresh {
-            true => pool.apply(op::LookupRefreshing { chain, start, max_blocks }),
-            false => pool.lookup(chain, start, max_blocks),
+        let found = self.run(py, chain.len(py), |pool| {
+            chain.with(|chain| match refresh {
+                true => pool.apply(op::LookupRefreshing { chain, start, max_blocks }),
+                false => pool.lookup(chain, start, max_blocks),
+            })
         });
         Ok(PyMatch(found?))
     }
 
     #[doc = doc!("BlockPool.acquire_match")]
-    fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
+    fn acquire_match(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = crate::convert::instance)] found: &Bound<'_, PyMatch>,
+    ) -> PyResult<()> {
         let found = &found.get().0;
         self.run(py, found.len(), |pool| pool.apply(op::AcquireMatch { found }))
     }
@@ -305,11 +321,12 @@ impl PyBlockPool {
     fn probe(
         &self,
         py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        #[pyo3(from_py_with = chain_arg)] chain: ChainArg<'_>,
         max_blocks: Option<Int>,
     ) -> PyResult<PyProbe> {
-        let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
-        Ok(self.run(py, chain.len(), |pool| pool.probe(chain, max))?.into())
+        let max = at_most(py, max_blocks)?;
+        let probe = self.run(py, chain.len(py), |pool| chain.with(|chain| pool.probe(chain, max)));
+        Ok(probe?.into())
     }
 
     #[doc = doc!("BlockPool.drop_cached")]
@@ -319,9 +336,16 @@ impl PyBlockPool {
     }
 
     #[doc = doc!("BlockPool.evict")]
-    fn evict(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+    #[pyo3(signature = (n, *, out=None))]
+    fn evict<'py>(
+        &self,
+        py: Python<'py>,
+        n: Int,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
-        Ok(ids(&self.run(py, n, |pool| pool.apply(op::Evict { blocks: n }))?))
+        let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
+        handed_out(py, &self.run(py, n, |pool| pool.apply(op::Evict { blocks: n }))?, out)
     }
 
     #[doc = doc!("BlockPool.reset")]
@@ -385,7 +409,11 @@ impl PyBlockPool {
     }
 
     #[doc = doc!("BlockPool.copies")]
-    fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
+    fn copies(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = crate::convert::octets)] digest: &[u8],
+    ) -> PyResult<Vec<u32>> {
         let copies = self.get(py, |pool| {
             let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
             hash.transpose().map(|hash| hash.map(|hash| pool.copies(&hash)).unwrap_or_default())
@@ -398,14 +426,18 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
-        link: &Bound<'_, PyChainLink>,
+        #[pyo3(from_py_with = crate::convert::instance)] link: &Bound<'_, PyChainLink>,
     ) -> PyResult<u32> {
         let (id, link) = (block(block_id)?, &link.get().0);
         Ok(self.run(py, 0, |pool| pool.apply(op::RegisterLink { block: id, link }))?.get())
     }
 
     #[doc = doc!("BlockPool.acquire_registered")]
-    fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
+    fn acquire_registered(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = crate::convert::instance)] link: &Bound<'_, PyChainLink>,
+    ) -> PyResult<Option<u32>> {
         let link = &link.get().0;
         Ok(self.run(py, 0, |pool| pool.apply(op::AcquireRegistered { link }))?.map(BlockId::get))
     }
@@ -427,7 +459,7 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        finish_reason: Option<&str>,
+        #[pyo3(from_py_with = crate::convert::some_word)] finish_reason: Option<&str>,
         output_tokens: Option<Int>,
     ) -> PyResult<()> {
         let (named, signal) = (blocks(block_ids)?, ended::signal(py, finish_reason, output_tokens)?);
@@ -439,7 +471,7 @@ impl PyBlockPool {
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        retention: &Bound<'_, PyRetention>,
+        #[pyo3(from_py_with = crate::convert::instance)] retention: &Bound<'_, PyRetention>,
     ) -> PyResult<PyHintReport> {
         let (named, retention) = (blocks(block_ids)?, retention.get().0);
         Ok(self.run(py, named.len(), |pool| pool.apply(op::Retain { blocks: &named, retention }))?.into())

@@ -93,7 +93,12 @@ impl PyArena {
     }
 
     #[doc = doc!("Arena.write")]
-    fn write(&self, py: Python<'_>, slot: Int, payload: &[u8]) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        slot: Int,
+        #[pyo3(from_py_with = crate::convert::octets)] payload: &[u8],
+    ) -> PyResult<()> {
         let mut guard = self.0.write(u32_of(py, "slot", slot)?).or_raise(py)?;
         let (len, most) = (payload.len(), guard.len());
         let Some(front) = guard.get_mut(..len) else {

@@ -110,9 +110,9 @@ impl PyDisk {
         capacity_bytes: Int,
         max_payload: Option<Int>,
         #[pyo3(from_py_with = int)] free_floor_bytes: i128,
-        direct: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] direct: bool,
         #[pyo3(from_py_with = int)] scanners: i128,
-        io_uring: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] io_uring: bool,
     ) -> PyResult<Self> {
         let config = DiskConfig {
             folder,
@@ -184,7 +184,7 @@ impl PyRedis {
         max_payload: Option<Int>,
         time_to_live: Option<f64>,
         #[pyo3(from_py_with = float)] timeout: f64,
-        tls: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] tls: bool,
         tls_ca: Option<PathBuf>,
         tls_certificate: Option<(PathBuf, PathBuf)>,
         tls_server_name: Option<Text>,

@@ -169,8 +169,8 @@ impl PyStore {
         backend: AnyBackend<'_>,
         arena: &PyArena,
         namespace: &PyNamespace,
-        eviction: &str,
-        admission: &str,
+        #[pyo3(from_py_with = crate::convert::word)] eviction: &str,
+        #[pyo3(from_py_with = crate::convert::word)] admission: &str,
         #[pyo3(from_py_with = int)] remembered_offers: i128,
         #[pyo3(from_py_with = int)] workers: i128,
         #[pyo3(from_py_with = int)] queue: i128,
@@ -178,8 +178,8 @@ impl PyStore {
         #[pyo3(from_py_with = int)] breaker_failures: i128,
         #[pyo3(from_py_with = float)] breaker_pause: f64,
         #[pyo3(from_py_with = float)] believed_for: f64,
-        staged: bool,
-        tell_gone: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] staged: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] tell_gone: bool,
     ) -> PyResult<Self> {
         let failures = count(py, "breaker_failures", breaker_failures)?;
         let config = StoreConfig {
@@ -222,7 +222,7 @@ impl PyStore {
         groups: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
         tokens: Option<&Bound<'_, PyAny>>,
-        admit: Option<&str>,
+        #[pyo3(from_py_with = crate::convert::some_word)] admit: Option<&str>,
     ) -> PyResult<u64> {
         let keys = self::keys(keys, groups)?;
         let slots = each(py, "slots", Some(slots), 0, keys.len())?;

@@ -61,7 +61,7 @@ impl PyNamespace {
         layers: (Int, Int),
         heads: (Int, Int),
         hash_algorithm: Text,
-        hash_seed: &[u8],
+        #[pyo3(from_py_with = crate::convert::octets)] hash_seed: &[u8],
         extra: BTreeMap<String, String>,
     ) -> PyResult<Self> {
         let each = "a tuple (group, order, shape, strides)";

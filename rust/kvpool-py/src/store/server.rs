@@ -52,7 +52,12 @@ impl PyStoreServer {
 
     #[doc = doc!("StoreServer.scan")]
     #[pyo3(signature = (cursor=Int::from(0), *, verify=false), text_signature = "($self, cursor=0, *, verify=False)")]
-    fn scan(&self, py: Python<'_>, cursor: Int, verify: bool) -> PyResult<Scanned> {
+    fn scan(
+        &self,
+        py: Python<'_>,
+        cursor: Int,
+        #[pyo3(from_py_with = crate::convert::flag)] verify: bool,
+    ) -> PyResult<Scanned> {
         let cursor = count(py, "cursor", cursor)? as u64;
         let page = py.detach(|| self.0.scan(cursor, verify)).map_err(StoreError::from).or_raise(py)?;
         let objects = page.objects.into_iter().map(|Seen { name, header }| found(&name, header)).collect();
@@ -81,9 +86,9 @@ impl PyStoreServer {
 pub(crate) fn check_object(
     py: Python<'_>,
     name: Text,
-    front: &[u8],
+    #[pyo3(from_py_with = crate::convert::octets)] front: &[u8],
     length: Int,
-    payload: Option<&[u8]>,
+    #[pyo3(from_py_with = crate::convert::some_octets)] payload: Option<&[u8]>,
 ) -> PyResult<Option<Found>> {
     let Ok(name) = name.0.parse::<ObjectName>() else { return Ok(None) };
     let mut header = Header::seen(front, &name, count(py, "length", length)? as u64);

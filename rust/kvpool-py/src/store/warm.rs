@@ -67,8 +67,8 @@ impl PySlotHeaders {
     fn new(
         py: Python<'_>,
         path: PathBuf,
-        arena: &Bound<'_, PyArena>,
-        namespace: &Bound<'_, PyNamespace>,
+        #[pyo3(from_py_with = crate::convert::instance)] arena: &Bound<'_, PyArena>,
+        #[pyo3(from_py_with = crate::convert::instance)] namespace: &Bound<'_, PyNamespace>,
     ) -> PyResult<Self> {
         let (arena, namespace) = (arena.get().0.clone(), namespace.get().0.digest());
         let headers = py.detach(|| SlotHeaders::open(&path, namespace, arena.slots()));
@@ -108,7 +108,7 @@ impl PySlotHeaders {
     }
 
     #[doc = doc!("SlotHeaders.renew")]
-    fn renew(&self, namespace: &Bound<'_, PyNamespace>) {
+    fn renew(&self, #[pyo3(from_py_with = crate::convert::instance)] namespace: &Bound<'_, PyNamespace>) {
         self.headers.renew(namespace.get().0.digest());
     }
 
@@ -174,7 +174,7 @@ pub(crate) fn save_index(
     py: Python<'_>,
     subject: Subject<'_>,
     path: PathBuf,
-    namespace: &Bound<'_, PyNamespace>,
+    #[pyo3(from_py_with = crate::convert::instance)] namespace: &Bound<'_, PyNamespace>,
 ) -> PyResult<usize> {
     let (image, namespace) = (subject.image(py)?, namespace.get().0.digest());
     let saved = py.detach(|| warm::save(&path, &image, namespace, now()));
@@ -193,10 +193,10 @@ pub(crate) fn load_index(
     py: Python<'_>,
     subject: Subject<'_>,
     path: PathBuf,
-    namespace: &Bound<'_, PyNamespace>,
-    slots: Option<&Bound<'_, PySlotHeaders>>,
-    payloads: bool,
-    trusted: bool,
+    #[pyo3(from_py_with = crate::convert::instance)] namespace: &Bound<'_, PyNamespace>,
+    #[pyo3(from_py_with = crate::convert::some_instance)] slots: Option<&Bound<'_, PySlotHeaders>>,
+    #[pyo3(from_py_with = crate::convert::flag)] payloads: bool,
+    #[pyo3(from_py_with = crate::convert::flag)] trusted: bool,
     elapsed: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyWarmStart> {
     let namespace = &namespace.get().0;

@@ -145,7 +145,7 @@ impl PyTransferEngine {
     )]
     fn new(
         py: Python<'_>,
-        device: &str,
+        #[pyo3(from_py_with = crate::convert::word)] device: &str,
         threads: Option<Int>,
         staging_bytes: Int,
         calibration: Option<PathBuf>,
@@ -206,7 +206,7 @@ impl PyTransferEngine {
         mapping: &Bound<'_, PyAny>,
         after: Wanted<'_>,
         regions: Option<&Bound<'_, PyAny>>,
-        method: &str,
+        #[pyo3(from_py_with = crate::convert::word)] method: &str,
     ) -> PyResult<PyTransfer> {
         let device = self.0.device();
         let after = self::after(py, &after, device)?;
@@ -244,7 +244,7 @@ impl PyTransferEngine {
         dst: &PyBlockStore,
         mapping: &Bound<'_, PyAny>,
         stream: Wanted<'_>,
-        method: &str,
+        #[pyo3(from_py_with = crate::convert::word)] method: &str,
     ) -> PyResult<()> {
         let method = self::method(py, method)?;
         let handle = self::stream(py, &stream, self.0.device())?;

@@ -67,7 +67,7 @@ impl PyBlockStore {
         py: Python<'_>,
         tensors: &Bound<'_, PyAny>,
         block_dim: Option<&Bound<'_, PyAny>>,
-        keep_alive: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] keep_alive: bool,
     ) -> PyResult<Self> {
         if tensors.hasattr(intern!(py, "data_ptr"))? {
             // A tensor would be iterated over by its rows.
@@ -144,8 +144,8 @@ impl PyBlockStore {
         py: Python<'_>,
         regions: &Bound<'_, PyAny>,
         num_blocks: Int,
-        device: &str,
-        pinned: bool,
+        #[pyo3(from_py_with = crate::convert::word)] device: &str,
+        #[pyo3(from_py_with = crate::convert::flag)] pinned: bool,
         keep_alive: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let number = |name, value| count(py, name, value).map(|value| value as u64);
@@ -184,7 +184,7 @@ impl PyBlockStore {
         like: &Self,
         pinned: Option<&Bound<'_, PyAny>>,
         numa_node: Option<&Bound<'_, PyAny>>,
-        hugepages: bool,
+        #[pyo3(from_py_with = crate::convert::flag)] hugepages: bool,
         registration_limit: Int,
     ) -> PyResult<Self> {
         let refuse = |name: &str, value: &Bound<'_, PyAny>, expected: &str| {
@@ -292,7 +292,12 @@ impl PyBlockStore {
     }
 
     #[doc = doc!("BlockStore.write_block")]
-    fn write_block(&self, py: Python<'_>, block: &Bound<'_, PyAny>, data: &[u8]) -> PyResult<()> {
+    fn write_block(
+        &self,
+        py: Python<'_>,
+        block: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = crate::convert::octets)] data: &[u8],
+    ) -> PyResult<()> {
         self.0.write_block(block_id(block)?, data).or_raise(py)
     }
 
