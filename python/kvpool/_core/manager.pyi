@@ -637,9 +637,9 @@ class CacheManager:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
         Committed blocks stay cached until evicted. Computed tokens that the manager does not know are cached only if
-        ``append_tokens`` and ``commit`` name them before: docs/porting.md shows it. While a swap moves the request, or a connector loads into its
-        blocks, it is releasing: it gives them up, and its id, when ``complete_swap``, ``abort_swap`` or
-        ``external_done`` ends that. O(blocks).
+        ``append_tokens`` and ``commit`` name them before: docs/porting.md shows it. While a swap moves the request, or
+        a connector loads into its blocks, it is releasing: it gives them up, and its id, when ``complete_swap``,
+        ``abort_swap`` or ``external_done`` ends that. O(blocks).
 
         Args:
             request_id: A request in any state.
