@@ -85,3 +85,8 @@ pub use hasher::{BlockHasher, ChainState};
 pub use link::{ChainLink, LinkRef};
 #[cfg(feature = "recorded")]
 pub use recorded::RecordedHashes;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -173,3 +173,8 @@ pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
         PoolError::config("eviction", format!("{name:?}"), format!("one of {}", known.join(", ")))
     })
 }
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -83,7 +83,7 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// | to | call |
 /// |---|---|
 /// | hash a prompt, on any thread | [`prepare`](Self::prepare) |
-/// | ask what is cached, or what fits | [`probe`](Self::probe), [`fit`](Self::fit), [`fit_groups`](Self::fit_groups) |
+/// | ask what is cached, or what fits | [`probe`](Self::probe), [`fit`](Self::fit), [`fit_groups`](Self::fit_groups), [`admitted_entries`](Self::admitted_entries) |
 /// | begin | [`admit`](Self::admit), [`admit_with`](Self::admit_with), [`resume`](Self::resume), [`resume_with`](Self::resume_with) |
 /// | go on, a whole step in one call | [`append`](Self::append), [`append_ragged`](Self::append_ragged), [`append_into`](Self::append_into) |
 /// | go on, one request | [`extend`](Self::extend), [`append_tokens`](Self::append_tokens), [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder) |
@@ -92,12 +92,12 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// | share and shorten | [`fork`](Self::fork), [`fork_batch`](Self::fork_batch), [`truncate`](Self::truncate), [`truncate_batch`](Self::truncate_batch), [`trim_window`](Self::trim_window) |
 /// | move bytes | [`take_plan`](Self::take_plan), [`begin_swap_out`](Self::begin_swap_out), [`begin_swap_in`](Self::begin_swap_in), [`fit_swap_out`](Self::fit_swap_out), [`fit_swap_in`](Self::fit_swap_in), [`complete_swap`](Self::complete_swap), [`abort_swap`](Self::abort_swap) |
 /// | wait for steps in flight | [`fence`](Self::fence), [`end_fence`](Self::end_fence), [`complete_step`](Self::complete_step) |
-/// | plan a step before it happens | [`plan_step`](Self::plan_step), [`StepPlan`], [`commit_step`](Self::commit_step) |
-/// | read | [`block_table`](Self::block_table), [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`request`](Self::request), [`contains`](Self::contains), [`next_checkpoint`](Self::next_checkpoint), [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers) |
+/// | plan a step before it happens | [`plan_step`](Self::plan_step), [`plan_admit`](Self::plan_admit), [`plan_admit_with`](Self::plan_admit_with), [`plan_resume`](Self::plan_resume), [`plan_resume_with`](Self::plan_resume_with), [`plan_append`](Self::plan_append), [`plan_append_ragged`](Self::plan_append_ragged), [`plan_preempt`](Self::plan_preempt), [`plan_release`](Self::plan_release), [`commit_step`](Self::commit_step) |
+/// | read | [`block_table`](Self::block_table), [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`request`](Self::request), [`contains`](Self::contains), [`next_checkpoint`](Self::next_checkpoint), [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers), [`groups`](Self::groups), [`num_groups`](Self::num_groups), [`hasher`](Self::hasher) |
 /// | hint at the future | [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix), [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of), [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks), [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats) |
 /// | forget and resize | [`evict`](Self::evict), [`drop_cached`](Self::drop_cached), [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset), [`resize`](Self::resize) |
 /// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
-/// | watch and check | [`observe`](Self::observe), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
+/// | watch and check | [`observe`](Self::observe), [`slot_of`](Self::slot_of), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
 ///
 /// A scheduler's loop: one call per step for all that run; if blocks run out, the youngest gives way; what has room is admitted.
 ///
