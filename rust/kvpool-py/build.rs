@@ -1,8 +1,10 @@
-//! Makes the docstrings of the stubs those of the extension: a macro `doc!` with a string for each name of a stub.
+//! Makes the docstrings of the stubs those of the extension: a macro `doc!` with a string for each name of a
+//! stub.
 //!
-//! `doc!("BlockPool.allocate")` is the docstring of that method in `python/kvpool/_core/pool.pyi`, without its indentation. Classes and
-//! functions have their own names, and a module has its path, `kvpool._core.pool`. Of overloads the first has the docstring. A public name
-//! without a docstring stops the build, and so does a name that no stub has.
+//! `doc!("BlockPool.allocate")` is the docstring of that method in `python/kvpool/_core/pool.pyi`, without
+//! its indentation. Classes and functions have their own names, and a module has its path,
+//! `kvpool._core.pool`. Of overloads the first has the docstring. A public name without a docstring stops the
+//! build, and so does a name that no stub has.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -103,7 +105,8 @@ impl Stub<'_> {
         Err(self.error(start, "a signature without end"))
     }
 
-    /// The docstring that begins in a line, if one does, as `inspect.cleandoc` returns it, and the line after it.
+    /// The docstring that begins in a line, if one does, as `inspect.cleandoc` returns it, and the line after
+    /// it.
     fn docstring(&self, start: usize) -> Result<(Option<String>, usize), String> {
         let Some(&first) = self.lines.get(start) else { return Ok((None, start)) };
         let (indent, text) = split(first);

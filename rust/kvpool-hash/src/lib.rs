@@ -17,12 +17,13 @@
 //! the environment. The byte-level specification is `docs/hashing.md`; `tests/data/hash_vectors.json` has
 //! vectors, made by an independent Python program.
 //!
-//! Each hash function is a cargo feature, and so are vLLM's encodings. All names are known whatever is compiled in: a hasher of
-//! an algorithm that is not ([`HashAlgorithm::is_compiled_in`]) is [`HashError::NotCompiledIn`], which names the features.
+//! SHA-256, the default, is always compiled in. The other hash functions are cargo features, and so are vLLM's encodings. All
+//! names are known whatever is compiled in: a hasher of an algorithm that is not ([`HashAlgorithm::is_compiled_in`]) is
+//! [`HashError::NotCompiledIn`], which names the features.
 //!
 //! | feature | algorithms |
 //! |---|---|
-//! | `sha256` | sha256 |
+//! | `sha256` | sha256, faster on processors without SHA instructions |
 //! | `blake3` | blake3, keyed or not |
 //! | `xxh3` | xxh3 |
 //! | `vllm` (with `sha256`) | vllm-sha256, vllm-sha256-cbor; with `xxh3` vllm-xxhash, vllm-xxhash-cbor |

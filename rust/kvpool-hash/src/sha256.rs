@@ -2,8 +2,8 @@
 //!
 //! Two libraries, for what each is best at: with the processor's SHA instructions, `sha2`'s compression function alone (a
 //! digest object costs as much as a third of hashing a block); without them, `ring`, whose vector code is the fastest there
-//! is. Without the feature `sha256`, which brings `ring`, `sha2` does that, too, at 1.7 times the cost. Which one runs changes nothing
-//! but the time.
+//! is. Without the feature `sha256`, which brings `ring`, `sha2` does that, too, at 1.7 times the cost. Which
+//! one runs changes nothing but the time.
 
 use super::BlockHash;
 

@@ -1,4 +1,5 @@
-//! What an observer keeps by default follows from the hash units that a pool holds, whatever the size of its blocks.
+//! What an observer keeps by default follows from the hash units that a pool holds, whatever the size of its
+//! blocks.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 

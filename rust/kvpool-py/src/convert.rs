@@ -235,7 +235,8 @@ pub(crate) fn items<T: Element, const N: usize>(
 #[derive(Clone, Copy)]
 pub(crate) struct Int(i128);
 
-/// Names an argument's value and type where its conversion found another type; PyO3 adds a note with the argument's name.
+/// Names an argument's value and type where its conversion found another type; PyO3 adds a note with the
+/// argument's name.
 fn wrong_type(object: &Bound<'_, PyAny>, error: PyErr, expected: &str) -> PyErr {
     let py = object.py();
     if !error.is_instance_of::<PyTypeError>(py) || is_ours(py, &error) {

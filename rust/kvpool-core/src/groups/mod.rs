@@ -123,8 +123,9 @@ impl Groups {
         partial.map(|spec| spec.block_tokens / self.unit - 1).max().unwrap_or(0)
     }
 
-    /// Hash units that one block of a pool holds. A group of full attention holds every token, so its block counts: the smallest one of
-    /// several. Without such a group the largest block of the cached groups counts. At least 1.
+    /// Hash units that one block of a pool holds. A group of full attention holds every token, so its block
+    /// counts: the smallest one of several. Without such a group the largest block of the cached groups
+    /// counts. At least 1.
     #[must_use]
     pub fn units_per_block(&self) -> usize {
         let cached = || self.specs.iter().filter(|spec| spec.is_cached());

@@ -14,13 +14,13 @@ pub struct AdvisorConfig {
     pub max_sampled_blocks: usize,
     /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
     pub sample_every: u32,
-    /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access times. Default:
-    /// [`kvpool_policies::ADVISED`].
+    /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access
+    /// times. Default: [`kvpool_policies::ADVISED`].
     pub policies: Vec<EvictionPolicy>,
     /// Tenants that are counted apart at once, 0 to 1,024. Default 8.
     pub max_tenants: usize,
-    /// References after which all counts are halved, 1 or more. `None` is 16 times the hash units that the pool holds, and at least
-    /// 65,536.
+    /// References after which all counts are halved, 1 or more. `None` is 16 times the hash units that the
+    /// pool holds, and at least 65,536.
     pub window: Option<u64>,
     /// Picks the sample; all values are equally good. Default 0.
     pub seed: u64,

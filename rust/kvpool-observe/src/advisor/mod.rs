@@ -19,9 +19,10 @@
 //! What [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
 //!
 //! **Groups.** With several KV-cache groups a reference is a hash unit that a prompt asked for, and a hit one that all groups served. Each
-//! counts once, though every group that keeps it takes a block or a part of one: measured hit rates and those of tenants are right, and
-//! sizes of curves, and policies, are those of a pool in which full attention alone takes blocks. Inside, a size is a number of hash
-//! units; a block of the pool holds [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
+//! counts once, though every group that keeps it takes a block or a part of one: measured hit rates and those
+//! of tenants are right, and sizes of curves, and policies, are those of a pool in which full attention alone
+//! takes blocks. Inside, a size is a number of hash units; a block of the pool holds
+//! [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
 //!
 //! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is below a threshold. R is
 //! chosen so that eight pools fit into [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but
@@ -118,7 +119,8 @@ impl Sample {
 }
 
 impl Advisor {
-    /// An advisor of a pool of `usable` blocks of `units_per_block` hash units each, with all its memory taken.
+    /// An advisor of a pool of `usable` blocks of `units_per_block` hash units each, with all its memory
+    /// taken.
     pub(crate) fn new(
         config: &AdvisorConfig,
         usable: usize,

@@ -5,9 +5,9 @@ use kvpool::{MAX_BLOCKS, PoolError};
 /// Settings of the record that [`ManagerWatch::explain`](crate::ManagerWatch::explain) answers from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplainConfig {
-    /// Contents that are remembered, cached ones included. A content is a hash unit of a prompt: a block, or the part of a block that is
-    /// hashed at a time. 16 to 2^24. `None` is twice the hash units that the pool holds, at least 1,024 and at most 2^20. Each content
-    /// takes 95 bytes and its tokens.
+    /// Contents that are remembered, cached ones included. A content is a hash unit of a prompt: a block, or
+    /// the part of a block that is hashed at a time. 16 to 2^24. `None` is twice the hash units that the pool
+    /// holds, at least 1,024 and at most 2^20. Each content takes 95 bytes and its tokens.
     pub records: Option<usize>,
     /// Released requests that can still be explained, at most 2^20. Default 1,024. Each takes some 200 bytes, 7 kB at most.
     pub requests: usize,

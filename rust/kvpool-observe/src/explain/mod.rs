@@ -125,7 +125,8 @@ fn before(cursor: &HashCursor, position: usize) -> Before {
 }
 
 impl Explainer {
-    /// An explainer that remembers nothing yet. `log` has the changes of `pool`, of which a block holds `units_per_block` hash units.
+    /// An explainer that remembers nothing yet. `log` has the changes of `pool`, of which a block holds
+    /// `units_per_block` hash units.
     pub(crate) fn new(
         config: &ExplainConfig,
         pool: &BlockPool,

@@ -192,8 +192,9 @@ impl CacheManager {
         self.append_into(rows, &mut added).map(|()| added)
     }
 
-    /// [`Self::append_ragged`] into a buffer of the caller's, whose content it replaces. Once the buffer and those of the manager have
-    /// grown, a step allocates only where a request's own lists of tokens, hashes and blocks grow.
+    /// [`Self::append_ragged`] into a buffer of the caller's, whose content it replaces. Once the buffer and
+    /// those of the manager have grown, a step allocates only where a request's own lists of tokens, hashes
+    /// and blocks grow.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Rows};
@@ -221,8 +222,8 @@ impl CacheManager {
         done
     }
 
-    /// Rows of which only the tokens change are the most; `busy` receives the others. `growing` receives the rows that may get blocks, with
-    /// the tokens that they had and the slots that they get.
+    /// Rows of which only the tokens change are the most; `busy` receives the others. `growing` receives the
+    /// rows that may get blocks, with the tokens that they had and the slots that they get.
     fn append_rows(
         &mut self,
         rows: &Rows<'_>,

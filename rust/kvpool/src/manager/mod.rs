@@ -77,8 +77,9 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.
 ///
-/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds what is cached of the prompt,
-/// gives the request blocks, registers what the engine has computed, and evicts what nobody holds. Every call is all or nothing.
+/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds what
+/// is cached of the prompt, gives the request blocks, registers what the engine has computed, and evicts what
+/// nobody holds. Every call is all or nothing.
 ///
 /// | to | call |
 /// |---|---|
@@ -99,7 +100,8 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
 /// | watch and check | [`observe`](Self::observe), [`slot_of`](Self::slot_of), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
 ///
-/// A scheduler's loop: one call per step for all that run; if blocks run out, the youngest gives way; what has room is admitted.
+/// A scheduler's loop: one call per step for all that run; if blocks run out, the youngest gives way; what
+/// has room is admitted.
 ///
 /// ```
 /// use std::collections::VecDeque;
