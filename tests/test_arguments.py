@@ -1,4 +1,4 @@
-"""What arguments may be: integers of every kind, chains and cursors, buffers; and a typed error for another type."""
+"""Arguments are integers of every kind, chains and cursors, and buffers; an argument of another type is a typed error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_argument_of_another_type_is_refused_with_its_name_its_value_and_what
 
 
 class Index:
-    """An int of somebody else's."""
+    """A class of integers that is not Python's."""
 
     def __init__(self, value: int) -> None:
         self.value = value

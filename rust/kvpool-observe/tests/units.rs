@@ -1,4 +1,4 @@
-//! What an observer keeps by default follows from the hash units that a pool holds, whatever the size of its
+//! The default sizes of observers follow from the hash units that a pool holds, whatever the size of its
 //! blocks.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
@@ -57,7 +57,8 @@ fn large_blocks_are_remembered_as_long_as_small_ones() {
     }
 }
 
-/// The same traffic, over as many tokens of room, gives the same curve: its sizes are blocks of the pool.
+/// Two pools that hold equally many tokens get equal advice for equal traffic. The sizes of a curve are blocks
+/// of the pool.
 #[test]
 fn an_advisor_says_the_same_of_large_blocks_as_of_small_ones() {
     let advised = |blocks, specs| {

@@ -123,8 +123,8 @@ impl<T: Send> Locked<T> {
         Place(self)
     }
 
-    /// Runs a call on the state from within a call on another state. Whoever has this state waits for no
-    /// other one.
+    /// Runs a call on the state from within a call on another state. A holder of this state
+    /// never waits for another state.
     pub(crate) fn within<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
         call(&mut lock(&self.state))
     }

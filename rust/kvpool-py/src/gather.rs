@@ -135,7 +135,7 @@ pub(crate) fn or_wrong_item<T>(
         if is_ours(py, &error) {
             let shown = error.value(py).to_string();
             let named = !error.is_instance_of::<PyTypeError>(py) || shown.contains(what);
-            // Of a number of another type the error names the value, and not where it is.
+            // The error of a wrong number names the value, and not its position.
             let message = format!("item {position} of {what}: {shown}: must be {each}");
             return if named { error } else { raise(py, "ArgumentTypeError", message) };
         }

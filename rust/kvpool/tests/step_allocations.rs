@@ -39,11 +39,11 @@ fn a_step_into_a_buffer_of_the_caller_allocates_nothing() {
         changes.len()
     };
     assert_eq!(fewest(into), 0);
-    // What the other call returns is a list of its own.
+    // The other call returns a new list.
     assert_eq!(fewest(|manager, rows| manager.append_ragged(rows).unwrap().len()), 1);
 }
 
-/// What a call before left in the buffer is gone, and a refused step leaves no changes in it.
+/// A step replaces the changes of the step before, and a refused step leaves no changes.
 #[test]
 fn the_buffer_holds_the_changes_of_the_last_step_alone() {
     let config = ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() };

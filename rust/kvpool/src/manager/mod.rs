@@ -77,18 +77,18 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.
 ///
-/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds what
-/// is cached of the prompt, gives the request blocks, registers what the engine has computed, and evicts what
-/// nobody holds. Every call is all or nothing.
+/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds what is
+/// cached of the prompt, gives the request blocks, registers what the engine has computed, and evicts blocks
+/// without references. Every call is all or nothing.
 ///
 /// | to | call |
 /// |---|---|
 /// | hash a prompt, on any thread | [`prepare`](Self::prepare) |
 /// | ask what is cached, or what fits | [`probe`](Self::probe), [`fit`](Self::fit), [`fit_groups`](Self::fit_groups), [`admitted_entries`](Self::admitted_entries) |
 /// | begin | [`admit`](Self::admit), [`admit_with`](Self::admit_with), [`resume`](Self::resume), [`resume_with`](Self::resume_with) |
-/// | go on, a whole step in one call | [`append`](Self::append), [`append_ragged`](Self::append_ragged), [`append_into`](Self::append_into) |
-/// | go on, one request | [`extend`](Self::extend), [`append_tokens`](Self::append_tokens), [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder) |
-/// | say what is computed | the step, or [`commit`](Self::commit), [`commit_batch`](Self::commit_batch); [`external_done`](Self::external_done) for KV from elsewhere |
+/// | append, a whole step in one call | [`append`](Self::append), [`append_ragged`](Self::append_ragged), [`append_into`](Self::append_into) |
+/// | append, one request | [`extend`](Self::extend), [`append_tokens`](Self::append_tokens), [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder) |
+/// | commit computed tokens | the step, or [`commit`](Self::commit), [`commit_batch`](Self::commit_batch); [`external_done`](Self::external_done) for KV from elsewhere |
 /// | give up | [`preempt`](Self::preempt), [`release`](Self::release), [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with), [`end_session`](Self::end_session) |
 /// | share and shorten | [`fork`](Self::fork), [`fork_batch`](Self::fork_batch), [`truncate`](Self::truncate), [`truncate_batch`](Self::truncate_batch), [`trim_window`](Self::trim_window) |
 /// | move bytes | [`take_plan`](Self::take_plan), [`begin_swap_out`](Self::begin_swap_out), [`begin_swap_in`](Self::begin_swap_in), [`fit_swap_out`](Self::fit_swap_out), [`fit_swap_in`](Self::fit_swap_in), [`complete_swap`](Self::complete_swap), [`abort_swap`](Self::abort_swap) |
@@ -100,8 +100,8 @@ pub use step::{PlannedOperation, StepOutcome, StepPlan};
 /// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
 /// | watch and check | [`observe`](Self::observe), [`slot_of`](Self::slot_of), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
 ///
-/// A scheduler's loop: one call per step for all that run; if blocks run out, the youngest gives way; what
-/// has room is admitted.
+/// A scheduler's loop: one call per step for all that run. If blocks run out, the youngest request is preempted.
+/// Then requests that fit are admitted.
 ///
 /// ```
 /// use std::collections::VecDeque;
