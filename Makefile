@@ -178,8 +178,8 @@ test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, sc
 		--test pool_model --test policy_model
 	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle
-	for feature in $(HASH_FEATURES); do \
-		$(APART) $(CARGO) test -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet || exit 1; \
+	for feature in "" $(HASH_FEATURES); do \
+		$(APART) $(CARGO) test -p kvpool-hash --lib --no-default-features --features "$$feature" --locked --quiet || exit 1; \
 	done
 	$(APART) $(BIN)/python tools/fuzz.py --all --seconds $(FUZZ_SECONDS)
 
@@ -306,8 +306,8 @@ sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLa
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
-	for feature in $(HASH_FEATURES); do \
-		$(CARGO) clippy -p kvpool-hash --lib --no-default-features --features $$feature --locked --quiet -- -D warnings || exit 1; \
+	for feature in "" $(HASH_FEATURES); do \
+		$(CARGO) clippy -p kvpool-hash --lib --no-default-features --features "$$feature" --locked --quiet -- -D warnings || exit 1; \
 	done
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --locked --quiet
 	$(BIN)/ruff format --check

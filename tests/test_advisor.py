@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: All that a ghost cache can be kept of.
 POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
-DEFAULT_POLICIES: list[EvictionPolicy] = ["lru", "s3-fifo", "arc", "lfu-da", "adaptive"]
+DEFAULT_POLICIES: list[EvictionPolicy] = ["lru", "s3-fifo", "arc", "lfu-da", "adaptive", "hazard"]
 #: Sizes of a curve, in eighths of the pool's.
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)

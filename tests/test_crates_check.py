@@ -69,6 +69,34 @@ def test_each_has_the_licence_and_the_quickstart_names_a_version_that_is_there()
     assert readme.count("```rust\n") >= 2
 
 
+@pytest.mark.parametrize("crate", crates_check.published(), ids=lambda crate: crate.name)
+def test_each_has_a_readme_that_says_what_to_take_and_has_an_example_that_runs(crate: crates_check.Crate) -> None:
+    folder = Path(crate.manifest["manifest_path"]).parent
+    assert crate.manifest["readme"] == "README.md"
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert readme.startswith(f"# {crate.name}\n\n")
+    others = {other.name for other in crates_check.published()} - {crate.name}
+    assert any(f"`{other}`" in readme for other in others)
+    assert "```rust\n" in readme
+    assert 'doc = include_str!("../README.md")]' in (folder / "src/lib.rs").read_text(encoding="utf-8")
+
+
+def test_the_overview_of_the_manager_has_every_method() -> None:
+    folder = ROOT / "rust/kvpool/src/manager"
+    text = (folder / "mod.rs").read_text(encoding="utf-8")
+    overview = text[text.index("/// Requests by id") : text.index("pub struct CacheManager")]
+    impl = re.compile(r"^impl CacheManager \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
+    found, left_out = set(), {"new", "with_evictor", "with_hasher"}
+    for path in folder.glob("*.rs"):
+        if path.name in {"observe.rs", "checks.rs"}:
+            continue  # what observers and checks look at
+        for block in impl.findall(path.read_text(encoding="utf-8")):
+            found |= set(re.findall(r"^    pub (?:const )?fn (\w+)", block, re.MULTILINE))
+            left_out |= set(re.findall(r"#\[doc\(hidden\)\]\n(?:    [#/].*\n)*    pub (?:const )?fn (\w+)", block))
+    missing = sorted(name for name in found - left_out if f"(Self::{name})" not in overview)
+    assert (len(found) > 60, missing) == (True, [])
+
+
 def test_dependencies_come_first() -> None:
     crates = [package("a", "b", "c"), package("b", "c"), package("c"), package("d", "a")]
     assert [crate.name for crate in crates_check.ordered(crates)] == ["c", "b", "a", "d"]

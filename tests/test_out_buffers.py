@@ -195,11 +195,46 @@ def test_a_pool_writes_all_ids_or_changes_nothing(asked: int) -> None:
     def count(pool: kvpool.BlockPool, out: array.array[int]) -> int:
         return pool.ref_counts(range(1, 1 + asked), out=out)
 
+    def cached() -> kvpool.BlockPool:
+        one = pool()
+        cursor = kvpool.BlockHasher(block_size=4).cursor(range(16))
+        blocks = one.allocate(4)
+        one.register_table(blocks, cursor)
+        one.release_table(blocks)
+        return one
+
+    def match(pool: kvpool.BlockPool, out: array.array[int]) -> int:
+        return pool.match_and_acquire(kvpool.BlockHasher(block_size=4).cursor(range(4 * asked)), out=out)
+
+    def evict(pool: kvpool.BlockPool, out: array.array[int]) -> int:
+        return pool.evict(asked, out=out)
+
+    for one, written, columns in driven(cached, match, asked, observe_pool):
+        assert (written, columns) == (asked, [list(range(5, 5 + asked))])
+        assert one.stats().active == 4 + asked
+    for one, written, columns in driven(cached, evict, asked, observe_pool):
+        assert (written, columns) == (asked, [list(range(8, 8 - asked, -1))])
+        assert one.stats().evicted == asked
     for one, written, columns in driven(pool, allocate, asked, observe_pool):
         assert (written, columns) == (asked, [list(range(5, 5 + asked))])
         assert one.stats().active == 4 + asked
     for _, written, columns in driven(pool, count, asked, observe_pool):
         assert (written, columns) == (asked, [[1] * asked])
+
+
+@pytest.mark.parametrize("asked", range(6))
+def test_a_manager_writes_its_victims_or_evicts_none(asked: int) -> None:
+    def released() -> kvpool.CacheManager:
+        manager = manager_of(None)
+        manager.release("old")
+        return manager
+
+    def evict(manager: kvpool.CacheManager, out: array.array[int]) -> int:
+        return manager.evict(asked, out=out)
+
+    for manager, written, columns in driven(released, evict, asked):
+        assert (written, columns) == (asked, [list(range(5, 5 - asked, -1))])
+        assert manager.stats().pool.evicted == asked
 
 
 def test_a_sequence_writes_its_table_whole_or_not_at_all() -> None:
@@ -230,7 +265,10 @@ def test_these_are_all_calls_with_a_buffer() -> None:
         "CacheManager.admit",
         "CacheManager.append_ragged",
         "CacheManager.block_ids",
+        "CacheManager.evict",
         "BlockPool.allocate",
+        "BlockPool.evict",
+        "BlockPool.match_and_acquire",
         "BlockPool.ref_counts",
         "Sequences.block_ids",
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -97,10 +98,6 @@ def _runtime_docs() -> dict[str, str | None]:
 RUNTIME_DOCS = _runtime_docs()
 
 
-def _first_line(doc: str | None) -> str:
-    return (doc or "").strip().partition("\n")[0]
-
-
 def test_stub_and_binary_have_the_same_names() -> None:
     assert set(STUB_DOCS) == set(RUNTIME_DOCS)
 
@@ -144,10 +141,17 @@ def _is_own(value: object, module: ModuleType) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(RUNTIME_DOCS))
-def test_help_and_stub_begin_with_the_same_line(name: str) -> None:
+def test_the_runtime_docstring_is_that_of_the_stub(name: str) -> None:
     stub, _, _ = STUB_DOCS[name]
-    assert _first_line(stub)
-    assert _first_line(stub) == _first_line(RUNTIME_DOCS[name])
+    assert stub
+    assert RUNTIME_DOCS[name] == stub
+
+
+def test_help_shows_the_signature_and_the_whole_docstring() -> None:
+    shown = pydoc.plain(pydoc.render_doc(kvpool.CacheManager.append))
+    assert "append(self, /, request_ids, token_ids, *, commit=False)" in shown
+    for section in ("Args:", "Returns:", "Raises:", "UnknownRequestError"):
+        assert section in shown
 
 
 def _examples() -> list[doctest.DocTest]:

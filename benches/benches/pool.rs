@@ -16,8 +16,7 @@ const SIZES: [usize; 4] = [1 << 16, 1 << 20, 1 << 22, 1 << 24];
 
 /// A pool with the advisor that the bindings have by default.
 fn advised(num_blocks: usize) -> Result<BlockPool, PoolError> {
-    let advisor =
-        Some(AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() });
+    let advisor = Some(AdvisorConfig::default());
     pool(num_blocks)?.watched(&WatchConfig { advisor, ..WatchConfig::default() })
 }
 

@@ -194,8 +194,7 @@ watched!(
 watched!(
     advisor,
     || {
-        let policies = kvpool_policies::ADVISED.to_vec();
-        let advisor = Some(AdvisorConfig { policies, ..AdvisorConfig::default() });
+        let advisor = Some(AdvisorConfig::default());
         pool(BLOCKS)?.watched(&WatchConfig { advisor, ..WatchConfig::default() })
     },
     counted_hit_advisor,

@@ -155,10 +155,7 @@ impl Preset {
     pub(crate) fn watch(&self) -> ManagerWatchConfig {
         ManagerWatchConfig {
             event_capacity: self.events,
-            advisor: self.advisor.then(|| AdvisorConfig {
-                policies: kvpool_policies::ADVISED.to_vec(),
-                ..AdvisorConfig::default()
-            }),
+            advisor: self.advisor.then(AdvisorConfig::default),
             ..ManagerWatchConfig::default()
         }
     }

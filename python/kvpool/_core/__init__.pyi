@@ -9,6 +9,7 @@ Conventions of every class here:
   accepted. Methods with ``out`` write ids to the front of a writable, contiguous, 1-D int32 buffer of the
   caller and make no list. A torch tensor is passed there as ``tensor.numpy()``.
 - **Request ids** are a str, or an int from ``-2**63`` to ``2**64 - 1``. ``1`` and ``"1"`` are two requests.
+- **Ints** may be of any type with ``__index__``, such as numpy's: as ids, tokens and numbers.
 - **Numbers** of blocks and tokens must not be negative: ``InvalidArgumentError``.
 - **Errors** are those of ``kvpool.errors``. A call that raises one has changed nothing. What has a type that is not
   taken, and is no tokens, raises ``ArgumentTypeError``.
@@ -17,7 +18,7 @@ Conventions of every class here:
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, TypeAlias, type_check_only
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, type_check_only
 
 from typing_extensions import Buffer
 
@@ -94,7 +95,7 @@ Tokens: TypeAlias = _Ints
 
 BlockIds: TypeAlias = _Ints
 
-RequestId: TypeAlias = str | int
+RequestId: TypeAlias = str | SupportsIndex
 
 # Names that are known when kvpool is built; tests/test_names.py compares them with the binary's.
 

@@ -77,8 +77,8 @@ class AdvisorConfig:
         policies: Names of the policies to estimate, each once, with a ghost cache of the pool's size; not
             ``"last-accessed"``, which needs access times.
         max_tenants: Tenants that are counted apart at once, 0 to 1024.
-        window: Block references after which all counts are halved, 1 or more; None is 16 times the pool's blocks, and
-            65,536 at least.
+        window: Block references after which all counts are halved, 1 or more; None is 16 times the contents of
+            ``block_size`` tokens that the pool holds, and at least 65,536.
         seed: Picks the sample; all values are equally good.
 
     Raises:
@@ -95,7 +95,7 @@ class AdvisorConfig:
         *,
         max_sampled_blocks: int = 16384,
         sample_every: int = 1,
-        policies: Iterable[EvictionPolicy] = ("lru", "s3-fifo", "arc", "lfu-da", "adaptive"),
+        policies: Iterable[EvictionPolicy] = ("lru", "s3-fifo", "arc", "lfu-da", "adaptive", "hazard"),
         max_tenants: int = 8,
         window: int | None = None,
         seed: int = 0,

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self, final
 
-from kvpool._core import MissReason, RequestId
+from kvpool._core import MissReason
 
 __all__ = [
     "ExplainConfig",
@@ -16,8 +16,9 @@ class ExplainConfig:
     """Settings of what is remembered to explain misses.
 
     Args:
-        records: Contents of blocks that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token; None is
-            twice the pool's usable blocks, 1,024 at least and ``2**20`` at most.
+        records: Contents that are remembered, 16 to ``2**24``, each in 95 bytes and 4 per token. A content is
+            ``block_size`` tokens of a prompt, also where a group has larger blocks. None is twice what the pool holds,
+            at least 1,024 and at most ``2**20``.
         requests: Released requests that can still be explained, at most ``2**20``.
 
     Raises:
@@ -46,7 +47,7 @@ class Explanation:
     """
 
     @property
-    def request_id(self) -> RequestId:
+    def request_id(self) -> str | int:
         """The id of the request."""
     @property
     def admission(self) -> int:
@@ -163,7 +164,7 @@ class MissSpan:
     def expected_return_capacities(self) -> float | None:
         """The same in capacities of new blocks, of a pool that is told no time, or None."""
     @property
-    def request(self) -> RequestId | None:
+    def request(self) -> str | int | None:
         """The request that it was evicted for, or that computes it, or None."""
     @property
     def another(self) -> bool:

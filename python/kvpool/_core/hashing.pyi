@@ -1,7 +1,7 @@
 """Hash chains: what identifies the prefix that a block holds."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self, TypeAlias, final
 
 from kvpool._core import HashAlgorithm, Tokens, VerifyMode
 
@@ -367,3 +367,6 @@ class ChainLink:
         """The epoch that it was hashed in."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+#: What a pool takes: a chain, or the cursor that grows it, whose chain is not copied.
+_Chain: TypeAlias = HashChain | HashCursor

@@ -636,9 +636,10 @@ class CacheManager:
     ) -> None:
         """Ends a request, finished or aborted: its blocks lose one reference each.
 
-        Committed blocks stay cached until evicted. While a swap moves the request, or a connector loads into its
-        blocks, it is releasing: it gives them up, and its id, when ``complete_swap``, ``abort_swap`` or
-        ``external_done`` ends that. O(blocks).
+        Committed blocks stay cached until evicted. Computed tokens that the manager does not know are cached only if
+        ``append_tokens`` and ``commit`` name them before: docs/porting.md shows it. While a swap moves the request, or
+        a connector loads into its blocks, it is releasing: it gives them up, and its id, when ``complete_swap``,
+        ``abort_swap`` or ``external_done`` ends that. O(blocks).
 
         Args:
             request_id: A request in any state.
@@ -956,14 +957,17 @@ class CacheManager:
         Raises:
             BlocksInUseError: Requests or fences hold blocks; ``bump_epoch`` always works.
         """
-    def evict(self, n: int) -> list[int]:
+    @overload
+    def evict(self, n: int, *, out: None = None) -> list[int]:
         """Evicts cached-free blocks of the device, up to a number, and returns their ids in the order of eviction.
 
-        They are free then; fewer than ``n`` are all that were cached-free. O(1) per block.
+        They are free then; fewer than ``n`` are all that were cached-free. As ``BlockPool.evict``. O(1) per block.
 
         Raises:
-            InvalidArgumentError: ``n`` is negative.
+            InvalidArgumentError: ``n`` is negative; ``out`` is too short.
         """
+    @overload
+    def evict(self, n: int, *, out: _Array) -> int: ...
     def drop_cached(self, block_ids: BlockIds) -> int:
         """Forgets the contents of blocks by id and returns how many were registered.
 
@@ -1043,10 +1047,7 @@ class CacheManager:
             JournalFileError: The journal has stopped recording; the message says why.
         """
     def journal_image(self) -> bytes | None:
-        """Returns what a ring holds, as the bytes of a file; None without a ring.
-
-        O(bytes).
-        """
+        """Returns what a ring holds, as the bytes of a file; None without a ring. O(bytes)."""
     def save_journal(self, path: str | PathLike[str]) -> None:
         """Writes what a ring holds to a new file.
 
@@ -1067,10 +1068,7 @@ class CacheManager:
         True
         """
     def state_digest_from_scratch(self) -> int:
-        """Returns the same digest, counted anew from every block.
-
-        O(blocks), with ``digest=True`` or without.
-        """
+        """Returns the same digest, counted anew from every block. O(blocks), with ``digest=True`` or without."""
     def scrub(self, blocks: int) -> ScrubReport:
         """Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
 

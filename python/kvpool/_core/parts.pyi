@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Self, final
 
 from kvpool._core import BlockIds, VerifyMode
-from kvpool._core.hashing import HashChain
+from kvpool._core.hashing import _Chain
 
 __all__ = [
     "BlockAllocator",
@@ -197,7 +197,7 @@ class PrefixIndex:
     """
 
     def __new__(cls, num_blocks: int, block_size: int = 16, *, verify: VerifyMode = "none") -> Self: ...
-    def insert(self, block_id: int, chain: HashChain, position: int) -> bool:
+    def insert(self, block_id: int, chain: _Chain, position: int) -> bool:
         """Registers a block as one block of a chain, not yet computed; False means a hash collision.
 
         O(1).
@@ -219,7 +219,7 @@ class PrefixIndex:
         Raises:
             InvalidBlockError: The id is unknown, the null block, or not registered.
         """
-    def find(self, chain: HashChain, position: int) -> int | None:
+    def find(self, chain: _Chain, position: int) -> int | None:
         """Returns a computed block that holds this block of a chain, or None.
 
         O(1). A collision, and a position behind the chain, are misses.
@@ -240,7 +240,7 @@ class PrefixIndex:
 
         O(blocks).
         """
-    def copies(self, chain: HashChain, position: int) -> list[int]:
+    def copies(self, chain: _Chain, position: int) -> list[int]:
         """Returns the blocks registered under this hash of a chain, computed ones first.
 
         O(copies). Computed ones are in the order in which they became so, the others in the order in which they

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self, TypeAlias, TypedDict, final, overloa
 
 from kvpool._core import BlockIds, BlockState, Duplicates, EvictionPolicy, VerifyMode, _Array
 from kvpool._core.advisor import Advice, AdvisorConfig
-from kvpool._core.hashing import ChainLink, HashChain
+from kvpool._core.hashing import ChainLink, _Chain
 from kvpool._core.journal import Journal, JournalStats
 from kvpool._core.requests import Match, PoolMetrics, Probe, ScrubReport
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats
@@ -230,7 +230,7 @@ class BlockPool:
         Raises:
             PoolPoisonedError: The pool refuses all work.
         """
-    def register(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> int:
+    def register(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> int:
         """Registers held blocks under the hashes of a chain and returns how many: they are immutable now.
 
         No lookup finds them before ``mark_computed``. Fewer than given means a hash collision, which is
@@ -248,7 +248,7 @@ class BlockPool:
             StaleEpochError: The chain belongs to another epoch.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
-    def register_table(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
+    def register_table(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
         """Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
 
         Where another computed block has the content already, the caller gets a reference to that one and loses its own
@@ -267,7 +267,7 @@ class BlockPool:
             StaleEpochError: The chain belongs to another epoch.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
-    def adopt(self, block_ids: BlockIds, chain: HashChain, start: int = 0) -> list[tuple[int, int]]:
+    def adopt(self, block_ids: BlockIds, chain: _Chain, start: int = 0) -> list[tuple[int, int]]:
         """Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
 
         For engines that own the ids and use the pool as an index: they never call ``allocate``, and to the pool an id
@@ -311,27 +311,33 @@ class BlockPool:
             InvalidBlockError: An id is unknown, the null block, or not registered.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
+    @overload
     def match_and_acquire(
-        self, chain: HashChain, max_blocks: int | None = None, *, tenant: int | None = None
+        self, chain: _Chain, max_blocks: int | None = None, *, tenant: int | None = None, out: None = None
     ) -> list[int]:
         """Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
 
         Only computed blocks match; the walk stops at the first that does not. O(blocks matched).
 
         Args:
-            chain: Hashes of the prompt.
+            chain: Hashes of the prompt: a chain, or the cursor that has it.
             max_blocks: The longest match wanted; all of the chain by default. An engine that must compute the
                 last prompt token asks for ``(tokens - 1) // block_size``.
             tenant: The tenant that the advisor counts the lookup for.
+            out: Receives the ids, if given, and the call returns their number. It has room for ``max_blocks`` ids, or
+                for all blocks of the chain if those are fewer.
 
         Raises:
             InvalidArgumentError: The chain is of another block size, algorithm or verification than the pool; the
-                tenant is not a number of 32 bits.
+                tenant is not a number of 32 bits; ``out`` is too short.
             StaleEpochError: The chain belongs to another epoch.
+            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer; ``chain`` is of another type.
         """
-    def lookup(
-        self, chain: HashChain, start: int = 0, max_blocks: int | None = None, *, refresh: bool = False
-    ) -> Match:
+    @overload
+    def match_and_acquire(
+        self, chain: _Chain, max_blocks: int | None = None, *, tenant: int | None = None, out: _Array
+    ) -> int: ...
+    def lookup(self, chain: _Chain, start: int = 0, max_blocks: int | None = None, *, refresh: bool = False) -> Match:
         """Finds the cached blocks of a chain, and returns a match that holds none of them.
 
         Only computed blocks match; the walk ends at the first that does not. Another call may take, evict or drop the
@@ -357,7 +363,7 @@ class BlockPool:
             StaleMatchError: A block is not cached any more or holds something else, or the epoch has ended.
             InvalidBlockError: A block has as many references as can be counted.
         """
-    def probe(self, chain: HashChain, max_blocks: int | None = None) -> Probe:
+    def probe(self, chain: _Chain, max_blocks: int | None = None) -> Probe:
         """Says what a lookup would find now; changes nothing and counts nothing.
 
         O(blocks matched).
@@ -376,15 +382,17 @@ class BlockPool:
             InvalidBlockError: An id is unknown, or the null block.
             ArgumentTypeError: The ids are of a type or dtype that is not taken.
         """
-    def evict(self, n: int) -> list[int]:
+    @overload
+    def evict(self, n: int, *, out: None = None) -> list[int]:
         """Evicts cached-free blocks, up to a number, and returns their ids in the order of eviction.
 
         They are free then, and handed out next, in that order; fewer than ``n`` are all that were cached-free. For
         engines that allocate elsewhere; ``allocate`` evicts by itself what it needs. Counted and told as any eviction.
-        O(1) per block.
+        ``out`` receives the ids, if given, and the call returns their number. It has room for ``n``. O(1) per block.
 
         Raises:
-            InvalidArgumentError: ``n`` is negative.
+            InvalidArgumentError: ``n`` is negative; ``out`` is too short.
+            ArgumentTypeError: ``out`` is not a writable, contiguous, 1-D int32 buffer.
 
         >>> pool = kvpool.BlockPool(num_blocks=8, block_size=4)
         >>> blocks = pool.allocate(3)
@@ -395,6 +403,8 @@ class BlockPool:
         >>> pool.evict(2), pool.states(blocks)
         ([3, 2], ['cached-free', 'free', 'free'])
         """
+    @overload
+    def evict(self, n: int, *, out: _Array) -> int: ...
     def reset(self) -> int:
         """Forgets all cached content of every tier and returns how many blocks were registered.
 

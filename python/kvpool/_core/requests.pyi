@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Literal, Self, TypedDict, final, type_check_only
 
 from kvpool._core import BlockIds, Fit, RequestId, RequestState, Tokens, _Ints
-from kvpool._core.hashing import ChainLink, ExtraKeys, HashChain, HashCursor
+from kvpool._core.hashing import ChainLink, ExtraKeys, HashCursor, _Chain
 from kvpool._core.pool import PoolStats
 from kvpool._core.retention import HintReport, RetentionStats, _Ranges
 
@@ -355,7 +355,7 @@ class Match:
     [1, 1]
     """
 
-    def __new__(cls, chain: HashChain, block_ids: BlockIds, start: int = 0) -> Self: ...
+    def __new__(cls, chain: _Chain, block_ids: BlockIds, start: int = 0) -> Self: ...
     @property
     def start(self) -> int:
         """Position in the chain of the first block."""

@@ -75,3 +75,8 @@ pub mod parts {
     pub use crate::record::MAX_POSITIONS;
     pub use crate::retention::no_clock;
 }
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

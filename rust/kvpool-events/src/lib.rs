@@ -25,3 +25,8 @@ pub use encode::encode;
 pub use event::{Digest, Event, Extra, GroupName, Label};
 pub use form::{Dialect, Form, HashForm, Layout, UnknownForm};
 pub use publisher::{Batch, Group, Publisher, PublisherError, SinkConfig, Snapshot, base};
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -112,7 +112,7 @@ impl HashAlgorithm {
     #[must_use]
     pub const fn is_compiled_in(self) -> bool {
         match self {
-            Self::Sha256 => cfg!(feature = "sha256"),
+            Self::Sha256 => true,
             Self::Blake3 => cfg!(feature = "blake3"),
             Self::Xxh3 => cfg!(feature = "xxh3"),
             Self::VllmSha256 | Self::VllmSha256Cbor => cfg!(feature = "vllm"),

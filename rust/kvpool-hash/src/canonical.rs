@@ -18,15 +18,10 @@
 //! for each block.
 
 use super::extra::{ExtraKeys, MultimodalItem};
-#[cfg(feature = "sha256")]
 use super::{
     BlockHash,
     sha256::{PADDING, sha256_in_place},
 };
-
-/// Bytes behind a message that its hash function may overwrite.
-#[cfg(not(feature = "sha256"))]
-const PADDING: usize = 0;
 
 const ROOT_TAG: [u8; 8] = *b"kvproot1";
 const BLOCK_TAG: [u8; 8] = *b"kvpblok1";
@@ -162,7 +157,6 @@ impl<'a> BlockMessage<'a> {
     }
 
     /// Its SHA-256.
-    #[cfg(feature = "sha256")]
     pub(super) fn sha256(&mut self) -> BlockHash {
         sha256_in_place(self.buffer, self.len)
     }

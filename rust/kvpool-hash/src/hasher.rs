@@ -16,7 +16,6 @@ use super::extra::ItemIndex;
 use super::fingerprint::Fingerprinter;
 #[cfg(feature = "xxh3")]
 use super::fingerprint::first_words;
-#[cfg(feature = "sha256")]
 use super::sha256::sha256;
 #[cfg(feature = "vllm")]
 use super::vllm::{self, RequestExtra};
@@ -57,16 +56,20 @@ impl ChainState {
 /// How digests are made.
 #[derive(Clone)]
 enum Method {
-    #[cfg(feature = "sha256")]
     Sha256,
     #[cfg(feature = "blake3")]
     Blake3,
     #[cfg(feature = "blake3")]
     Blake3Keyed(Box<[u8; 32]>),
     #[cfg(feature = "xxh3")]
-    Xxh3 { seed: u64 },
+    Xxh3 {
+        seed: u64,
+    },
     #[cfg(feature = "vllm")]
-    Vllm { method: vllm::Method, none_hash: BlockHash },
+    Vllm {
+        method: vllm::Method,
+        none_hash: BlockHash,
+    },
     /// The hash of a block is what was recorded under its last token.
     #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
@@ -322,7 +325,6 @@ impl BlockHasher {
 impl Method {
     fn new(config: &HasherConfig) -> Result<Self, HashError> {
         let algorithm = config.algorithm;
-        #[cfg(feature = "sha256")]
         if algorithm == HashAlgorithm::Sha256 {
             return Ok(Self::Sha256);
         }
@@ -354,7 +356,6 @@ impl Method {
     /// The digest of a block in the native encoding.
     #[inline]
     fn block(&self, message: &mut BlockMessage<'_>) -> BlockHash {
-        #[cfg(feature = "sha256")]
         if matches!(self, Self::Sha256) {
             return message.sha256();
         }
@@ -365,7 +366,6 @@ impl Method {
     #[inline]
     fn digest(&self, message: &[u8]) -> BlockHash {
         match self {
-            #[cfg(feature = "sha256")]
             Self::Sha256 => sha256(message),
             // vLLM's encodings have no native messages.
             #[cfg(feature = "vllm")]

@@ -38,6 +38,16 @@ fn what_is_not_compiled_in_is_refused_and_says_what_to_enable() {
     }
 }
 
+/// `make test-slow` runs these tests with no feature, and with each alone.
+#[test]
+fn the_default_configuration_works_in_every_build() {
+    let hasher = BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() }).unwrap();
+    let mut cursor = HashCursor::new(hasher.into(), ExtraKeys::default()).unwrap();
+    cursor.append(&[0, 1, 2, 3]);
+    let digest = format!("{:?}", cursor.chain().hashes()[0]);
+    assert_eq!(digest, "41a841d81982818f7eab34fa8f9aee1ccac353902b5ce433ea04051c16265001");
+}
+
 #[test]
 fn configurations_that_are_refused() {
     let refused = |config: HasherConfig| BlockHasher::new(config).unwrap_err();

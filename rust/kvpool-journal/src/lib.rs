@@ -55,3 +55,8 @@ pub use subject::{Answer, Step, Subject};
 pub use value::Value;
 pub use vllm::VllmSubject;
 pub use words::Words;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -40,3 +40,8 @@ pub use payloads::{Evicted, Payload, PayloadError};
 pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};
 pub use tiers::TierWatch;
 pub use watch::{PoolWatch, Watch, WatchConfig};
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use kvpool::groups::Groups;
 use kvpool::observe::{Admitted, ManagerObserver, PoolObserver};
 use kvpool::{CacheManager, InvariantViolation, ManagerError, ManagerStats, PoolError, RequestRef};
 
@@ -240,10 +241,11 @@ impl ManagerWatch for CacheManager {
         // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
         let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, metrics, more };
         let device = WatchConfig { advisor, ..below.clone() };
+        let units_per_block = self.groups().map_or(1, Groups::units_per_block);
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {
             let config = if tier == 0 { &device } else { &below };
-            watches.push(Watch::new(config, self.tiers().pool(tier)?)?);
+            watches.push(Watch::with_units(config, self.tiers().pool(tier)?, units_per_block)?);
         }
         let explainer = match explain {
             None => None,
@@ -252,7 +254,7 @@ impl ManagerWatch for CacheManager {
                 if let Some(device) = watches.first_mut() {
                     device.changes = Some(log.clone());
                 }
-                Some(Box::new(Explainer::new(&explain, self.pool(), log)?))
+                Some(Box::new(Explainer::new(&explain, self.pool(), units_per_block, log)?))
             }
         };
         for (tier, watch) in watches.into_iter().enumerate() {

@@ -64,7 +64,17 @@ impl Watch {
     /// # Errors
     /// [`PoolError::InvalidConfig`] names the setting and what is allowed.
     pub fn new(config: &WatchConfig, pool: &BlockPool) -> Result<Self, PoolError> {
-        let advisor = config.advisor.as_ref().map(|advisor| Advisor::new(advisor, pool.num_usable()));
+        Self::with_units(config, pool, 1)
+    }
+
+    /// Observers of `pool`, of which a block holds `units_per_block` hash units.
+    pub(crate) fn with_units(
+        config: &WatchConfig,
+        pool: &BlockPool,
+        units_per_block: usize,
+    ) -> Result<Self, PoolError> {
+        let new = |advisor| Advisor::new(advisor, pool.num_usable(), units_per_block);
+        let advisor = config.advisor.as_ref().map(new);
         Ok(Self {
             events: EventLog::new(config.event_capacity)?,
             feed: None,

@@ -30,10 +30,7 @@ fn bytes(num_blocks: usize, config: AdvisorConfig) -> (isize, isize) {
 #[test]
 fn it_holds_what_it_says_and_little() {
     for num_blocks in [2, 1000, 1 << 20, 1 << 22] {
-        let (held, said) = bytes(
-            num_blocks,
-            AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() },
-        );
+        let (held, said) = bytes(num_blocks, AdvisorConfig::default());
         println!("{num_blocks} blocks: {held} bytes, {said} stated");
         assert!(held <= said && said <= 4 << 20, "{num_blocks} blocks: {held} bytes, {said} stated");
     }

@@ -148,8 +148,8 @@ pub mod parts {
 pub const ALL: &[EvictionPolicy] =
     &[LRU, LAST_ACCESS, FIFO, LFU, LFU_DA, SIEVE, S3_FIFO, ARC, TWO_Q, LRFU, GDSF, ADAPTIVE, HAZARD];
 
-/// Those that the advisor of kvpool's bindings compares unless it is told otherwise.
-pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE];
+/// The policies that an advisor compares by default.
+pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE, HAZARD];
 
 /// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any other is itself.
 ///
@@ -173,3 +173,8 @@ pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
         PoolError::config("eviction", format!("{name:?}"), format!("one of {}", known.join(", ")))
     })
 }
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -10,7 +10,7 @@ use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
-/// Settings of the advisor of a pool.
+#[doc = doc!("AdvisorConfig")]
 #[pyclass(frozen, module = "kvpool._core.advisor", name = "AdvisorConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdvisorConfig(AdvisorConfig);
@@ -22,7 +22,7 @@ impl PyAdvisorConfig {
         signature = (
             *, max_sampled_blocks=None, sample_every=None, policies=None, max_tenants=None, window=None, seed=None
         ),
-        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=('lru', 's3-fifo', 'arc', 'lfu-da', 'adaptive'), max_tenants=8, window=None, seed=0)"
+        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=('lru', 's3-fifo', 'arc', 'lfu-da', 'adaptive', 'hazard'), max_tenants=8, window=None, seed=0)"
     )]
     fn new(
         py: Python<'_>,
@@ -33,7 +33,7 @@ impl PyAdvisorConfig {
         window: Option<Int>,
         seed: Option<Int>,
     ) -> PyResult<Self> {
-        let mut config = default_config();
+        let mut config = AdvisorConfig::default();
         if let Some(most) = max_sampled_blocks {
             config.max_sampled_blocks = count(py, "max_sampled_blocks", most)?;
         }
@@ -59,37 +59,37 @@ impl PyAdvisorConfig {
         Ok(Self(config))
     }
 
-    /// Blocks that are followed at most; an eighth of them represents the pool.
+    #[doc = doc!("AdvisorConfig.max_sampled_blocks")]
     #[getter]
     fn max_sampled_blocks(&self) -> usize {
         self.0.max_sampled_blocks
     }
 
-    /// Samples at most one block in so many.
+    #[doc = doc!("AdvisorConfig.sample_every")]
     #[getter]
     fn sample_every(&self) -> u32 {
         self.0.sample_every
     }
 
-    /// Names of the policies that a ghost cache of the pool's size is kept of.
+    #[doc = doc!("AdvisorConfig.policies")]
     #[getter]
     fn policies(&self) -> Vec<&'static str> {
         self.0.policies.iter().map(|policy| policy.name()).collect()
     }
 
-    /// Tenants that are counted apart at once.
+    #[doc = doc!("AdvisorConfig.max_tenants")]
     #[getter]
     fn max_tenants(&self) -> usize {
         self.0.max_tenants
     }
 
-    /// Block references after which all that was counted is halved; None leaves it to the pool.
+    #[doc = doc!("AdvisorConfig.window")]
     #[getter]
     fn window(&self) -> Option<u64> {
         self.0.window
     }
 
-    /// Picks the sample.
+    #[doc = doc!("AdvisorConfig.seed")]
     #[getter]
     fn seed(&self) -> u64 {
         self.0.seed
@@ -104,10 +104,6 @@ impl PyAdvisorConfig {
             names.join(", ")
         )
     }
-}
-
-fn default_config() -> AdvisorConfig {
-    AdvisorConfig { policies: kvpool_policies::ADVISED.to_vec(), ..AdvisorConfig::default() }
 }
 
 /// Names of policies, one after the other; a name alone is none.
@@ -128,7 +124,7 @@ pub(crate) fn config(object: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Advis
         return Ok(Some(config.get().0.clone()));
     }
     if object.is_instance_of::<PyBool>() {
-        return Ok(if object.is_truthy()? { Some(default_config()) } else { None });
+        return Ok(if object.is_truthy()? { Some(AdvisorConfig::default()) } else { None });
     }
     let found = object.get_type().name()?;
     Err(raise(

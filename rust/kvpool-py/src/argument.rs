@@ -46,7 +46,8 @@ fn wrong<'py>(
     }
     let raised = if error.is_instance_of::<PyTypeError>(py) {
         let found = object.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
-        raise(py, "ArgumentTypeError", format!("{name} is {}: must be {}", a(&found), expected(py)))
+        let value = object.repr().map_or_else(|_| "a value".into(), |repr| shown(repr.as_any()));
+        raise(py, "ArgumentTypeError", format!("{name} is {value}, {}: must be {}", a(&found), expected(py)))
     } else if error.is_instance_of::<PyOverflowError>(py) || error.is_instance_of::<PyValueError>(py) {
         raise(py, "InvalidArgumentError", format!("{name} is {}: must be {}", shown(object), expected(py)))
     } else {

@@ -416,6 +416,18 @@ impl<'py> IdsOut<'py> {
     }
 }
 
+/// Hands out ids: as a list, or in the caller's buffer and as their number.
+pub(crate) fn handed_out<'py>(
+    py: Python<'py>,
+    blocks: &[BlockId],
+    out: Option<IdsOut<'py>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    match out {
+        None => Ok(PyList::new(py, ids(blocks))?.into_any()),
+        Some(out) => Ok(out.write(blocks)?.into_pyobject(py)?.into_any()),
+    }
+}
+
 /// The error for a buffer with too little room.
 pub(crate) fn too_short(py: Python<'_>, room: usize, needed: usize) -> PyErr {
     let message = format!("out holds {room} ids, {needed} are needed: give a longer buffer");

@@ -14,7 +14,9 @@
 //! kept ([`raise_after`]), and raised by the call when it is done and the lock is free.
 //!
 //! Order of locks: the state's before `queue`, which is held for moments only, by threads that wait for nothing meanwhile. Whoever
-//! waits for the state is detached and holds no other lock of this file. The shuttle models of rust/kvpool-shuttle run this file.
+//! waits for the state is detached and holds no other lock of this file, with one exception: a call on a pool
+//! that is given a cursor locks the pool, then the cursor ([`Locked::within`]). No call on a cursor takes
+//! another lock. The shuttle models of rust/kvpool-shuttle run this file.
 
 use std::cell::Cell;
 
@@ -120,6 +122,12 @@ impl<T: Send> Locked<T> {
             queue = self.served.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         Place(self)
+    }
+
+    /// Runs a call on the state from within a call on another state. A holder of this state
+    /// never waits for another state.
+    pub(crate) fn within<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
+        call(&mut lock(&self.state))
     }
 
     /// Waits for the state, detached.

@@ -115,7 +115,7 @@ impl Source {
     }
 }
 
-/// Batches of KV events for several sinks: numbers, bytes, what was lost.
+#[doc = doc!("EventPublisher")]
 #[pyclass(frozen, module = "kvpool._core.events", name = "EventPublisher")]
 pub(crate) struct PyEventPublisher {
     source: Source,
@@ -172,7 +172,7 @@ impl PyEventPublisher {
         Ok(Self { source, inner: Locked::new(publisher), spent: Mutex::default() })
     }
 
-    /// Adds a sink, which is told everything with the next flush. Returns its number.
+    #[doc = doc!("EventPublisher.add_sink")]
     #[pyo3(signature = (form="vllm", *, replay_batches=10_000, replay_bytes=67_108_864))]
     fn add_sink(
         &self,
@@ -188,7 +188,7 @@ impl PyEventPublisher {
         Ok(self.run(py, |publisher| publisher.add(SinkConfig { form, replay_batches, replay_bytes })))
     }
 
-    /// Returns batches of what the source told since the last flush: sink, number, bytes of each.
+    #[doc = doc!("EventPublisher.flush")]
     fn flush<'py>(
         &self,
         py: Python<'py>,
@@ -206,25 +206,30 @@ impl PyEventPublisher {
         Ok(batches.into_iter().map(object).collect())
     }
 
-    /// Sends a batch that somebody else has made to every sink with the next flush.
+    #[doc = doc!("EventPublisher.pass_on")]
     fn pass_on(&self, py: Python<'_>, batch: &[u8]) {
         let batch = batch.to_vec();
         self.run(py, |publisher| publisher.pass_on(batch));
     }
 
-    /// Says that a batch of a sink was lost: it is told everything anew.
+    #[doc = doc!("EventPublisher.lost")]
     fn lost(&self, py: Python<'_>, sink: Int) -> PyResult<()> {
         let sink = count(py, "sink", sink)?;
         self.run(py, |publisher| publisher.lost(sink)).or_raise(py)
     }
 
-    /// Says whether a sink has no room: then nothing is made for it.
-    fn hold(&self, py: Python<'_>, sink: Int, held: bool) -> PyResult<()> {
+    #[doc = doc!("EventPublisher.hold")]
+    fn hold(
+        &self,
+        py: Python<'_>,
+        sink: Int,
+        held: bool,
+    ) -> PyResult<()> {
         let sink = count(py, "sink", sink)?;
         self.run(py, |publisher| publisher.hold(sink, held)).or_raise(py)
     }
 
-    /// Returns the batches of a sink from a number on that are kept, at most so many: number and bytes of each.
+    #[doc = doc!("EventPublisher.replay")]
     #[pyo3(signature = (sink, start, limit=1_048_576, most_bytes=None))]
     fn replay<'py>(
         &self,
@@ -253,7 +258,7 @@ impl PyEventPublisher {
         Ok(kept.into_iter().map(|(number, payload)| (number, PyBytes::new(py, &payload))).collect())
     }
 
-    /// Returns all that a sink was told and that is still so: its epoch, its cut, its batches.
+    #[doc = doc!("EventPublisher.snapshot")]
     fn snapshot<'py>(&self, py: Python<'py>, sink: Int, now: f64) -> PyResult<Told<'py>> {
         let sink = count(py, "sink", sink)?;
         let snapshot = self.run(py, |publisher| publisher.snapshot(sink, now)).or_raise(py)?;
@@ -261,7 +266,7 @@ impl PyEventPublisher {
         Ok((snapshot.epoch, snapshot.cut, payloads))
     }
 
-    /// Returns what is there by tier, what of it cannot be told, and what was ignored.
+    #[doc = doc!("EventPublisher.counts")]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (contents, untold, ignored) = self.run(py, |publisher| {
             let contents = publisher.contents();

@@ -11,7 +11,7 @@ use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;
 
-/// Settings of what is remembered to explain misses.
+#[doc = doc!("ExplainConfig")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "ExplainConfig", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyExplainConfig(ExplainConfig);
@@ -32,13 +32,13 @@ impl PyExplainConfig {
         Ok(Self(config))
     }
 
-    /// Contents of blocks that are remembered; None leaves it to the pool.
+    #[doc = doc!("ExplainConfig.records")]
     #[getter]
     fn records(&self) -> Option<usize> {
         self.0.records
     }
 
-    /// Released requests that can still be explained.
+    #[doc = doc!("ExplainConfig.requests")]
     #[getter]
     fn requests(&self) -> usize {
         self.0.requests
@@ -80,74 +80,74 @@ fn id<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
     })
 }
 
-/// Blocks, one after the other, that had to be computed for the same reason.
+#[doc = doc!("MissSpan")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "MissSpan", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyMissSpan(MissSpan);
 
 #[pymethods]
 impl PyMissSpan {
-    /// The first block's position in the block table, and the position after the last.
+    #[doc = doc!("MissSpan.blocks")]
     #[getter]
     fn blocks(&self) -> (usize, usize) {
         (self.0.blocks.start, self.0.blocks.end)
     }
 
-    /// The first token's position in the prompt, and the position after the last.
+    #[doc = doc!("MissSpan.tokens")]
     #[getter]
     fn tokens(&self) -> (usize, usize) {
         (self.0.tokens.start, self.0.tokens.end)
     }
 
-    /// The name of the reason.
+    #[doc = doc!("MissSpan.reason")]
     #[getter]
     fn reason(&self) -> &'static str {
         self.0.reason.name()
     }
 
-    /// The first token that differs from what was seen before, or None.
+    #[doc = doc!("MissSpan.token")]
     #[getter]
     fn token(&self) -> Option<usize> {
         self.0.reason.token()
     }
 
-    /// The epoch that it was seen in, or None.
+    #[doc = doc!("MissSpan.epoch")]
     #[getter]
     fn epoch(&self) -> Option<u64> {
         self.0.reason.epoch()
     }
 
-    /// Admissions and resumptions until it left the cache, or None.
+    #[doc = doc!("MissSpan.admission")]
     #[getter]
     fn admission(&self) -> Option<u64> {
         self.0.reason.when().map(|when| when.admission)
     }
 
-    /// The time of the last ``advance_time`` before it left the cache, or None.
+    #[doc = doc!("MissSpan.time")]
     #[getter]
     fn time(&self) -> Option<f64> {
         self.0.reason.when()?.time
     }
 
-    /// The KV-cache group that a hit is short for, or None.
+    #[doc = doc!("MissSpan.group")]
     #[getter]
     fn group(&self) -> Option<u16> {
         self.0.reason.group()
     }
 
-    /// The policy that evicted it, or None.
+    #[doc = doc!("MissSpan.policy")]
     #[getter]
     fn policy(&self) -> Option<&'static str> {
         self.0.reason.policy()
     }
 
-    /// The class that the policy had it in, in words, or None.
+    #[doc = doc!("MissSpan.evicted_class")]
     #[getter]
     fn evicted_class(&self) -> Option<String> {
         self.0.reason.outlook().map(|outlook| outlook.class_words())
     }
 
-    /// Seconds that such a block would have to be kept for a hit, by what the policy knew, or None.
+    #[doc = doc!("MissSpan.expected_return_s")]
     #[getter]
     fn expected_return_s(&self) -> Option<f32> {
         match self.0.reason.outlook()?.kept_per_hit? {
@@ -156,7 +156,7 @@ impl PyMissSpan {
         }
     }
 
-    /// The same in capacities of new blocks, of a pool that is told no time, or None.
+    #[doc = doc!("MissSpan.expected_return_capacities")]
     #[getter]
     fn expected_return_capacities(&self) -> Option<f32> {
         match self.0.reason.outlook()?.kept_per_hit? {
@@ -165,7 +165,7 @@ impl PyMissSpan {
         }
     }
 
-    /// The request that it was evicted for, or that computes it, or None.
+    #[doc = doc!("MissSpan.request")]
     #[getter]
     fn request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.0.reason.requester() {
@@ -174,13 +174,13 @@ impl PyMissSpan {
         }
     }
 
-    /// Whether that is a request of another tenant, salt or user; its id is then hidden.
+    #[doc = doc!("MissSpan.another")]
     #[getter]
     fn another(&self) -> bool {
         self.0.reason.requester() == Some(&Requester::Another)
     }
 
-    /// Returns the span as a dict, without what is None.
+    #[doc = doc!("MissSpan.to_dict")]
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
         out.set_item("blocks", vec![self.0.blocks.start, self.0.blocks.end])?;
@@ -212,44 +212,44 @@ impl PyMissSpan {
     }
 }
 
-/// How far one KV-cache group alone would have served a prompt, and why no further.
+#[doc = doc!("GroupReach")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "GroupReach", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyGroupReach(GroupReach);
 
 #[pymethods]
 impl PyGroupReach {
-    /// The group.
+    #[doc = doc!("GroupReach.group")]
     #[getter]
     fn group(&self) -> u16 {
         self.0.group
     }
 
-    /// Its kind: full, sliding, chunked, state or cross.
+    #[doc = doc!("GroupReach.kind")]
     #[getter]
     fn kind(&self) -> &'static str {
         self.0.spec.kind.name()
     }
 
-    /// Tokens of the longest hit that it could have served.
+    #[doc = doc!("GroupReach.reach_tokens")]
     #[getter]
     fn reach_tokens(&self) -> usize {
         self.0.reach_tokens
     }
 
-    /// Whether it is to blame for the length of the hit: no other reaches less.
+    #[doc = doc!("GroupReach.limits")]
     #[getter]
     fn limits(&self) -> bool {
         self.0.limits
     }
 
-    /// Why it serves no more; empty if no hit of this prompt can be longer.
+    #[doc = doc!("GroupReach.ends")]
     #[getter]
     fn ends(&self) -> Vec<PyMissSpan> {
         self.0.ends.iter().cloned().map(PyMissSpan).collect()
     }
 
-    /// Returns the group as a dict of numbers, names and lists.
+    #[doc = doc!("GroupReach.to_dict")]
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
         out.set_item("group", self.0.group)?;
@@ -270,62 +270,62 @@ impl PyGroupReach {
     }
 }
 
-/// Why a request had to compute what it did.
+#[doc = doc!("Explanation")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "Explanation", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExplanation(pub(crate) Explanation);
 
 #[pymethods]
 impl PyExplanation {
-    /// The id of the request.
+    #[doc = doc!("Explanation.request_id")]
     #[getter]
     fn request_id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         id(py, &self.0.request)
     }
 
-    /// Which admission it was, resumptions included, counted from 1.
+    #[doc = doc!("Explanation.admission")]
     #[getter]
     fn admission(&self) -> u64 {
         self.0.admission
     }
 
-    /// Whether the request was resumed: its tokens are those that it had by then.
+    #[doc = doc!("Explanation.resumed")]
     #[getter]
     fn resumed(&self) -> bool {
         self.0.resumed
     }
 
-    /// Tokens per block.
+    #[doc = doc!("Explanation.block_size")]
     #[getter]
     fn block_size(&self) -> usize {
         self.0.block_size
     }
 
-    /// Tokens of its prompt.
+    #[doc = doc!("Explanation.prompt_tokens")]
     #[getter]
     fn prompt_tokens(&self) -> usize {
         self.0.prompt_tokens
     }
 
-    /// Of the prompt's tokens, those whose KV was cached.
+    #[doc = doc!("Explanation.cached_tokens")]
     #[getter]
     fn cached_tokens(&self) -> usize {
         self.0.cached_tokens
     }
 
-    /// What was missed, from the first missed block to the end of the prompt.
+    #[doc = doc!("Explanation.spans")]
     #[getter]
     fn spans(&self) -> Vec<PyMissSpan> {
         self.0.spans.iter().cloned().map(PyMissSpan).collect()
     }
 
-    /// With several KV-cache groups, how far each alone would have served the prompt, and why no further.
+    #[doc = doc!("Explanation.groups")]
     #[getter]
     fn groups(&self) -> Vec<PyGroupReach> {
         self.0.groups.iter().cloned().map(PyGroupReach).collect()
     }
 
-    /// Returns the explanation as a dict of numbers, names and lists.
+    #[doc = doc!("Explanation.to_dict")]
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
         out.set_item("request_id", self.request_id(py)?)?;

@@ -9,7 +9,7 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 
-/// A KV-cache group: layers that keep the same of a request, in blocks of the same size.
+#[doc = doc!("GroupSpec")]
 #[pyclass(frozen, module = "kvpool._core.groups", name = "GroupSpec", eq, hash)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PyGroupSpec(pub(crate) GroupSpec);
@@ -86,37 +86,37 @@ impl PyGroupSpec {
         Ok(Self(spec))
     }
 
-    /// full, sliding, chunked, state or cross.
+    #[doc = doc!("GroupSpec.kind")]
     #[getter]
     const fn kind(&self) -> &'static str {
         self.0.kind.name()
     }
 
-    /// Tokens per block.
+    #[doc = doc!("GroupSpec.block_size")]
     #[getter]
     const fn block_size(&self) -> usize {
         self.0.block_tokens
     }
 
-    /// Tokens that a token of a sliding window reads, itself included; None of other kinds.
+    #[doc = doc!("GroupSpec.window")]
     #[getter]
     const fn window(&self) -> Option<usize> {
         if let GroupKind::Sliding { window } = self.0.kind { Some(window) } else { None }
     }
 
-    /// Tokens of a chunk; None of other kinds.
+    #[doc = doc!("GroupSpec.chunk")]
     #[getter]
     const fn chunk(&self) -> Option<usize> {
         if let GroupKind::Chunked { chunk } = self.0.kind { Some(chunk) } else { None }
     }
 
-    /// Leading tokens that every token reads besides its window.
+    #[doc = doc!("GroupSpec.sink")]
     #[getter]
     const fn sink(&self) -> usize {
         self.0.sink_tokens
     }
 
-    /// Which blocks stay cached: all, junctions, none, or a number of tokens at whose multiples hits can end.
+    #[doc = doc!("GroupSpec.keep")]
     #[getter]
     fn keep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self.0.keep {
@@ -127,13 +127,13 @@ impl PyGroupSpec {
         })
     }
 
-    /// Blocks behind a hit that speculation computes again.
+    #[doc = doc!("GroupSpec.margin")]
     #[getter]
     const fn margin(&self) -> usize {
         self.0.margin
     }
 
-    /// Whether a hit may end inside a block.
+    #[doc = doc!("GroupSpec.partial_hits")]
     #[getter]
     const fn partial_hits(&self) -> bool {
         self.0.partial_hits
@@ -172,13 +172,13 @@ pub(crate) fn groups(specs: &Bound<'_, PyAny>, block_size: usize) -> PyResult<Gr
     Groups::new(specs, Some(block_size)).or_raise(py)
 }
 
-/// What an admission would find in a group.
+#[doc = doc!("GroupFit")]
 #[pyclass(frozen, get_all, module = "kvpool._core.groups", name = "GroupFit", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyGroupFit {
-    /// How far the group alone would serve a hit, in tokens.
+    #[doc = doc!("GroupFit.reach_tokens")]
     reach_tokens: usize,
-    /// Blocks that the admission would take in it, besides those that are cached.
+    #[doc = doc!("GroupFit.new_blocks")]
     new_blocks: usize,
 }
 

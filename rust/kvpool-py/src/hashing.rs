@@ -9,9 +9,10 @@ use kvpool::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
     HasherConfig, MultimodalItem, Verify, shorten,
 };
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyInt, PyList, PyTuple};
 
-use crate::convert::{Int, Text, bytes, count, tokens};
+use crate::argument::{Argument, take};
+use crate::convert::{Int, Text, bytes, count, shown, tokens};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
@@ -64,7 +65,7 @@ pub(crate) fn multimodal_items(items: Option<&Bound<'_, PyAny>>) -> PyResult<Vec
     raw.iter().enumerate().map(|(position, one)| item(position, one)).collect()
 }
 
-/// What identifies a prompt beside its tokens: requests share blocks only if all of it is equal.
+#[doc = doc!("ExtraKeys")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "ExtraKeys", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExtraKeys(pub(crate) ExtraKeys);
@@ -175,7 +176,20 @@ fn hash(
     py.detach(make).or_raise(py)
 }
 
-/// Hashes blocks of tokens into chains: each digest identifies a whole prefix.
+/// The name of an algorithm. An int in its place is a block size that was given by position.
+fn algorithm_name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    if !object.is_instance_of::<PyInt>() {
+        return take("algorithm", object);
+    }
+    let (size, known) = (shown(object), HashAlgorithm::ALL.iter().map(|algorithm| algorithm.name()));
+    let known = known.collect::<Vec<_>>().join(", ");
+    let message = format!(
+        "algorithm is {size}, an int: must be one of {known}; a block size has a name: BlockHasher(block_size={size})"
+    );
+    Err(raise(object.py(), "ArgumentTypeError", message))
+}
+
+#[doc = doc!("BlockHasher")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "BlockHasher")]
 pub(crate) struct PyBlockHasher(pub(crate) Arc<BlockHasher>);
 
@@ -185,7 +199,7 @@ impl PyBlockHasher {
     #[pyo3(signature = (algorithm="sha256", block_size=16, *, verify="none", key=None, seed=None))]
     fn new(
         py: Python<'_>,
-        algorithm: &str,
+        #[pyo3(from_py_with = algorithm_name)] algorithm: &str,
         block_size: i128,
         verify: &str,
         key: Option<&[u8]>,
@@ -201,25 +215,25 @@ impl PyBlockHasher {
         Ok(Self(Arc::new(BlockHasher::new(config).or_raise(py)?)))
     }
 
-    /// Name of the hash algorithm.
+    #[doc = doc!("BlockHasher.algorithm")]
     #[getter]
     fn algorithm(&self) -> &'static str {
         self.0.algorithm().name()
     }
 
-    /// Tokens per block.
+    #[doc = doc!("BlockHasher.block_size")]
     #[getter]
     fn block_size(&self) -> usize {
         self.0.block_size()
     }
 
-    /// Name of the way in which hits are verified.
+    #[doc = doc!("BlockHasher.verify")]
     #[getter]
     fn verify(&self) -> &'static str {
         self.0.verify().name()
     }
 
-    /// Returns a cursor: the hash chain of a sequence that may grow.
+    #[doc = doc!("BlockHasher.cursor")]
     #[pyo3(signature = (tokens=None, extra=None, *, epoch=0))]
     fn cursor(
         &self,
@@ -234,7 +248,7 @@ impl PyBlockHasher {
         Ok(PyHashCursor::new(hash(py, self.0.clone(), extra, tokens)?))
     }
 
-    /// Returns the digests of the full blocks of a prompt.
+    #[doc = doc!("BlockHasher.hash_tokens")]
     #[pyo3(signature = (tokens, extra=None, *, epoch=0))]
     fn hash_tokens<'py>(
         &self,
@@ -246,7 +260,7 @@ impl PyBlockHasher {
         self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
     }
 
-    /// Hashes one full block behind another, or the first of a chain.
+    #[doc = doc!("BlockHasher.link")]
     #[pyo3(signature = (tokens, parent=None, extra=None, *, epoch=0))]
     fn link(
         &self,
@@ -266,7 +280,7 @@ impl PyBlockHasher {
     }
 }
 
-/// The hash chain of a sequence that grows.
+#[doc = doc!("HashCursor")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "HashCursor")]
 pub(crate) struct PyHashCursor(Locked<HashCursor>);
 
@@ -283,7 +297,7 @@ impl PyHashCursor {
 
 #[pymethods]
 impl PyHashCursor {
-    /// Appends tokens, those of a turn with its items, and returns how many blocks they completed.
+    #[doc = doc!("HashCursor.append")]
     #[pyo3(signature = (tokens, *, multimodal=None))]
     fn append(
         &self,
@@ -296,53 +310,53 @@ impl PyHashCursor {
         enter_sized(py, &self.0, size, |cursor| cursor.append_with(&tokens, &items)).or_raise(py)
     }
 
-    /// Keeps the first tokens; a block that becomes partial loses its hash.
+    #[doc = doc!("HashCursor.truncate")]
     fn truncate(&self, py: Python<'_>, num_tokens: Int) -> PyResult<()> {
         let num_tokens = count(py, "num_tokens", num_tokens)?;
         enter(py, &self.0, |cursor| cursor.truncate(num_tokens)).or_raise(py)
     }
 
-    /// Moves the sequence to another epoch, which hashes it again.
+    #[doc = doc!("HashCursor.rebase")]
     fn rebase(&self, py: Python<'_>, epoch: i128) -> PyResult<()> {
         let epoch = self::epoch(py, epoch)?;
         enter_sized(py, &self.0, LONG, |cursor| cursor.rebase(epoch)).or_raise(py)
     }
 
-    /// Tokens appended so far, those of the partial block included.
+    #[doc = doc!("HashCursor.num_tokens")]
     #[getter]
     fn num_tokens(&self, py: Python<'_>) -> usize {
         enter(py, &self.0, |cursor| cursor.num_tokens())
     }
 
-    /// The epoch of the sequence.
+    #[doc = doc!("HashCursor.epoch")]
     #[getter]
     fn epoch(&self, py: Python<'_>) -> u64 {
         enter(py, &self.0, |cursor| cursor.epoch())
     }
 
-    /// The tokens of the last, partial block; fewer than a block.
+    #[doc = doc!("HashCursor.tail")]
     #[getter]
     fn tail(&self, py: Python<'_>) -> Vec<u32> {
         enter(py, &self.0, |cursor| cursor.tail().to_vec())
     }
 
-    /// Blocks hashed by this cursor since it was made, those hashed again included.
+    #[doc = doc!("HashCursor.hashed_blocks")]
     #[getter]
     fn hashed_blocks(&self, py: Python<'_>) -> u64 {
         enter(py, &self.0, |cursor| cursor.hashed_blocks())
     }
 
-    /// Returns the hash chain of the full blocks as it is now.
+    #[doc = doc!("HashCursor.chain")]
     fn chain(&self, py: Python<'_>) -> PyHashChain {
         PyHashChain(enter(py, &self.0, |cursor| cursor.chain().clone()))
     }
 
-    /// Returns the digests of the full blocks.
+    #[doc = doc!("HashCursor.digests")]
     fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         digests(py, &self.chain(py).0)
     }
 
-    /// Returns an independent copy: a fork of the sequence.
+    #[doc = doc!("HashCursor.copy")]
     fn copy(&self, py: Python<'_>) -> Self {
         Self::new(self.snapshot(py))
     }
@@ -356,13 +370,51 @@ impl PyHashCursor {
     }
 }
 
-/// Digests of consecutive full blocks from the start of a prompt.
+/// The chain of a call: a `HashChain`, or that of a `HashCursor` at the moment of the call.
+#[derive(Clone, Copy)]
+pub(crate) enum ChainArg<'a> {
+    Chain(&'a HashChain),
+    Cursor(&'a Locked<HashCursor>),
+}
+
+impl ChainArg<'_> {
+    /// Blocks of the chain.
+    pub(crate) fn len(self, py: Python<'_>) -> usize {
+        match self {
+            Self::Chain(chain) => chain.len(),
+            Self::Cursor(cursor) => enter(py, cursor, |cursor| cursor.chain().len()),
+        }
+    }
+
+    /// Runs a call on the chain, without a copy of it.
+    pub(crate) fn with<R>(self, call: impl FnOnce(&HashChain) -> R) -> R {
+        match self {
+            Self::Chain(chain) => call(chain),
+            Self::Cursor(cursor) => cursor.within(|cursor| call(cursor.chain())),
+        }
+    }
+}
+
+impl<'a, 'py> Argument<'a, 'py> for ChainArg<'a> {
+    fn expected(_: Python<'py>) -> String {
+        "a HashChain or a HashCursor, which BlockHasher.cursor makes of tokens".into()
+    }
+
+    fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+        match object.cast::<PyHashChain>() {
+            Ok(chain) => Ok(Self::Chain(&chain.get().0)),
+            Err(_) => Ok(Self::Cursor(&object.cast::<PyHashCursor>()?.get().0)),
+        }
+    }
+}
+
+#[doc = doc!("HashChain")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "HashChain")]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
 
 #[pymethods]
 impl PyHashChain {
-    /// Makes a chain of digests that were computed elsewhere.
+    #[doc = doc!("HashChain.from_digests")]
     #[staticmethod]
     #[pyo3(signature = (algorithm, block_size, digests, *, epoch=0))]
     fn from_digests(
@@ -382,30 +434,30 @@ impl PyHashChain {
         Ok(Self(HashChain::from_digests(algorithm, block_size, epoch, hashes).or_raise(py)?))
     }
 
-    /// Name of the hash algorithm.
+    #[doc = doc!("HashChain.algorithm")]
     #[getter]
     fn algorithm(&self) -> &'static str {
         self.0.algorithm().name()
     }
 
-    /// Tokens per block.
+    #[doc = doc!("HashChain.block_size")]
     #[getter]
     fn block_size(&self) -> usize {
         self.0.block_size()
     }
 
-    /// The epoch of the sequence.
+    #[doc = doc!("HashChain.epoch")]
     #[getter]
     fn epoch(&self) -> u64 {
         self.0.epoch()
     }
 
-    /// Returns one digest per block.
+    #[doc = doc!("HashChain.digests")]
     fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         digests(py, &self.0)
     }
 
-    /// Returns one 128-bit fingerprint per block; none if the hasher was made without verification.
+    #[doc = doc!("HashChain.fingerprints")]
     fn fingerprints<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.0.fingerprints())
     }
@@ -419,7 +471,7 @@ impl PyHashChain {
     }
 }
 
-/// One full block of a hash chain.
+#[doc = doc!("ChainLink")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "ChainLink", eq, hash)]
 #[derive(PartialEq)]
 pub(crate) struct PyChainLink(pub(crate) ChainLink);
@@ -432,7 +484,7 @@ impl Hash for PyChainLink {
 
 #[pymethods]
 impl PyChainLink {
-    /// Makes a link whose digest was computed elsewhere.
+    #[doc = doc!("ChainLink.from_digest")]
     #[staticmethod]
     #[pyo3(signature = (algorithm, digest, tokens, *, parent=None, depth=0, epoch=0))]
     fn from_digest(
@@ -459,25 +511,25 @@ impl PyChainLink {
         Ok(Self(ChainLink::from_digest(algorithm, epoch, hash(digest)?, parent, &tokens).or_raise(py)?))
     }
 
-    /// The digest of the block and everything before it.
+    #[doc = doc!("ChainLink.digest")]
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.hash().digest(self.0.algorithm()))
     }
 
-    /// Position of the block in its chain, 0 first.
+    #[doc = doc!("ChainLink.depth")]
     #[getter]
     fn depth(&self) -> u32 {
         self.0.depth()
     }
 
-    /// Tokens from the start of the chain to the end of the block.
+    #[doc = doc!("ChainLink.num_tokens")]
     #[getter]
     fn num_tokens(&self) -> u64 {
         self.0.num_tokens()
     }
 
-    /// The epoch that it was hashed in.
+    #[doc = doc!("ChainLink.epoch")]
     #[getter]
     fn epoch(&self) -> u64 {
         self.0.epoch()
@@ -488,13 +540,13 @@ impl PyChainLink {
     }
 }
 
-/// Names of the hash algorithms.
+#[doc = doc!("hash_algorithms")]
 #[pyfunction]
 pub(crate) fn hash_algorithms() -> Vec<&'static str> {
     HashAlgorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
 }
 
-/// Names of the ways to verify hits, weakest first.
+#[doc = doc!("verify_modes")]
 #[pyfunction]
 pub(crate) fn verify_modes() -> Vec<&'static str> {
     Verify::ALL.iter().map(|verify| verify.name()).collect()

@@ -21,7 +21,7 @@ use crate::python::prelude::*;
 use crate::stats::{PyManagerStats, PyPoolStats};
 use crate::{advice, explain, metrics};
 
-/// How the operations of a pool or a manager are recorded.
+#[doc = doc!("Journal")]
 #[pyclass(frozen, module = "kvpool._core.journal", name = "Journal", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournal {
@@ -100,25 +100,25 @@ impl PyJournal {
         Ok(Self { path, ring_bytes, config })
     }
 
-    /// The file that it goes to; None for a ring.
+    #[doc = doc!("Journal.path")]
     #[getter]
     fn path(&self) -> Option<PathBuf> {
         self.path.clone()
     }
 
-    /// Bytes that the ring keeps, or so; None for a file.
+    #[doc = doc!("Journal.ring_bytes")]
     #[getter]
     fn ring_bytes(&self) -> Option<usize> {
         self.ring_bytes
     }
 
-    /// Operations from one digest of the state to the next; 0 for none.
+    #[doc = doc!("Journal.digest_every")]
     #[getter]
     fn digest_every(&self) -> u32 {
         self.config.digest_every
     }
 
-    /// Bytes that are collected before they are written.
+    #[doc = doc!("Journal.frame_bytes")]
     #[getter]
     fn frame_bytes(&self) -> usize {
         self.config.frame_bytes
@@ -134,15 +134,15 @@ impl PyJournal {
     }
 }
 
-/// How far a journal has come.
+#[doc = doc!("JournalStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalStats {
-    /// Operations recorded.
+    #[doc = doc!("JournalStats.operations")]
     operations: u64,
-    /// Bytes written, or kept in the ring; what is collected or waits to be written is not counted.
+    #[doc = doc!("JournalStats.bytes")]
     bytes: u64,
-    /// Why it stopped recording, or None.
+    #[doc = doc!("JournalStats.error")]
     error: Option<String>,
 }
 
@@ -255,19 +255,19 @@ fn watched<T: Send, E: ToPyErr + Send>(
     }
 }
 
-/// Where a replay and its journal differ first.
+#[doc = doc!("JournalDifference")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalDifference", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalDifference {
-    /// What differs: answer, digest or invariant.
+    #[doc = doc!("JournalDifference.kind")]
     kind: &'static str,
-    /// The number of the operation; of a digest, how many operations are before it.
+    #[doc = doc!("JournalDifference.operation")]
     operation: u64,
-    /// Of a digest: the operations until the last one that was the same. The cause lies between the two.
+    #[doc = doc!("JournalDifference.since")]
     since: Option<u64>,
-    /// What was asked.
+    #[doc = doc!("JournalDifference.asked")]
     asked: Option<String>,
-    /// What this build answers, or which invariant is broken.
+    #[doc = doc!("JournalDifference.found")]
     found: Option<String>,
 }
 
@@ -309,19 +309,19 @@ const fn cut(tail: Tail) -> (Option<usize>, usize) {
     }
 }
 
-/// What the replay of a journal found.
+#[doc = doc!("JournalReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalReport", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalReport {
-    /// Operations run.
+    #[doc = doc!("JournalReport.operations")]
     operations: u64,
-    /// Digests of the state that were the same.
+    #[doc = doc!("JournalReport.digests")]
     digests: u64,
-    /// The first difference, behind which nothing was run; None if there is none.
+    #[doc = doc!("JournalReport.difference")]
     difference: Option<PyJournalDifference>,
-    /// The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete.
+    #[doc = doc!("JournalReport.cut_at")]
     cut_at: Option<usize>,
-    /// Bytes that are left behind it.
+    #[doc = doc!("JournalReport.cut_bytes")]
     cut_bytes: usize,
 }
 
@@ -335,7 +335,7 @@ impl From<Report> for PyJournalReport {
 
 #[pymethods]
 impl PyJournalReport {
-    /// Whether every answer and every digest was the same.
+    #[doc = doc!("JournalReport.is_exact")]
     #[getter]
     fn is_exact(&self) -> bool {
         self.difference.is_none()
@@ -348,7 +348,7 @@ impl PyJournalReport {
     }
 }
 
-/// Runs the operations of a journal again and compares every answer and every digest of the state.
+#[doc = doc!("replay_journal")]
 #[pyfunction]
 #[pyo3(
     signature = (journal, *, until=None, check_every=None, progress=None),
@@ -368,22 +368,22 @@ pub(crate) fn replay_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::replay(&journal, options, progress))?.into())
 }
 
-/// What a journal's pool or manager says of itself at a moment of its replay.
+#[doc = doc!("JournalView")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalView")]
 pub(crate) struct PyJournalView {
-    /// Operations so far.
+    #[doc = doc!("JournalView.operations")]
     operations: u64,
-    /// What was recorded: pool, manager or vllm-pool.
+    #[doc = doc!("JournalView.subject")]
     subject: &'static str,
-    /// The manager's counts; None of a pool.
+    #[doc = doc!("JournalView.stats")]
     stats: Option<PyManagerStats>,
-    /// The pool's own counts; of a manager the device's.
+    #[doc = doc!("JournalView.pool")]
     pool: PyPoolStats,
-    /// Those of the host tier, or None if there is none.
+    #[doc = doc!("JournalView.host")]
     host: Option<PyPoolStats>,
-    /// What was counted in each tier; empty for vLLM's pools.
+    #[doc = doc!("JournalView.metrics")]
     metrics: Vec<Py<PyDict>>,
-    /// What the advisor says, or None without one.
+    #[doc = doc!("JournalView.advice")]
     advice: Option<Py<PyDict>>,
 }
 
@@ -445,7 +445,7 @@ impl View {
     }
 }
 
-/// Replays a journal, watched, and returns what its subject says on the way, and what the replay found.
+#[doc = doc!("observe_journal")]
 #[pyfunction]
 #[pyo3(
     signature = (journal, *, every=None, until=None, advisor=None, explain=None, metrics=true, progress=None),
@@ -477,7 +477,7 @@ pub(crate) fn observe_journal(
     Ok((views, report.into()))
 }
 
-/// Finds the first operation that goes wrong: answered otherwise, or followed by a broken invariant.
+#[doc = doc!("bisect_journal")]
 #[pyfunction]
 #[pyo3(signature = (journal, *, progress=None))]
 pub(crate) fn bisect_journal(
@@ -492,7 +492,7 @@ pub(crate) fn bisect_journal(
 /// An operation, and what two journals have there.
 type Divergent = (u64, Option<String>, Option<String>);
 
-/// Returns the first record in which two journals differ, or None if one is a beginning of the other.
+#[doc = doc!("compare_journals")]
 #[pyfunction]
 pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) -> PyResult<Option<Divergent>> {
     let (first, second) = (first.load(py)?, second.load(py)?);
@@ -500,18 +500,18 @@ pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) ->
     Ok(found.map(|found| (found.operation, found.first, found.second)))
 }
 
-/// A journal made smaller.
+#[doc = doc!("ShrunkJournal")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "ShrunkJournal")]
 pub(crate) struct PyShrunkJournal {
-    /// Operations before.
+    #[doc = doc!("ShrunkJournal.before")]
     before: usize,
-    /// Operations that are left, and what each was answered, as text.
+    #[doc = doc!("ShrunkJournal.operations")]
     operations: Vec<String>,
-    /// What goes wrong.
+    #[doc = doc!("ShrunkJournal.failure")]
     failure: String,
-    /// The journal of them, as the bytes of a file.
+    #[doc = doc!("ShrunkJournal.journal")]
     journal: Py<PyBytes>,
-    /// Runs that it took.
+    #[doc = doc!("ShrunkJournal.runs")]
     runs: usize,
 }
 
@@ -523,7 +523,7 @@ impl PyShrunkJournal {
     }
 }
 
-/// Leaves out what is not needed to make a journal go wrong.
+#[doc = doc!("shrink_journal")]
 #[pyfunction]
 #[pyo3(signature = (journal, *, operation=None, progress=None))]
 pub(crate) fn shrink_journal(
@@ -567,7 +567,7 @@ impl Write for Pieces {
     }
 }
 
-/// Writes a journal as a test that makes the same calls and expects the same answers: rust or python.
+#[doc = doc!("export_journal")]
 #[pyfunction]
 #[pyo3(
     signature = (journal, language, *, limit=None, write=None),
@@ -609,32 +609,32 @@ pub(crate) fn export_journal(
     }
 }
 
-/// What is in a journal, without running it.
+#[doc = doc!("JournalInfo")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
-    /// What was recorded: pool, manager or vllm-pool.
+    #[doc = doc!("JournalInfo.subject")]
     subject: &'static str,
-    /// The version of kvpool that wrote it.
+    #[doc = doc!("JournalInfo.version")]
     version: String,
-    /// Its bytes, those of a cut end included.
+    #[doc = doc!("JournalInfo.bytes")]
     bytes: usize,
-    /// The number of the first operation that it holds: 0, unless a ring dropped what was before.
+    #[doc = doc!("JournalInfo.first_operation")]
     first_operation: u64,
-    /// The number of the operation behind the last.
+    #[doc = doc!("JournalInfo.operations")]
     operations: u64,
-    /// Operations from one digest of the state to the next; 0 for none.
+    #[doc = doc!("JournalInfo.digest_every")]
     digest_every: u32,
-    /// Digests of the state that it holds.
+    #[doc = doc!("JournalInfo.digests")]
     digests: u64,
-    /// Operations by call.
+    #[doc = doc!("JournalInfo.calls")]
     calls: Py<PyDict>,
-    /// The byte behind the last whole frame of a journal whose end is cut off or damaged; None if it is complete.
+    #[doc = doc!("JournalInfo.cut_at")]
     cut_at: Option<usize>,
-    /// Bytes that are left behind it.
+    #[doc = doc!("JournalInfo.cut_bytes")]
     cut_bytes: usize,
-    /// The operations that were asked for, and the digests between them: number, call, what it was asked.
+    #[doc = doc!("JournalInfo.lines")]
     lines: Vec<(u64, &'static str, String)>,
-    /// The settings of the pool or manager, by name.
+    #[doc = doc!("JournalInfo.settings")]
     settings: Py<PyDict>,
 }
 
@@ -657,7 +657,7 @@ fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py,
     Ok(settings)
 }
 
-/// Says what is in a journal, without running it.
+#[doc = doc!("read_journal")]
 #[pyfunction]
 #[pyo3(signature = (journal, *, start=None, count=None), text_signature = "(journal, *, start=None, count=0)")]
 pub(crate) fn read_journal(

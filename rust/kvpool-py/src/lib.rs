@@ -1,10 +1,15 @@
 //! `kvpool._core`: the Python bindings. They convert, lock and map errors; every decision is the core's.
 //!
 //! One call from Python is one crossing: whole requests, whole batches, whole steps. No Python object exists per block.
-//! Each topic is a submodule. Its docstrings live in its stub, `python/kvpool/_core/<topic>.pyi`, which is checked against
-//! this module. Engines import none of them: the package `kvpool` has the public names.
+//! Each topic is a submodule. Its docstrings live in its stub, `python/kvpool/_core/<topic>.pyi`; `build.rs`
+//! makes `doc!` of them, and `doc!("BlockPool.allocate")` is that method's. Engines import none of the
+//! submodules: the package `kvpool` has the public names.
 
 #![expect(clippy::needless_pass_by_value, reason = "PyO3 extracts arguments by value")]
+#![expect(clippy::doc_markdown, reason = "docstrings are those of Python")]
+
+// `doc!`: the docstrings of the stubs, by name.
+include!(concat!(env!("OUT_DIR"), "/docs.rs"));
 
 mod advice;
 mod argument;
@@ -40,42 +45,42 @@ mod trace;
 mod transfer;
 mod vllm;
 
-/// The Rust core of kvpool.
+#[doc = doc!("kvpool._core")]
 #[pyo3::pymodule(module = "kvpool", gil_used = false)]
 mod _core {
     use crate::python::prelude::*;
     use pyo3::prelude::{PyModule, PyModuleMethods, pymodule};
     use pyo3::types::PyDict;
 
-    /// What a pool's own traffic says of other sizes and policies.
+    #[doc = doc!("kvpool._core.advisor")]
     #[pymodule]
     mod advisor {
         #[pymodule_export]
         use crate::advice::PyAdvisorConfig;
     }
 
-    /// What routers are told: see kvpool.events.
+    #[doc = doc!("kvpool._core.events")]
     #[pymodule]
     mod events {
         #[pymodule_export]
         use crate::events::PyEventPublisher;
     }
 
-    /// Why a prompt missed.
+    #[doc = doc!("kvpool._core.explain")]
     #[pymodule]
     mod explain {
         #[pymodule_export]
         use crate::explain::{PyExplainConfig, PyExplanation, PyGroupReach, PyMissSpan};
     }
 
-    /// KV-cache groups of hybrid models.
+    #[doc = doc!("kvpool._core.groups")]
     #[pymodule]
     mod groups {
         #[pymodule_export]
         use crate::groups::{PyGroupFit, PyGroupSpec};
     }
 
-    /// Hash chains: what identifies the prefix that a block holds.
+    #[doc = doc!("kvpool._core.hashing")]
     #[pymodule]
     mod hashing {
         #[pymodule_export]
@@ -84,7 +89,7 @@ mod _core {
         };
     }
 
-    /// Journals: every operation recorded, and run again.
+    #[doc = doc!("kvpool._core.journal")]
     #[pymodule]
     mod journal {
         #[pymodule_export]
@@ -95,28 +100,28 @@ mod _core {
         };
     }
 
-    /// Requests by id over one block pool: what a scheduler calls.
+    #[doc = doc!("kvpool._core.manager")]
     #[pymodule]
     mod manager {
         #[pymodule_export]
         use crate::manager::PyCacheManager;
     }
 
-    /// The parts of a block pool, each usable alone.
+    #[doc = doc!("kvpool._core.parts")]
     #[pymodule]
     mod parts {
         #[pymodule_export]
         use crate::parts::{PyBlockAllocator, PyFreeBlockList, PyLruEvictor, PyPrefixIndex};
     }
 
-    /// The eviction policies that the core has.
+    #[doc = doc!("kvpool._core.policies")]
     #[pymodule]
     mod policies {
         #[pymodule_export]
         use crate::sizing::eviction_policies;
     }
 
-    /// The block pool: allocation, prefix cache and eviction of one tier.
+    #[doc = doc!("kvpool._core.pool")]
     #[pymodule]
     mod pool {
         #[pymodule_export]
@@ -125,7 +130,7 @@ mod _core {
         use crate::stats::PyPoolStats;
     }
 
-    /// What a manager answers: steps, admissions, requests, figures.
+    #[doc = doc!("kvpool._core.requests")]
     #[pymodule]
     mod requests {
         #[pymodule_export]
@@ -138,7 +143,7 @@ mod _core {
         };
     }
 
-    /// What callers know of the future: priorities, times to live, pins, tenants' limits.
+    #[doc = doc!("kvpool._core.retention")]
     #[pymodule]
     mod retention {
         #[pymodule_export]
@@ -147,21 +152,21 @@ mod _core {
         };
     }
 
-    /// Block tables with a mutable tail, by handle.
+    #[doc = doc!("kvpool._core.sequences")]
     #[pymodule]
     mod sequences {
         #[pymodule_export]
         use crate::sequences::PySequences;
     }
 
-    /// Estimators of what a cache of any size would hit: see kvpool.sizing.
+    #[doc = doc!("kvpool._core.sizing")]
     #[pymodule]
     mod sizing {
         #[pymodule_export]
         use crate::sizing::{PyHitCurve, PyPolicyRun, PyReferences, sampled_lru};
     }
 
-    /// Bytes beneath the engine's memory: see kvpool.store.
+    #[doc = doc!("kvpool._core.store")]
     #[pymodule]
     mod store {
         #[pymodule_export]
@@ -171,14 +176,14 @@ mod _core {
         };
     }
 
-    /// One pool per tier, swaps between them, and plans of what is copied.
+    #[doc = doc!("kvpool._core.tiers")]
     #[pymodule]
     mod tiers {
         #[pymodule_export]
         use crate::tiers::{PySwap, PyTieredPool, PyTransferPlan};
     }
 
-    /// Request traces: formats, generation, replay.
+    #[doc = doc!("kvpool._core.traces")]
     #[pymodule]
     mod traces {
         #[pymodule_export]
@@ -187,7 +192,7 @@ mod _core {
         use crate::trace::{PyTrace, PyTraceReader, trace_formats};
     }
 
-    /// Moving the bytes of blocks: see kvpool.transfer.
+    #[doc = doc!("kvpool._core.transfer")]
     #[pymodule]
     mod transfer {
         #[pymodule_export]
@@ -196,7 +201,7 @@ mod _core {
         };
     }
 
-    /// What kvpool.integrations.vllm is made of.
+    #[doc = doc!("kvpool._core.vllm")]
     #[pymodule]
     mod vllm {
         #[pymodule_export]

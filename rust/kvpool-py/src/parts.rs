@@ -8,7 +8,7 @@ use crate::convert::{Int, block, blocks, count, ids};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
-use crate::hashing::{PyHashChain, named};
+use crate::hashing::{ChainArg, named};
 use crate::python::prelude::*;
 
 /// Runs one operation on a part.
@@ -18,7 +18,7 @@ macro_rules! on {
     };
 }
 
-/// The free blocks of a pool, in the order in which they are handed out.
+#[doc = doc!("FreeBlockList")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "FreeBlockList")]
 pub(crate) struct PyFreeBlockList(Locked<FreeBlockList>);
 
@@ -30,42 +30,42 @@ impl PyFreeBlockList {
         Ok(Self(Locked::new(list)))
     }
 
-    /// Takes the next free blocks.
+    #[doc = doc!("FreeBlockList.pop_front_n")]
     fn pop_front_n(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
         let n = count(py, "n", n)?;
         Ok(ids(&on!(py, self, |list| list.pop_front_n(n))?))
     }
 
-    /// Frees a block; it will be handed out next.
+    #[doc = doc!("FreeBlockList.push_front")]
     fn push_front(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |list| list.push_front(id))
     }
 
-    /// Frees a block; it will be handed out last.
+    #[doc = doc!("FreeBlockList.push_back")]
     fn push_back(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |list| list.push_back(id))
     }
 
-    /// Frees blocks, all or none, as if pushed to the front one after the other.
+    #[doc = doc!("FreeBlockList.push_front_n")]
     fn push_front_n(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let run = blocks(block_ids)?;
         on!(py, self, |list| list.push_front_n(&run))
     }
 
-    /// Takes a block from wherever it is on the list.
+    #[doc = doc!("FreeBlockList.remove")]
     fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |list| list.remove(id))
     }
 
-    /// Returns the free blocks in the order in which they will be handed out.
+    #[doc = doc!("FreeBlockList.order")]
     fn order(&self, py: Python<'_>) -> Vec<u32> {
         enter(py, &self.0, |list| list.iter().map(BlockId::get).collect())
     }
 
-    /// Recounts the list from its links.
+    #[doc = doc!("FreeBlockList.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |list| list.check_invariants())
     }
@@ -80,7 +80,7 @@ impl PyFreeBlockList {
     }
 }
 
-/// Reference counts over a free list: a pool without a prefix cache.
+#[doc = doc!("BlockAllocator")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "BlockAllocator")]
 pub(crate) struct PyBlockAllocator(Locked<BlockAllocator>);
 
@@ -92,43 +92,43 @@ impl PyBlockAllocator {
         Ok(Self(Locked::new(allocator)))
     }
 
-    /// Blocks, null block included.
+    #[doc = doc!("BlockAllocator.num_blocks")]
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> usize {
         enter(py, &self.0, |allocator| allocator.num_blocks())
     }
 
-    /// Blocks on the free list.
+    #[doc = doc!("BlockAllocator.num_free")]
     #[getter]
     fn num_free(&self, py: Python<'_>) -> usize {
         enter(py, &self.0, |allocator| allocator.num_free())
     }
 
-    /// Blocks with at least one reference.
+    #[doc = doc!("BlockAllocator.num_held")]
     #[getter]
     fn num_held(&self, py: Python<'_>) -> usize {
         enter(py, &self.0, |allocator| allocator.num_held())
     }
 
-    /// Takes free blocks, each with one reference.
+    #[doc = doc!("BlockAllocator.allocate")]
     fn allocate(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
         let n = count(py, "n", n)?;
         Ok(ids(&on!(py, self, |allocator| allocator.allocate(n))?))
     }
 
-    /// Adds one reference per id to blocks that somebody holds.
+    #[doc = doc!("BlockAllocator.acquire")]
     fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         on!(py, self, |allocator| allocator.acquire(&held))
     }
 
-    /// Drops one reference per id; blocks without further references become free.
+    #[doc = doc!("BlockAllocator.release")]
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         on!(py, self, |allocator| allocator.release(&held))
     }
 
-    /// Returns the references of a block.
+    #[doc = doc!("BlockAllocator.ref_count")]
     fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         let id = block(block_id)?;
         let (count, last) =
@@ -136,12 +136,12 @@ impl PyBlockAllocator {
         count.ok_or_else(|| unknown_block(py, id, last))
     }
 
-    /// Returns the free blocks in the order in which they will be handed out.
+    #[doc = doc!("BlockAllocator.free_order")]
     fn free_order(&self, py: Python<'_>) -> Vec<u32> {
         enter(py, &self.0, |allocator| allocator.free_order().map(BlockId::get).collect())
     }
 
-    /// Recounts references and free list from scratch.
+    #[doc = doc!("BlockAllocator.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |allocator| allocator.check_invariants())
     }
@@ -153,7 +153,7 @@ pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyEr
     PoolError::UnknownBlock { block: block.get().into(), last: last as u32 }.to_py_err(py)
 }
 
-/// The prefix index: block hash to the blocks that hold this content.
+#[doc = doc!("PrefixIndex")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "PrefixIndex")]
 pub(crate) struct PyPrefixIndex(Locked<PrefixIndex>);
 
@@ -168,62 +168,76 @@ impl PyPrefixIndex {
         Ok(Self(Locked::new(index)))
     }
 
-    /// Registers a block as one block of a chain, not yet computed; False means a hash collision.
+    #[doc = doc!("PrefixIndex.insert")]
     fn insert(
         &self,
         py: Python<'_>,
         block_id: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         position: Int,
     ) -> PyResult<bool> {
-        let (id, position, chain) = (block(block_id)?, count(py, "position", position)?, &chain.get().0);
-        Ok(on!(py, self, |index| index.insert(id, chain, position))? == Inserted::Registered)
+        let (id, position) = (block(block_id)?, count(py, "position", position)?);
+        let inserted = on!(py, self, |index| chain.with(|chain| index.insert(id, chain, position)))?;
+        Ok(inserted == Inserted::Registered)
     }
 
-    /// Says that the KV of a registered block is written: lookups may return it.
+    #[doc = doc!("PrefixIndex.mark_computed")]
     fn mark_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |index| index.mark_computed(id))
     }
 
-    /// Returns a computed block that holds this block of a chain, or None.
-    fn find(&self, py: Python<'_>, chain: &Bound<'_, PyHashChain>, position: Int) -> PyResult<Option<u32>> {
-        let (position, chain) = (count(py, "position", position)?, &chain.get().0);
-        on!(py, self, |index| index.check_chain(chain))?;
-        Ok(enter(py, &self.0, |index| index.find(chain, position)).map(BlockId::get))
+    #[doc = doc!("PrefixIndex.find")]
+    fn find(
+        &self,
+        py: Python<'_>,
+        chain: ChainArg<'_>,
+        position: Int,
+    ) -> PyResult<Option<u32>> {
+        let position = count(py, "position", position)?;
+        let found = on!(py, self, |index| chain
+            .with(|chain| { index.check_chain(chain).map(|()| index.find(chain, position)) }))?;
+        Ok(found.map(BlockId::get))
     }
 
-    /// Takes a block out of the index and returns whether it was registered.
+    #[doc = doc!("PrefixIndex.remove")]
     fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = block(block_id)?;
         Ok(enter(py, &self.0, |index| index.remove(id)))
     }
 
-    /// Forgets everything.
+    #[doc = doc!("PrefixIndex.clear")]
     fn clear(&self, py: Python<'_>) {
         enter(py, &self.0, PrefixIndex::clear);
     }
 
-    /// Returns the blocks registered under this hash of a chain, computed ones first.
-    fn copies(&self, py: Python<'_>, chain: &Bound<'_, PyHashChain>, position: Int) -> PyResult<Vec<u32>> {
-        let (position, chain) = (count(py, "position", position)?, &chain.get().0);
-        let hash = chain.hashes().get(position);
-        Ok(hash.map(|hash| ids(&enter(py, &self.0, |index| index.copies(hash)))).unwrap_or_default())
+    #[doc = doc!("PrefixIndex.copies")]
+    fn copies(
+        &self,
+        py: Python<'_>,
+        chain: ChainArg<'_>,
+        position: Int,
+    ) -> PyResult<Vec<u32>> {
+        let position = count(py, "position", position)?;
+        let Some(hash) = chain.with(|chain| chain.hashes().get(position).copied()) else {
+            return Ok(Vec::new());
+        };
+        Ok(ids(&enter(py, &self.0, |index| index.copies(&hash))))
     }
 
-    /// Blocks that are registered, computed or not.
+    #[doc = doc!("PrefixIndex.num_registered")]
     #[getter]
     fn num_registered(&self, py: Python<'_>) -> usize {
         enter(py, &self.0, |index| index.num_registered())
     }
 
-    /// Different hashes among the registered blocks.
+    #[doc = doc!("PrefixIndex.num_hashes")]
     #[getter]
     fn num_hashes(&self, py: Python<'_>) -> usize {
         enter(py, &self.0, |index| index.num_hashes())
     }
 
-    /// Recounts the index from scratch.
+    #[doc = doc!("PrefixIndex.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |index| index.check_invariants())
     }
@@ -234,7 +248,7 @@ impl PyPrefixIndex {
     }
 }
 
-/// The least-recently-used order of cached-free blocks.
+#[doc = doc!("LruEvictor")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "LruEvictor")]
 pub(crate) struct PyLruEvictor(Locked<LruEvictor>, usize);
 
@@ -251,7 +265,7 @@ impl PyLruEvictor {
         Ok(Self(Locked::new(LruEvictor::new(num_blocks).or_raise(py)?), num_blocks))
     }
 
-    /// Takes blocks that one release made cached-free: pairs of block id and depth in the chain.
+    #[doc = doc!("LruEvictor.insert")]
     fn insert(&self, py: Python<'_>, candidates: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut staged = gather("candidates", candidates, |position, item| {
             let (id, depth): (Bound<'_, PyAny>, Int) =
@@ -267,23 +281,23 @@ impl PyLruEvictor {
         Ok(())
     }
 
-    /// Gives up one block, because it was hit or dropped, and returns whether it was held.
+    #[doc = doc!("LruEvictor.remove")]
     fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = block(block_id)?;
         Ok(enter(py, &self.0, |evictor| evictor.remove(id)))
     }
 
-    /// Gives up the next victim, or returns None if there is none.
+    #[doc = doc!("LruEvictor.evict")]
     fn evict(&self, py: Python<'_>) -> Option<u32> {
         enter(py, &self.0, LruEvictor::evict).map(BlockId::get)
     }
 
-    /// Returns the blocks in the order in which they would be evicted.
+    #[doc = doc!("LruEvictor.order")]
     fn order(&self, py: Python<'_>) -> Vec<u32> {
         ids(&enter(py, &self.0, |evictor| evictor.order()))
     }
 
-    /// Recounts the order from its links.
+    #[doc = doc!("LruEvictor.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |evictor| evictor.check_invariants())
     }

@@ -32,7 +32,7 @@ fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {
     Groups::new(specs, None).or_raise(py)
 }
 
-/// A trace on its way through a pool or a manager.
+#[doc = doc!("Replay")]
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
 pub(crate) struct PyReplay(OfProcess<Locked<Replay>>);
 
@@ -103,13 +103,13 @@ impl PyReplay {
         Ok(Self(OfProcess::new(Locked::new(replay?))))
     }
 
-    /// Requests of the trace.
+    #[doc = doc!("Replay.total")]
     #[getter]
     fn total(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(enter(py, self.replay(py)?, |replay| replay.total()))
     }
 
-    /// Runs on until this many more requests are finished, or all are, and returns how many are finished.
+    #[doc = doc!("Replay.advance")]
     #[pyo3(signature = (requests=None))]
     fn advance(&self, py: Python<'_>, requests: Option<Int>) -> PyResult<usize> {
         let requests = requests.map_or(Ok(usize::MAX), |n| count(py, "requests", n))?;
@@ -124,18 +124,18 @@ impl PyReplay {
         Ok(finished)
     }
 
-    /// Returns what has been measured so far, as a JSON object.
+    #[doc = doc!("Replay.report_json")]
     fn report_json(&self, py: Python<'_>) -> PyResult<String> {
         let report = enter(py, self.replay(py)?, |replay| replay.report());
         serde_json::to_string(&report).map_err(|error| raise(py, "KvpoolError", error.to_string()))
     }
 
-    /// Returns how far the journal has come, or None without one.
+    #[doc = doc!("Replay.journal_stats")]
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
         Ok(enter(py, self.replay(py)?, |replay| replay.journal().map(Into::into)))
     }
 
-    /// Writes what the journal has collected: what a crash would lose.
+    #[doc = doc!("Replay.flush_journal")]
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
         let flush = |replay: &mut Replay| {
             replay.flush_journal();
@@ -144,7 +144,7 @@ impl PyReplay {
         journal::check_flushed(py, enter_sized(py, self.replay(py)?, LONG, flush))
     }
 
-    /// Recounts the invariants of the pool or manager that is replayed.
+    #[doc = doc!("Replay.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         enter_sized(py, self.replay(py)?, LONG, |replay| replay.check_invariants()).or_raise(py)
     }

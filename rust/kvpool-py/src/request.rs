@@ -1,8 +1,9 @@
-//! Request ids from Python: a str or an int.
+//! Request ids from Python: a str or an int, or an object with `__index__` such as numpy's integers.
 
 use kvpool::{RequestId, RequestRef};
 use pyo3::buffer::ElementType;
-use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyString};
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::types::{PyBool, PyBytes, PyList, PyString};
 
 use crate::convert::{items, native, shown, text, untyped};
 use crate::errors::raise;
@@ -16,19 +17,28 @@ pub(crate) fn request_ref<'a>(id: &'a Bound<'_, PyAny>) -> PyResult<RequestRef<'
     if let Ok(name) = id.cast_exact::<PyString>().or_else(|_| id.cast::<PyString>()) {
         return text(name, "a request id").map(RequestRef::Str);
     }
-    if id.is_instance_of::<PyInt>() && !id.is_instance_of::<PyBool>() {
-        if let Ok(number) = id.extract::<i64>() {
-            return Ok(RequestRef::Int(number));
+    let refused = |error: Option<PyErr>| match error {
+        Some(error) if !error.is_instance_of::<PyTypeError>(py) => error,
+        _ => {
+            let found = id.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+            raise(py, "ArgumentTypeError", format!("a request id is a str or an int, not a {found}"))
         }
-        return id.extract::<u64>().map(RequestRef::from).map_err(|_| {
-            let limits = format!("{} to {}", i64::MIN, u64::MAX);
-            let message =
-                format!("request id {} is out of range: must be from {limits}, or a str", shown(id));
-            raise(py, "InvalidArgumentError", message)
-        });
+    };
+    if id.is_instance_of::<PyBool>() {
+        return Err(refused(None));
     }
-    let found = id.get_type().name()?;
-    Err(raise(py, "ArgumentTypeError", format!("a request id is a str or an int, not a {found}")))
+    match id.extract::<i64>() {
+        Ok(number) => Ok(RequestRef::Int(number)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+            id.extract::<u64>().map(RequestRef::from).map_err(|_| {
+                let limits = format!("{} to {}", i64::MIN, u64::MAX);
+                let message =
+                    format!("request id {} is out of range: must be from {limits}, or a str", shown(id));
+                raise(py, "InvalidArgumentError", message)
+            })
+        }
+        Err(error) => Err(refused(Some(error))),
+    }
 }
 
 /// An exact str, which ids of a batch are mostly: without a call. The bindings are built for size, and inline nothing else.

@@ -19,7 +19,7 @@ fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     raise(py, "InvalidArgumentError", message)
 }
 
-/// How much blocks are worth keeping, and until when.
+#[doc = doc!("Retention")]
 #[pyclass(frozen, module = "kvpool._core.retention", name = "Retention", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRetention(pub(crate) Retention);
@@ -68,13 +68,13 @@ impl PyRetention {
         Ok(Self(retention))
     }
 
-    /// From 0, evicted first, to 100; 35 is left to the pool's policy. None if pinned or demoted.
+    #[doc = doc!("Retention.priority")]
     #[getter]
     fn priority(&self) -> Option<u8> {
         if let Keep::Priority(priority) = self.0.keep { Some(priority.get()) } else { None }
     }
 
-    /// Seconds after which it ends, or None.
+    #[doc = doc!("Retention.ttl")]
     #[getter]
     fn ttl(&self) -> Option<f64> {
         match self.0.ttl {
@@ -83,25 +83,25 @@ impl PyRetention {
         }
     }
 
-    /// Whether the seconds count from the last use, not from the hint.
+    #[doc = doc!("Retention.idle")]
     #[getter]
     fn idle(&self) -> bool {
         matches!(self.0.ttl, Some(Ttl::Idle(_)))
     }
 
-    /// What comes after the ttl: normal or demote.
+    #[doc = doc!("Retention.then")]
     #[getter]
     fn then(&self) -> &'static str {
         if self.0.then == Then::Demote { "demote" } else { "normal" }
     }
 
-    /// Whether the blocks go last, within the budget.
+    #[doc = doc!("Retention.pinned")]
     #[getter]
     fn pinned(&self) -> bool {
         self.0.keep == Keep::Pinned
     }
 
-    /// Whether the blocks go first.
+    #[doc = doc!("Retention.demoted")]
     #[getter]
     fn demoted(&self) -> bool {
         self.0.keep == Keep::Demoted
@@ -128,7 +128,7 @@ pub(crate) fn tenant(py: Python<'_>, number: Int) -> PyResult<TenantId> {
     id.map(TenantId).map_err(|_| invalid(py, format!("tenant is {number}: must be 0 to {}", u32::MAX)))
 }
 
-/// What a tenant may count on, and what it may take while others need blocks.
+#[doc = doc!("TenantLimits")]
 #[pyclass(frozen, module = "kvpool._core.retention", name = "TenantLimits", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyTenantLimits(TenantLimits);
@@ -146,19 +146,19 @@ impl PyTenantLimits {
         }))
     }
 
-    /// The tenant.
+    #[doc = doc!("TenantLimits.tenant")]
     #[getter]
     fn tenant(&self) -> u32 {
         self.0.tenant.0
     }
 
-    /// Blocks that others do not evict while anything else is evictable.
+    #[doc = doc!("TenantLimits.floor")]
     #[getter]
     fn floor(&self) -> usize {
         self.0.floor
     }
 
-    /// Blocks above which its own are evicted first, or None.
+    #[doc = doc!("TenantLimits.ceiling")]
     #[getter]
     fn ceiling(&self) -> Option<usize> {
         self.0.ceiling
@@ -170,7 +170,7 @@ impl PyTenantLimits {
     }
 }
 
-/// Settings of retention.
+#[doc = doc!("RetentionConfig")]
 #[pyclass(frozen, module = "kvpool._core.retention", name = "RetentionConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRetentionConfig(RetentionConfig);
@@ -187,13 +187,13 @@ impl PyRetentionConfig {
         }))
     }
 
-    /// The most blocks that are pinned at once.
+    #[doc = doc!("RetentionConfig.pin_budget")]
     #[getter]
     fn pin_budget(&self) -> usize {
         self.0.pin_budget
     }
 
-    /// Limits by tenant.
+    #[doc = doc!("RetentionConfig.tenants")]
     #[getter]
     fn tenants(&self) -> Vec<PyTenantLimits> {
         self.0.tenants.iter().map(|&limits| PyTenantLimits(limits)).collect()
@@ -205,15 +205,15 @@ impl PyRetentionConfig {
     }
 }
 
-/// What became of a hint, by blocks.
+#[doc = doc!("HintReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "HintReport", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyHintReport {
-    /// Blocks on which it took effect as asked.
+    #[doc = doc!("HintReport.accepted")]
     accepted: usize,
-    /// Blocks on which it took effect in part: pins beyond the budget are kept at the highest priority.
+    #[doc = doc!("HintReport.clipped")]
     clipped: usize,
-    /// Blocks on which it had no effect: not cached, or held by others when their end of life was said.
+    #[doc = doc!("HintReport.ignored")]
     ignored: usize,
 }
 
@@ -231,21 +231,21 @@ impl PyHintReport {
     }
 }
 
-/// How many blocks are retained how, now.
+#[doc = doc!("RetentionStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "RetentionStats", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyRetentionStats {
-    /// Blocks demoted, held ones included.
+    #[doc = doc!("RetentionStats.demoted")]
     demoted: usize,
-    /// Blocks below the normal priority.
+    #[doc = doc!("RetentionStats.below_normal")]
     below_normal: usize,
-    /// Blocks above the normal priority.
+    #[doc = doc!("RetentionStats.above_normal")]
     above_normal: usize,
-    /// Blocks pinned.
+    #[doc = doc!("RetentionStats.pinned")]
     pinned: usize,
-    /// Times to live that are running: idle ones of blocks in use are not.
+    #[doc = doc!("RetentionStats.with_ttl")]
     with_ttl: usize,
-    /// Times to live that have run out so far.
+    #[doc = doc!("RetentionStats.expired")]
     expired: u64,
 }
 

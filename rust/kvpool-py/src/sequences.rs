@@ -38,7 +38,7 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
     Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
 }
 
-/// Block tables by handle, over the pools of one or more tiers.
+#[doc = doc!("Sequences")]
 #[pyclass(frozen, module = "kvpool._core.sequences", name = "Sequences")]
 pub(crate) struct PySequences {
     inner: Locked<Sequences>,
@@ -104,7 +104,7 @@ impl PySequences {
         Ok(Self { inner, hasher })
     }
 
-    /// Admits a sequence and returns its handle.
+    #[doc = doc!("Sequences.admit")]
     #[pyo3(signature = (prompt, extra=None, *, tier=0))]
     fn admit(
         &self,
@@ -118,7 +118,7 @@ impl PySequences {
         Ok(self.run(py, blocks, |sequences| sequences.admit(cursor, tier))?.to_bits())
     }
 
-    /// Says whether so many tokens could be admitted: ok, later or never.
+    #[doc = doc!("Sequences.fit")]
     #[pyo3(signature = (num_tokens, *, tier=0, reserve=0))]
     fn fit(&self, py: Python<'_>, num_tokens: Int, tier: i128, reserve: i128) -> PyResult<&'static str> {
         let (tokens, tier) = (count(py, "num_tokens", num_tokens)?, count(py, "tier", tier)?);
@@ -126,7 +126,7 @@ impl PySequences {
         Ok(self.run(py, 0, |sequences| sequences.fit(tokens, tier, reserve))?.name())
     }
 
-    /// Appends tokens and makes room for more; returns the positions of the table that changed.
+    #[doc = doc!("Sequences.append")]
     #[pyo3(signature = (sequence, token_ids, *, lookahead=0))]
     fn append(
         &self,
@@ -141,7 +141,7 @@ impl PySequences {
         Ok(changed(&self.run(py, size, |sequences| sequences.append(id, &tokens, lookahead))?))
     }
 
-    /// Says that the first tokens are computed; returns the positions of the table that changed.
+    #[doc = doc!("Sequences.commit")]
     #[pyo3(signature = (sequence, computed_tokens, *, dedupe=false))]
     fn commit(
         &self,
@@ -158,32 +158,32 @@ impl PySequences {
         Ok(changed(&self.run_on(py, id, commit)?))
     }
 
-    /// Keeps the first tokens.
+    #[doc = doc!("Sequences.truncate")]
     fn truncate(&self, py: Python<'_>, sequence: Int, num_tokens: Int) -> PyResult<()> {
         let (id, kept) = (handle(py, sequence)?, count(py, "num_tokens", num_tokens)?);
         self.run_on(py, id, |sequences| sequences.truncate(id, kept))
     }
 
-    /// Releases the blocks that fell out of a window and returns how many.
+    #[doc = doc!("Sequences.trim_window")]
     fn trim_window(&self, py: Python<'_>, sequence: Int, window: Int) -> PyResult<usize> {
         let (id, window) = (handle(py, sequence)?, count(py, "window", window)?);
         self.run_on(py, id, |sequences| sequences.trim_window(id, window))
     }
 
-    /// Makes a second sequence over the same blocks and returns its handle.
+    #[doc = doc!("Sequences.fork")]
     fn fork(&self, py: Python<'_>, sequence: Int) -> PyResult<u64> {
         let id = handle(py, sequence)?;
         Ok(self.run_on(py, id, |sequences| sequences.fork(id))?.to_bits())
     }
 
-    /// Ends a sequence.
+    #[doc = doc!("Sequences.free")]
     #[pyo3(signature = (sequence, *, after_step=None))]
     fn free(&self, py: Python<'_>, sequence: Int, after_step: Option<Int>) -> PyResult<()> {
         let (id, after) = (handle(py, sequence)?, until_of(py, after_step, None)?);
         self.run_on(py, id, |sequences| sequences.free(id, after))
     }
 
-    /// Returns the block table, or writes it to a buffer and returns its length.
+    #[doc = doc!("Sequences.block_ids")]
     #[pyo3(signature = (sequence, *, out=None))]
     fn block_ids<'py>(
         &self,
@@ -199,7 +199,7 @@ impl PySequences {
         }
     }
 
-    /// Returns what is known of a sequence.
+    #[doc = doc!("Sequences.info")]
     fn info<'py>(&self, py: Python<'py>, sequence: Int) -> PyResult<Bound<'py, PyDict>> {
         let id = handle(py, sequence)?;
         let info = self.run(py, 0, |sequences| sequences.info(id))?;
@@ -214,21 +214,21 @@ impl PySequences {
         Ok(out)
     }
 
-    /// Hands out all planned copies as one plan.
+    #[doc = doc!("Sequences.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |sequences: &Sequences| sequences.tiers().num_planned();
         let taken = enter_measured(py, &self.inner, planned, Sequences::take_plan);
         Ok(PyTransferPlan(taken.or_raise(py)?))
     }
 
-    /// Begins to move a group of sequences to another tier and returns the swap's number.
+    #[doc = doc!("Sequences.begin_swap")]
     fn begin_swap(&self, py: Python<'_>, sequences: &Bound<'_, PyAny>, to: Int) -> PyResult<u64> {
         let group = handles(sequences)?;
         let to = count(py, "to", to)?;
         Ok(self.run(py, LONG, |sequences| sequences.begin_swap(&group, to))?.get())
     }
 
-    /// Says whether a swap would find its blocks: ok, later or never.
+    #[doc = doc!("Sequences.fit_swap")]
     #[pyo3(signature = (sequences, to, *, reserve=0))]
     fn fit_swap(
         &self,
@@ -242,7 +242,7 @@ impl PySequences {
         Ok(self.run(py, LONG, |sequences| sequences.fit_swap(&group, to, reserve))?.name())
     }
 
-    /// Ends a swap whose copies are done and returns old block -> new block.
+    #[doc = doc!("Sequences.complete_swap")]
     fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
         let id = swap_id(py, swap)?;
         let pairs = self.run(py, LONG, |sequences| sequences.complete_swap(id))?;
@@ -251,29 +251,29 @@ impl PySequences {
         Ok(out)
     }
 
-    /// Aborts a swap.
+    #[doc = doc!("Sequences.abort_swap")]
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
         self.run(py, LONG, |sequences| sequences.abort_swap(id))
     }
 
-    /// Ends the fences of a step and of all earlier steps in every tier.
+    #[doc = doc!("Sequences.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         self.run(py, LONG, |sequences| sequences.complete_step(step))
     }
 
-    /// Starts a new epoch in every tier and returns its number.
+    #[doc = doc!("Sequences.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, Sequences::bump_epoch)
     }
 
-    /// Forgets all cached content of every tier and returns how many blocks were registered.
+    #[doc = doc!("Sequences.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         self.run(py, LONG, Sequences::reset)
     }
 
-    /// Returns the counters and gauges of a tier's pool.
+    #[doc = doc!("Sequences.stats")]
     #[pyo3(signature = (*, tier=0))]
     fn stats(&self, py: Python<'_>, tier: i128) -> PyResult<PyPoolStats> {
         let tier = count(py, "tier", tier)?;
@@ -281,7 +281,7 @@ impl PySequences {
         Ok(enter(py, &self.inner, stats).or_raise(py)?.into())
     }
 
-    /// Returns the events of a tier since the last call, and how many were lost before them.
+    #[doc = doc!("Sequences.take_events")]
     #[pyo3(signature = (*, tier=0))]
     fn take_events<'py>(&self, py: Python<'py>, tier: i128) -> PyResult<Events<'py>> {
         let tier = count(py, "tier", tier)?;
@@ -289,7 +289,7 @@ impl PySequences {
         events(py, &batch)
     }
 
-    /// Recounts tiers, tables and swaps from scratch.
+    #[doc = doc!("Sequences.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         enter_sized(py, &self.inner, LONG, |sequences| sequences.check_invariants()).or_raise(py)
     }

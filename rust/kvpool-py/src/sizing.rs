@@ -26,13 +26,13 @@ impl ToPyErr for SizingError {
     }
 }
 
-/// Names of the eviction policies: ``eviction`` of a pool or a manager, ``policy`` of a sizing run.
+#[doc = doc!("eviction_policies")]
 #[pyfunction]
 pub(crate) fn eviction_policies() -> Vec<&'static str> {
     kvpool_policies::ALL.iter().map(|policy| policy.name()).collect()
 }
 
-/// A trace as block references: what all estimators of sizes work on.
+#[doc = doc!("References")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "References")]
 pub(crate) struct PyReferences(Arc<References>);
 
@@ -40,59 +40,63 @@ pub(crate) struct PyReferences(Arc<References>);
 impl PyReferences {
     #[new]
     #[pyo3(signature = (trace, *, blocks="all"))]
-    fn new(py: Python<'_>, trace: &Bound<'_, PyTrace>, blocks: &str) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        trace: &Bound<'_, PyTrace>,
+        blocks: &str,
+    ) -> PyResult<Self> {
         let which: Blocks = named(py, blocks)?;
         let trace = trace.get().shared();
         Ok(Self(Arc::new(py.detach(|| References::new(&trace, which)).or_raise(py)?)))
     }
 
-    /// Requests of the trace.
+    #[doc = doc!("References.requests")]
     #[getter]
     fn requests(&self) -> usize {
         self.0.requests()
     }
 
-    /// Block references: hits and misses together.
+    #[doc = doc!("References.references")]
     #[getter]
     fn references(&self) -> usize {
         self.0.len()
     }
 
-    /// Different blocks.
+    #[doc = doc!("References.unique_blocks")]
     #[getter]
     fn unique_blocks(&self) -> usize {
         self.0.unique_blocks()
     }
 
-    /// Tokens of all prompts, in blocks or not: what token hit rates are a share of.
+    #[doc = doc!("References.prompt_tokens")]
     #[getter]
     fn prompt_tokens(&self) -> u64 {
         self.0.prompt_tokens()
     }
 
-    /// Tokens of a full block.
+    #[doc = doc!("References.block_tokens")]
     #[getter]
     fn block_tokens(&self) -> usize {
         self.0.block_tokens()
     }
 
-    /// Requests of which the trace says how they ended.
+    #[doc = doc!("References.finish_reasons")]
     #[getter]
     fn finish_reasons(&self) -> usize {
         self.0.finish_reasons()
     }
 
-    /// Returns the same references, where nobody knows how requests ended.
+    #[doc = doc!("References.without_finish_reasons")]
     fn without_finish_reasons(&self) -> Self {
         Self(Arc::new(self.0.without_finish_reasons()))
     }
 
-    /// Returns what LRU hits at every capacity, exact, in one pass.
+    #[doc = doc!("References.lru")]
     fn lru(&self, py: Python<'_>) -> PyHitCurve {
         PyHitCurve { distances: py.detach(|| lru_distances(&self.0)), sample_rate: 1.0 }
     }
 
-    /// Runs one policy at one capacity.
+    #[doc = doc!("References.run")]
     #[pyo3(signature = (policy, capacity_blocks, *, form="pool"))]
     fn run(&self, py: Python<'_>, policy: &str, capacity_blocks: i128, form: &str) -> PyResult<PyPolicyRun> {
         let (policy, form): (_, Form) = (eviction_named(py, policy)?, named(py, form)?);
@@ -101,13 +105,13 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Policy(run)))
     }
 
-    /// Runs the clairvoyant optimum at one capacity.
+    #[doc = doc!("References.optimal")]
     fn optimal(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<PyPolicyRun> {
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         Ok(PyPolicyRun(Run::Outcome(py.detach(|| optimal(&self.0, capacity)))))
     }
 
-    /// Runs LRU with hints: a dead block is announced as dead with this probability.
+    #[doc = doc!("References.lru_with_hints")]
     #[pyo3(signature = (capacity_blocks, accuracy, *, seed=0))]
     fn lru_with_hints(
         &self,
@@ -122,7 +126,7 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Outcome(outcome)))
     }
 
-    /// Cuts what a run hit into windows of so many seconds, empty ones included.
+    #[doc = doc!("References.over_time")]
     fn over_time<'py>(
         &self,
         py: Python<'py>,
@@ -150,7 +154,7 @@ impl PyReferences {
     }
 }
 
-/// What LRU hits at every capacity.
+#[doc = doc!("HitCurve")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "HitCurve")]
 pub(crate) struct PyHitCurve {
     distances: ReuseDistances,
@@ -170,43 +174,43 @@ impl PyHitCurve {
 
 #[pymethods]
 impl PyHitCurve {
-    /// The share of the blocks that it is estimated from: 1.0 is all, and exact.
+    #[doc = doc!("HitCurve.sample_rate")]
     #[getter]
     fn sample_rate(&self) -> f64 {
         self.sample_rate
     }
 
-    /// Block references of the trace: counted, not estimated.
+    #[doc = doc!("HitCurve.references")]
     #[getter]
     fn references(&self) -> u64 {
         self.curve().references()
     }
 
-    /// Returns block and token hit rate at a capacity.
+    #[doc = doc!("HitCurve.at")]
     fn at(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<(f64, f64)> {
         let capacity: usize = count(py, "capacity_blocks", capacity_blocks)?;
         let (_, block, token) = self.rates(self.curve().at(capacity as u64));
         Ok((block, token))
     }
 
-    /// Returns the smallest capacity that hits all there is to hit, with both rates.
+    #[doc = doc!("HitCurve.ceiling")]
     fn ceiling(&self) -> (u64, f64, f64) {
         self.rates(self.curve().ceiling())
     }
 
-    /// Returns at most so many points, evenly spread over the logarithm of the capacity.
+    #[doc = doc!("HitCurve.points")]
     #[pyo3(signature = (most=200))]
     fn points(&self, py: Python<'_>, most: i128) -> PyResult<Vec<(u64, f64, f64)>> {
         let most: usize = count(py, "most", most)?;
         Ok(self.curve().spread(most).into_iter().map(|point| self.rates(point)).collect())
     }
 
-    /// Returns the smallest capacity with this share (0 to 1) of the token hits of ``ceiling()``.
+    #[doc = doc!("HitCurve.capacity_for")]
     fn capacity_for(&self, share: f64) -> Option<(u64, f64, f64)> {
         self.curve().capacity_for(share).map(|point| self.rates(point))
     }
 
-    /// Returns the point where the curve bends most, and by how much; None if it does not bend.
+    #[doc = doc!("HitCurve.knee")]
     #[pyo3(signature = (most_blocks=None))]
     fn knee(&self, py: Python<'_>, most_blocks: Option<Int>) -> PyResult<Option<(u64, f64, f64, f64)>> {
         let most = most_blocks.map(|most| count(py, "most_blocks", most)).transpose()?;
@@ -217,7 +221,7 @@ impl PyHitCurve {
         }))
     }
 
-    /// Returns what caches of rising sizes in GiB save.
+    #[doc = doc!("HitCurve.worth")]
     #[pyo3(signature = (bytes_per_token, gib, *, prefill_tokens_per_s=1.0))]
     fn worth<'py>(
         &self,
@@ -245,18 +249,18 @@ impl PyHitCurve {
         worth.iter().map(as_dict).collect()
     }
 
-    /// Returns uses of blocks again by distance: (from, to, references), distances in different blocks.
+    #[doc = doc!("HitCurve.distances")]
     fn distances(&self) -> Vec<(u64, u64, u64)> {
         self.distances.histogram().iter().map(|bucket| (bucket.from, bucket.to, bucket.references)).collect()
     }
 
-    /// Returns the distance within which this fraction (0 to 1) of the reuses lies; None without any.
+    #[doc = doc!("HitCurve.distance_quantile")]
     fn distance_quantile(&self, fraction: f64) -> Option<u64> {
         self.distances.quantile(fraction)
     }
 }
 
-/// Estimates what LRU hits at every capacity from a sample of the blocks, in bounded memory.
+#[doc = doc!("sampled_lru")]
 #[pyfunction]
 #[pyo3(signature = (trace, *, rate=1.0, max_blocks=None, seed=0, blocks="all"))]
 pub(crate) fn sampled_lru(
@@ -284,7 +288,7 @@ pub(crate) fn sampled_lru(
     sampled.or_raise(py)
 }
 
-/// What one cache of one capacity did with a trace.
+#[doc = doc!("PolicyRun")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "PolicyRun")]
 pub(crate) struct PyPolicyRun(Run);
 
@@ -312,49 +316,49 @@ impl PyPolicyRun {
 
 #[pymethods]
 impl PyPolicyRun {
-    /// Blocks that it holds.
+    #[doc = doc!("PolicyRun.capacity_blocks")]
     #[getter]
     fn capacity_blocks(&self) -> u64 {
         self.outcome().total().capacity_blocks
     }
 
-    /// References that it hit.
+    #[doc = doc!("PolicyRun.block_hits")]
     #[getter]
     fn block_hits(&self) -> u64 {
         self.outcome().total().block_hits
     }
 
-    /// Prompt tokens in them.
+    #[doc = doc!("PolicyRun.token_hits")]
     #[getter]
     fn token_hits(&self) -> u64 {
         self.outcome().total().token_hits
     }
 
-    /// Hits of all references, 0 to 1.
+    #[doc = doc!("PolicyRun.block_hit_rate")]
     #[getter]
     fn block_hit_rate(&self) -> f64 {
         self.outcome().block_rate()
     }
 
-    /// Hit tokens of all prompt tokens, 0 to 1.
+    #[doc = doc!("PolicyRun.token_hit_rate")]
     #[getter]
     fn token_hit_rate(&self) -> f64 {
         self.outcome().token_rate()
     }
 
-    /// Blocks evicted; None for the optimum and for hints, which are not simulated block by block.
+    #[doc = doc!("PolicyRun.evictions")]
     #[getter]
     fn evictions(&self) -> Option<u64> {
         self.policy().map(PolicyRun::evictions)
     }
 
-    /// Resident turnover, 0 to 1: the mean of ``turnovers``; None if the trace ends before the first window.
+    #[doc = doc!("PolicyRun.turnover")]
     #[getter]
     fn turnover(&self) -> Option<f64> {
         self.policy().and_then(PolicyRun::turnover)
     }
 
-    /// Of each capacity's worth of insertions, the share of the resident blocks that came with it.
+    #[doc = doc!("PolicyRun.turnovers")]
     #[getter]
     fn turnovers(&self) -> Vec<f64> {
         self.policy().map_or_else(Vec::new, |run| run.turnovers().to_vec())

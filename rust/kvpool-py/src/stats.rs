@@ -11,43 +11,43 @@ use crate::explain;
 use crate::python::prelude::*;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
-/// Counts of a pool, in blocks.
+#[doc = doc!("PoolStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.pool", name = "PoolStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyPoolStats {
-    /// All blocks but the null block.
+    #[doc = doc!("PoolStats.usable")]
     usable: usize,
-    /// Blocks without cached content that nobody holds.
+    #[doc = doc!("PoolStats.free")]
     free: usize,
-    /// Blocks that nobody holds and a hit can take: evictable, as engines call it.
+    #[doc = doc!("PoolStats.cached_free")]
     cached_free: usize,
-    /// Blocks held by at least one block table.
+    #[doc = doc!("PoolStats.active")]
     active: usize,
-    /// Blocks that are released, but a running step may still touch them.
+    #[doc = doc!("PoolStats.fenced")]
     fenced: usize,
-    /// Registered blocks, held or not.
+    #[doc = doc!("PoolStats.registered")]
     registered: usize,
-    /// Registered blocks with a reference: protected, as engines call it.
+    #[doc = doc!("PoolStats.registered_active")]
     registered_active: usize,
-    /// Blocks that an allocation can take: free and cached-free.
+    #[doc = doc!("PoolStats.available")]
     available: usize,
-    /// Share of the usable blocks that is active or fenced, 0.0 to 1.0.
+    #[doc = doc!("PoolStats.usage")]
     usage: f64,
-    /// Tokens per block.
+    #[doc = doc!("PoolStats.block_size")]
     block_size: usize,
-    /// The current epoch.
+    #[doc = doc!("PoolStats.epoch")]
     epoch: u64,
-    /// Blocks handed out so far.
+    #[doc = doc!("PoolStats.allocated")]
     allocated: u64,
-    /// Blocks whose cached content made way: for those handed out, or by evict.
+    #[doc = doc!("PoolStats.evicted")]
     evicted: u64,
-    /// Blocks that matched and were acquired.
+    #[doc = doc!("PoolStats.hits")]
     hits: u64,
-    /// Blocks that were looked up to be acquired and did not match.
+    #[doc = doc!("PoolStats.misses")]
     misses: u64,
-    /// Hits and registrations refused because other content stood behind an equal hash.
+    #[doc = doc!("PoolStats.collisions")]
     collisions: u64,
-    /// Released duplicates that were freed at once because another copy was cached.
+    #[doc = doc!("PoolStats.duplicates_dropped")]
     duplicates_dropped: u64,
 }
 
@@ -77,7 +77,7 @@ impl From<PoolStats> for PyPoolStats {
 
 #[pymethods]
 impl PyPoolStats {
-    /// Returns how many tokens fit in this many blocks.
+    #[doc = doc!("PoolStats.tokens")]
     fn tokens(&self, blocks: usize) -> usize {
         blocks.saturating_mul(self.block_size)
     }
@@ -90,71 +90,71 @@ impl PyPoolStats {
     }
 }
 
-/// Counts of a manager, in requests and tokens.
+#[doc = doc!("ManagerStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ManagerStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyManagerStats {
-    /// Requests that hold blocks now.
+    #[doc = doc!("ManagerStats.running")]
     running: usize,
-    /// Requests that wait to be resumed.
+    #[doc = doc!("ManagerStats.preempted")]
     preempted: usize,
-    /// Requests whose blocks are in the host tier.
+    #[doc = doc!("ManagerStats.swapped")]
     swapped: usize,
-    /// Requests that a swap moves now.
+    #[doc = doc!("ManagerStats.moving")]
     moving: usize,
-    /// Requests whose external tokens are on their way.
+    #[doc = doc!("ManagerStats.loading")]
     loading: usize,
-    /// Requests that were released while they were moving or loading.
+    #[doc = doc!("ManagerStats.releasing")]
     releasing: usize,
-    /// Requests admitted so far.
+    #[doc = doc!("ManagerStats.admissions")]
     admissions: u64,
-    /// Prompt tokens of the admitted requests.
+    #[doc = doc!("ManagerStats.prompt_tokens")]
     prompt_tokens: u64,
-    /// Of the prompt tokens, those whose KV was cached.
+    #[doc = doc!("ManagerStats.hit_tokens")]
     hit_tokens: u64,
-    /// Of the prompt tokens, those whose KV a connector brought.
+    #[doc = doc!("ManagerStats.external_tokens")]
     external_tokens: u64,
-    /// Of the prompt tokens, those that the engine had to compute; external ones until they are there.
+    #[doc = doc!("ManagerStats.computed_tokens")]
     computed_tokens: u64,
-    /// Admissions and resumptions refused for want of blocks.
+    #[doc = doc!("ManagerStats.refusals")]
     refusals: u64,
-    /// Tokens that full attention had cached, and another KV-cache group could not serve.
+    #[doc = doc!("ManagerStats.unserved_tokens")]
     unserved_tokens: u64,
-    /// States of recurrent groups that were copied to be kept.
+    #[doc = doc!("ManagerStats.checkpoints")]
     checkpoints: u64,
-    /// Tokens appended after admission.
+    #[doc = doc!("ManagerStats.appended_tokens")]
     appended_tokens: u64,
-    /// Requests preempted so far.
+    #[doc = doc!("ManagerStats.preemptions")]
     preemptions: u64,
-    /// Computed tokens that preemptions gave up, cached again or not.
+    #[doc = doc!("ManagerStats.preempted_tokens")]
     preempted_tokens: u64,
-    /// Requests resumed so far.
+    #[doc = doc!("ManagerStats.resumptions")]
     resumptions: u64,
-    /// Tokens of the resumed requests.
+    #[doc = doc!("ManagerStats.resumed_tokens")]
     resumed_tokens: u64,
-    /// Of the resumed tokens, those whose KV was still cached.
+    #[doc = doc!("ManagerStats.resumed_hit_tokens")]
     resumed_hit_tokens: u64,
-    /// Of the resumed tokens, those whose KV a connector brought.
+    #[doc = doc!("ManagerStats.resumed_external_tokens")]
     resumed_external_tokens: u64,
-    /// Requests forked from others.
+    #[doc = doc!("ManagerStats.forks")]
     forks: u64,
-    /// Requests swapped out so far.
+    #[doc = doc!("ManagerStats.swapped_out")]
     swapped_out: u64,
-    /// Requests swapped in so far.
+    #[doc = doc!("ManagerStats.swapped_in")]
     swapped_in: u64,
-    /// Blocks handed out to be copied: by copy-on-write and by swaps.
+    #[doc = doc!("ManagerStats.copied_blocks")]
     copied_blocks: u64,
-    /// Bytes of KV per block; 0 if unknown.
+    #[doc = doc!("ManagerStats.block_bytes")]
     block_bytes: u64,
-    /// What became of the hints so far, by blocks.
+    #[doc = doc!("ManagerStats.hints")]
     hints: PyHintReport,
-    /// How many blocks are retained how, or None without retention.
+    #[doc = doc!("ManagerStats.retention")]
     retention: Option<PyRetentionStats>,
-    /// Prompt tokens that were computed, by reason, or None for a manager that does not explain.
+    #[doc = doc!("ManagerStats.misses")]
     misses: Option<BTreeMap<&'static str, u64>>,
-    /// The same of resumed tokens.
+    #[doc = doc!("ManagerStats.resumed_misses")]
     resumed_misses: Option<BTreeMap<&'static str, u64>>,
-    /// The pool's own counts.
+    #[doc = doc!("ManagerStats.pool")]
     pool: PyPoolStats,
 }
 
@@ -198,7 +198,7 @@ impl PyManagerStats {
 
 #[pymethods]
 impl PyManagerStats {
-    /// Returns the bytes of KV in this many blocks; 0 if unknown.
+    #[doc = doc!("ManagerStats.bytes")]
     fn bytes(&self, blocks: u64) -> u64 {
         blocks.saturating_mul(self.block_bytes)
     }
@@ -211,15 +211,15 @@ impl PyManagerStats {
     }
 }
 
-/// What a lookup would find: counts, not ids.
+#[doc = doc!("Probe")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Probe", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyProbe {
-    /// Blocks from the start of the prompt that a lookup would return.
+    #[doc = doc!("Probe.cached_blocks")]
     cached_blocks: usize,
-    /// Of the cached blocks, those that nobody holds: acquiring them uses up as many available ones.
+    #[doc = doc!("Probe.idle_blocks")]
     idle_blocks: usize,
-    /// Blocks behind the cached ones that are registered and being computed now.
+    #[doc = doc!("Probe.pending_blocks")]
     pending_blocks: usize,
 }
 
@@ -240,17 +240,17 @@ impl PyProbe {
     }
 }
 
-/// What a call of a scrubber did.
+#[doc = doc!("ScrubReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ScrubReport", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyScrubReport {
-    /// The block that the next call begins with; of a manager, on the device.
+    #[doc = doc!("ScrubReport.position")]
     position: usize,
-    /// Blocks checked by this call, the null block included, in all tiers.
+    #[doc = doc!("ScrubReport.blocks")]
     blocks: usize,
-    /// Requests whose block tables this call has finished checking; 0 for a pool.
+    #[doc = doc!("ScrubReport.requests")]
     requests: usize,
-    /// How often everything has been checked so far.
+    #[doc = doc!("ScrubReport.passes")]
     passes: u64,
 }
 
@@ -269,28 +269,28 @@ impl PyScrubReport {
     }
 }
 
-/// What an admitted request got.
+#[doc = doc!("Admission")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Admission", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmission {
-    /// Leading tokens whose KV is cached: the engine computes from here on.
+    #[doc = doc!("Admission.cached_tokens")]
     #[pyo3(get)]
     cached_tokens: usize,
-    /// Leading blocks of the block table that are cached, shared, and not to be written.
+    #[doc = doc!("Admission.cached_blocks")]
     #[pyo3(get)]
     cached_blocks: usize,
-    /// Tokens behind the cached ones that a connector loads now.
+    #[doc = doc!("Admission.external_tokens")]
     #[pyo3(get)]
     external_tokens: usize,
-    /// Blocks of the whole block table.
+    #[doc = doc!("Admission.num_blocks")]
     #[pyo3(get)]
     num_blocks: usize,
-    /// The whole block table; empty if it was written to a buffer of the caller.
+    #[doc = doc!("Admission.block_ids")]
     #[pyo3(get)]
     block_ids: Vec<u32>,
     /// The block tables of the other KV-cache groups.
     other_tables: Vec<Vec<u32>>,
-    /// How far full attention alone would have gone.
+    #[doc = doc!("Admission.full_tokens")]
     #[pyo3(get)]
     full_tokens: usize,
 }
@@ -321,7 +321,7 @@ impl From<&Admission> for PyAdmission {
 
 #[pymethods]
 impl PyAdmission {
-    /// The block tables of all KV-cache groups, the first included.
+    #[doc = doc!("Admission.tables")]
     #[getter]
     fn tables(&self) -> Vec<Vec<u32>> {
         std::iter::once(&self.block_ids).chain(&self.other_tables).cloned().collect()
@@ -335,19 +335,19 @@ impl PyAdmission {
     }
 }
 
-/// The answer of ``fit``: what an admission would find, and how much of it would fit.
+#[doc = doc!("AdmissionFit")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {
-    /// Whether it would be admitted: ok, later, ``in_chunks`` or never.
+    #[doc = doc!("AdmissionFit.fit")]
     fit: &'static str,
-    /// Leading tokens that are cached.
+    #[doc = doc!("AdmissionFit.cached_tokens")]
     cached_tokens: usize,
-    /// Blocks that it would take besides.
+    #[doc = doc!("AdmissionFit.new_blocks")]
     new_blocks: usize,
-    /// Tokens behind the cached and external ones that could get blocks now.
+    #[doc = doc!("AdmissionFit.fitting_tokens")]
     fitting_tokens: usize,
-    /// Whether an empty pool of this size could compute the prompt in chunks of ``allocate_tokens``.
+    #[doc = doc!("AdmissionFit.can_ever_fit")]
     can_ever_fit: bool,
 }
 
@@ -369,23 +369,23 @@ impl PyAdmissionFit {
     }
 }
 
-/// What the manager knows of a request.
+#[doc = doc!("RequestInfo")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "RequestInfo", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
-    /// Whether it holds blocks, and where: running, preempted, swapped, moving, loading or releasing.
+    #[doc = doc!("RequestInfo.state")]
     state: &'static str,
-    /// Its tokens: prompt and appended ones.
+    #[doc = doc!("RequestInfo.tokens")]
     tokens: usize,
-    /// Tokens whose KV is written, cached ones included.
+    #[doc = doc!("RequestInfo.computed_tokens")]
     computed_tokens: usize,
-    /// Tokens that were cached when it was last admitted.
+    #[doc = doc!("RequestInfo.cached_tokens")]
     cached_tokens: usize,
-    /// The token behind the last one that a connector loads, or behind the computed ones if it loads none.
+    #[doc = doc!("RequestInfo.external_end")]
     external_end: usize,
-    /// Blocks in its block table.
+    #[doc = doc!("RequestInfo.blocks")]
     blocks: usize,
-    /// The tier of its blocks: 0, or 1 if it is swapped out.
+    #[doc = doc!("RequestInfo.tier")]
     tier: usize,
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn tiers(
     .or_raise(py)
 }
 
-/// Several pools, one per tier, and the copies between their blocks.
+#[doc = doc!("TieredPool")]
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "TieredPool")]
 pub(crate) struct PyTieredPool(Arc<Locked<Tiers>>, Scrubbers);
 
@@ -93,7 +93,7 @@ impl PyTieredPool {
         Ok(Self(Arc::new(Locked::new(tiers(py, num_blocks, &each, event_capacity)?)), Arc::default()))
     }
 
-    /// The tiers' pools, over the same state and lock.
+    #[doc = doc!("TieredPool.pools")]
     #[getter]
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let tiers = enter(py, &self.0, |tiers| tiers.len());
@@ -102,7 +102,7 @@ impl PyTieredPool {
         PyTuple::new(py, pools)
     }
 
-    /// Returns the block that a holder of this one may write to: itself, or a copy that is planned.
+    #[doc = doc!("TieredPool.copy_on_write")]
     #[pyo3(signature = (block_id, *, tier=0, fences=true))]
     fn copy_on_write(
         &self,
@@ -125,17 +125,17 @@ impl PyTieredPool {
         Ok(enter(py, &self.0, copy).or_raise(py)?.get())
     }
 
-    /// Returns the copies that are planned and not yet handed out, in order.
+    #[doc = doc!("TieredPool.pending_copies")]
     fn pending_copies(&self, py: Python<'_>) -> Vec<TransferTuple> {
         enter(py, &self.0, |tiers| tiers.pending_copies().map(|copy| transfer_tuple(&copy)).collect())
     }
 
-    /// Hands out all planned copies as one plan.
+    #[doc = doc!("TieredPool.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         Ok(PyTransferPlan(enter_measured(py, &self.0, Tiers::num_planned, Tiers::take_plan).or_raise(py)?))
     }
 
-    /// Begins to move references from one tier to another.
+    #[doc = doc!("TieredPool.begin_swap")]
     #[pyo3(signature = (block_ids, *, src, dst))]
     fn begin_swap(
         &self,
@@ -153,7 +153,7 @@ impl PyTieredPool {
         Ok(PySwap { tiers: self.0.clone(), id, mapping })
     }
 
-    /// Says whether a swap would find its blocks: ok, later or never.
+    #[doc = doc!("TieredPool.fit_swap")]
     #[pyo3(signature = (block_ids, *, src, dst, reserve=0))]
     fn fit_swap(
         &self,
@@ -169,7 +169,7 @@ impl PyTieredPool {
         Ok(fit.or_raise(py)?.name())
     }
 
-    /// Recounts pools, planned copies and swaps from scratch.
+    #[doc = doc!("TieredPool.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         enter_sized(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
     }
@@ -186,7 +186,7 @@ impl PyTieredPool {
     }
 }
 
-/// A swap: begun, and to be completed or aborted.
+#[doc = doc!("Swap")]
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "Swap")]
 pub(crate) struct PySwap {
     tiers: Arc<Locked<Tiers>>,
@@ -196,7 +196,7 @@ pub(crate) struct PySwap {
 
 #[pymethods]
 impl PySwap {
-    /// Source block -> destination block, in order of first appearance.
+    #[doc = doc!("Swap.mapping")]
     #[getter]
     fn mapping<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
@@ -204,21 +204,21 @@ impl PySwap {
         Ok(out)
     }
 
-    /// The pairs of the mapping whose bytes have to be copied.
+    #[doc = doc!("Swap.copies")]
     #[getter]
     fn copies(&self) -> Vec<(u32, u32)> {
         let copied = self.mapping.iter().filter(|(_, _, copied)| *copied);
         copied.map(|(src, dst, _)| (src.get(), dst.get())).collect()
     }
 
-    /// Ends the swap after its copies are done: the destination blocks take over.
+    #[doc = doc!("Swap.complete")]
     fn complete<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let id = self.id;
         enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.complete_swap(id)).or_raise(py)?;
         self.mapping(py)
     }
 
-    /// Aborts the swap.
+    #[doc = doc!("Swap.abort")]
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let id = self.id;
         enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.abort_swap(id)).or_raise(py)
@@ -233,7 +233,7 @@ impl PySwap {
     }
 }
 
-/// Copies of one step, as plain data.
+#[doc = doc!("TransferPlan")]
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "TransferPlan", eq)]
 #[derive(PartialEq)]
 pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
@@ -251,13 +251,13 @@ impl PyTransferPlan {
         Ok(Self(TransferPlan::new(transfers).or_raise(py)?))
     }
 
-    /// The transfers in the order in which they were planned.
+    #[doc = doc!("TransferPlan.transfers")]
     #[getter]
     fn transfers(&self) -> Vec<TransferTuple> {
         self.0.transfers().iter().map(transfer_tuple).collect()
     }
 
-    /// Splits the plan into rounds that are executed one after the other.
+    #[doc = doc!("TransferPlan.rounds")]
     #[pyo3(signature = (scratch=None))]
     fn rounds(
         &self,
@@ -268,7 +268,7 @@ impl PyTransferPlan {
         Ok(rounds.iter().map(|round| round.iter().map(transfer_tuple).collect()).collect())
     }
 
-    /// The rounds, with consecutive blocks merged: source, destination, length.
+    #[doc = doc!("TransferPlan.runs")]
     #[pyo3(signature = (scratch=None))]
     fn runs(
         &self,

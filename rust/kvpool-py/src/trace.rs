@@ -17,13 +17,13 @@ use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::python::prelude::*;
 
-/// Names of the trace formats.
+#[doc = doc!("trace_formats")]
 #[pyfunction]
 pub(crate) fn trace_formats() -> Vec<&'static str> {
     TraceFormat::ALL.iter().map(|format| format.name()).collect()
 }
 
-/// A request trace in memory.
+#[doc = doc!("Trace")]
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Trace")]
 pub(crate) struct PyTrace {
     trace: Arc<Trace>,
@@ -88,7 +88,7 @@ fn open(path: &PathBuf, options: &ReadOptions) -> Result<TraceLoader, kvpool_rep
 
 #[pymethods]
 impl PyTrace {
-    /// Reads a trace file or a folder of them, plain or gzip.
+    #[doc = doc!("Trace.read")]
     #[staticmethod]
     #[pyo3(signature = (
         path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
@@ -112,7 +112,7 @@ impl PyTrace {
         Ok(py.detach(|| open(&path, &options)?.finish()).or_raise(py)?.into())
     }
 
-    /// Reads a trace from bytes, plain or gzip.
+    #[doc = doc!("Trace.parse")]
     #[staticmethod]
     #[pyo3(signature = (
         data, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
@@ -137,7 +137,7 @@ impl PyTrace {
         Ok(read.or_raise(py)?.into())
     }
 
-    /// Makes up a trace: chats, agents and one-shot requests over shared system prompts.
+    #[doc = doc!("Trace.generate")]
     #[staticmethod]
     #[pyo3(signature = (requests=2000, *, seed=0, block_tokens=512, rate_per_s=None, chat_fraction=None, agent_fraction=None))]
     fn generate(
@@ -162,9 +162,13 @@ impl PyTrace {
         Ok(Self { trace: Arc::new(py.detach(|| generate(&config)).or_raise(py)?), origin: None })
     }
 
-    /// Returns the trace as JSON lines of a format.
+    #[doc = doc!("Trace.to_jsonl")]
     #[pyo3(signature = (format="mooncake"))]
-    fn to_jsonl<'py>(&self, py: Python<'py>, format: &str) -> PyResult<Bound<'py, PyBytes>> {
+    fn to_jsonl<'py>(
+        &self,
+        py: Python<'py>,
+        format: &str,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let format = named(py, format)?;
         let write = || {
             let mut out = Vec::new();
@@ -173,9 +177,14 @@ impl PyTrace {
         Ok(PyBytes::new(py, &py.detach(write).or_raise(py)?))
     }
 
-    /// Writes the trace as JSON lines of a format, piece by piece.
+    #[doc = doc!("Trace.write_jsonl")]
     #[pyo3(signature = (file, format="mooncake"))]
-    fn write_jsonl(&self, py: Python<'_>, file: Py<PyAny>, format: &str) -> PyResult<()> {
+    fn write_jsonl(
+        &self,
+        py: Python<'_>,
+        file: Py<PyAny>,
+        format: &str,
+    ) -> PyResult<()> {
         let format = named(py, format)?;
         let mut out = PyFile { file, error: None };
         let written = py.detach(|| write_trace(&self.trace, format, &mut out));
@@ -183,14 +192,14 @@ impl PyTrace {
         out.error.map_or_else(|| written.or_raise(py), Err)
     }
 
-    /// Returns the same workload in blocks of another size.
+    #[doc = doc!("Trace.with_block_tokens")]
     fn with_block_tokens(&self, py: Python<'_>, block_tokens: i128) -> PyResult<Self> {
         let block_tokens = count(py, "block_tokens", block_tokens)?;
         let trace = py.detach(|| self.trace.with_block_tokens(block_tokens)).or_raise(py)?;
         Ok(Self { trace: Arc::new(trace), origin: self.origin })
     }
 
-    /// Returns counts of requests, tokens and blocks.
+    #[doc = doc!("Trace.summary")]
     fn summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let summary = py.detach(|| self.trace.summary());
         let out = PyDict::new(py);
@@ -206,25 +215,25 @@ impl PyTrace {
         Ok(out)
     }
 
-    /// Returns counts, percentiles and ideal hit rates, as a JSON object.
+    #[doc = doc!("Trace.stats_json")]
     fn stats_json(&self, py: Python<'_>) -> PyResult<String> {
         let stats = py.detach(|| TraceStats::new(&self.trace));
         serde_json::to_string(&stats).map_err(|error| raise(py, "KvpoolError", error.to_string()))
     }
 
-    /// The format that it was read from; None if it was made up.
+    #[doc = doc!("Trace.format")]
     #[getter]
     fn format(&self) -> Option<&'static str> {
         self.origin.map(|(format, _)| format.name())
     }
 
-    /// Tokens that one id stands for.
+    #[doc = doc!("Trace.block_tokens")]
     #[getter]
     fn block_tokens(&self) -> usize {
         self.trace.block_tokens()
     }
 
-    /// Returns what was noticed while it was read.
+    #[doc = doc!("Trace.notes")]
     fn notes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let notes = self.origin.map(|(_, notes)| notes).unwrap_or_default();
         let out = PyDict::new(py);
@@ -273,7 +282,7 @@ impl Write for PyFile {
     }
 }
 
-/// A trace on its way in.
+#[doc = doc!("TraceReader")]
 #[pyclass(frozen, module = "kvpool._core.traces", name = "TraceReader")]
 pub(crate) struct PyTraceReader(Locked<Option<TraceLoader>>);
 
@@ -314,7 +323,7 @@ impl PyTraceReader {
         Ok(Self(Locked::new(Some(py.detach(|| open(&path, &options)).or_raise(py)?))))
     }
 
-    /// Reads on for about this many bytes, and returns whether all is read.
+    #[doc = doc!("TraceReader.advance")]
     #[pyo3(signature = (size=4_194_304))]
     fn advance(&self, py: Python<'_>, size: i128) -> PyResult<bool> {
         let bytes = count(py, "size", size)? as u64;
@@ -328,19 +337,19 @@ impl PyTraceReader {
         read.or_raise(py)
     }
 
-    /// Bytes read so far, before decompression.
+    #[doc = doc!("TraceReader.bytes_read")]
     #[getter]
     fn bytes_read(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |loader| loader.as_ref().map_or(0, TraceLoader::bytes_read))
     }
 
-    /// Bytes of the file or folder; None for standard input.
+    #[doc = doc!("TraceReader.total_bytes")]
     #[getter]
     fn total_bytes(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.with(py, |loader| loader.as_ref().and_then(TraceLoader::total_bytes))
     }
 
-    /// Reads what is left, and returns the trace.
+    #[doc = doc!("TraceReader.finish")]
     fn finish(&self, py: Python<'_>) -> PyResult<PyTrace> {
         let read = self.with(py, |loader| loader.take().map(TraceLoader::finish))?;
         match read {

@@ -411,3 +411,8 @@ impl Drop for Journal {
         self.flush();
     }
 }
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

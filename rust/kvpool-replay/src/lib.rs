@@ -30,3 +30,8 @@ pub mod stats;
 mod sync;
 pub mod trace;
 pub mod validate;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -105,3 +105,8 @@ pub use object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Page, ParseName
 pub use stats::Stats;
 pub use store::Store;
 pub use transfer::Transfer;
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -55,3 +55,8 @@ pub use retain::{Finals, Retention, boundaries};
 pub use slots::{Demand, Slots};
 pub use states::{Move, NoState, States};
 pub use window::{Window, find_window};
+
+/// The example of the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -123,6 +123,17 @@ impl Groups {
         partial.map(|spec| spec.block_tokens / self.unit - 1).max().unwrap_or(0)
     }
 
+    /// Hash units that one block of a pool holds. A group of full attention holds every token, so its block
+    /// counts: the smallest one of several. Without such a group the largest block of the cached groups
+    /// counts. At least 1.
+    #[must_use]
+    pub fn units_per_block(&self) -> usize {
+        let cached = || self.specs.iter().filter(|spec| spec.is_cached());
+        let full = cached().filter(|spec| spec.kind.is_full()).map(|spec| spec.block_tokens).min();
+        let tokens = full.or_else(|| cached().map(|spec| spec.block_tokens).max());
+        tokens.map_or(1, |tokens| tokens / self.unit)
+    }
+
     /// The hash unit whose digest names the block of a group at a position: the last one in it, for a digest stands for everything
     /// before it. `None` of a group that caches nothing.
     #[must_use]

@@ -46,10 +46,7 @@ fn manager(config: ManagerConfig, observer: Option<Observer>) -> Journaled<Cache
         digest: wants(|one| matches!(one, Observer::Digest)),
         scrub_blocks: if wants(|one| matches!(one, Observer::Digest)) { 3 } else { 0 },
         explain: wants(|one| matches!(one, Observer::Explain)).then(ExplainConfig::default),
-        advisor: wants(|one| matches!(one, Observer::Advisor)).then(|| AdvisorConfig {
-            policies: kvpool_policies::ADVISED.to_vec(),
-            ..AdvisorConfig::default()
-        }),
+        advisor: wants(|one| matches!(one, Observer::Advisor)).then(AdvisorConfig::default),
         metrics: wants(|one| matches!(one, Observer::Metrics)),
         ..ManagerWatchConfig::default()
     };

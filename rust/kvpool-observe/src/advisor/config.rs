@@ -14,13 +14,13 @@ pub struct AdvisorConfig {
     pub max_sampled_blocks: usize,
     /// Samples at most one block in so many, 1 or more: less work on a small pool. Default 1.
     pub sample_every: u32,
-    /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access times. Default: LRU,
-    /// S3-FIFO and the adaptive policy.
+    /// Policies that a ghost cache of the pool's size is kept of; each once, and none that needs access
+    /// times. Default: [`kvpool_policies::ADVISED`].
     pub policies: Vec<EvictionPolicy>,
     /// Tenants that are counted apart at once, 0 to 1,024. Default 8.
     pub max_tenants: usize,
-    /// Block references after which all that was counted is halved, 1 or more; `None` is 16 times the pool's blocks, and
-    /// 65,536 at least.
+    /// References after which all counts are halved, 1 or more. `None` is 16 times the hash units that the
+    /// pool holds, and at least 65,536.
     pub window: Option<u64>,
     /// Picks the sample; all values are equally good. Default 0.
     pub seed: u64,
@@ -31,7 +31,7 @@ impl Default for AdvisorConfig {
         Self {
             max_sampled_blocks: 16_384,
             sample_every: 1,
-            policies: vec![kvpool_policies::LRU, kvpool_policies::S3_FIFO, kvpool_policies::ADAPTIVE],
+            policies: kvpool_policies::ADVISED.to_vec(),
             max_tenants: 8,
             window: None,
             seed: 0,
@@ -73,7 +73,7 @@ impl AdvisorConfig {
         Ok(())
     }
 
-    /// What follows from the settings for a pool of so many usable blocks.
+    /// What follows from the settings for a pool that holds `usable` hash units.
     pub(super) fn scale(&self, usable: usize) -> Scale {
         let most = self.max_sampled_blocks / DEEPEST;
         let slots = (usable / self.sample_every as usize).clamp(1, most);
@@ -93,11 +93,11 @@ pub(super) const DEEPEST: usize = 8;
 /// An advisor's share of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Scale {
-    /// Blocks of the pool.
+    /// Hash units of the pool: its blocks, without groups of larger blocks.
     pub(super) usable: u64,
-    /// Sampled blocks that stand for them.
+    /// Sampled hash units that represent them.
     pub(super) slots: usize,
-    /// Slots by blocks.
+    /// Slots by hash units.
     pub(super) rate: f64,
     /// References between two halvings.
     pub(super) window: u64,

@@ -21,8 +21,13 @@ use kvpool::{InvariantViolation, PoolError};
 
 /// What an evictor holds per block, at most: of those that come with kvpool. A test counts it.
 fn evictor_bytes(policy: EvictionPolicy) -> usize {
-    // The shadows of `adaptive` follow 8,192 blocks' worth of keys in however small a cache.
-    if policy == kvpool_policies::ADAPTIVE { 480 } else { 128 }
+    match policy.name() {
+        "lru" => 16,
+        // The shadows of `adaptive` follow 8,192 blocks' worth of keys in however small a cache.
+        "adaptive" => 480,
+        "lrfu" => 128,
+        _ => 96,
+    }
 }
 /// What it holds besides, whatever its size: `hazard` has its table of classes.
 fn fixed_bytes(policy: EvictionPolicy) -> usize {

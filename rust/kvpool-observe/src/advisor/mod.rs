@@ -19,8 +19,10 @@
 //! What [`BlockPool::drop_cached`](kvpool::BlockPool::drop_cached) drops by id stays.
 //!
 //! **Groups.** With several KV-cache groups a reference is a hash unit that a prompt asked for, and a hit one that all groups served. Each
-//! counts as one block, though it takes one in every group that keeps it: measured hit rates and those of tenants are right, and sizes
-//! of curves, and policies, are those of a pool in which full attention alone takes blocks.
+//! counts once, though every group that keeps it takes a block or a part of one: measured hit rates and those
+//! of tenants are right, and sizes of curves, and policies, are those of a pool in which full attention alone
+//! takes blocks. Inside, a size is a number of hash units; a block of the pool holds
+//! [`Groups::units_per_block`](kvpool::groups::Groups::units_per_block) of them.
 //!
 //! **What is sampled.** A share R of the keys, the first 8 bytes of block hashes: those whose hash is below a threshold. R is
 //! chosen so that eight pools fit into [`max_sampled_blocks`](AdvisorConfig::max_sampled_blocks); so the rate never moves but
@@ -83,6 +85,7 @@ const EIGHTHS: [u64; 11] = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 #[derive(Debug)]
 pub(crate) struct Advisor {
     config: AdvisorConfig,
+    units_per_block: usize,
     scale: Scale,
     stack: SampledStack,
     all: Tally,
@@ -116,10 +119,15 @@ impl Sample {
 }
 
 impl Advisor {
-    /// An advisor of a pool of so many usable blocks, with all its memory taken.
-    pub(crate) fn new(config: &AdvisorConfig, usable: usize) -> Result<Self, PoolError> {
+    /// An advisor of a pool of `usable` blocks of `units_per_block` hash units each, with all its memory
+    /// taken.
+    pub(crate) fn new(
+        config: &AdvisorConfig,
+        usable: usize,
+        units_per_block: usize,
+    ) -> Result<Self, PoolError> {
         config.check()?;
-        let scale = config.scale(usable);
+        let scale = config.scale(usable.saturating_mul(units_per_block));
         let mut tenants = Vec::new();
         try_reserve(&mut tenants, config.max_tenants)?;
         let spare = (0..config.max_tenants).map(|_| Tenant::new(config, scale));
@@ -134,6 +142,7 @@ impl Advisor {
             seen: 0,
             in_window: 0,
             scratch: Sample::default(),
+            units_per_block,
             scale,
             config: config.clone(),
         };
@@ -276,7 +285,7 @@ impl Advisor {
 
     /// Ghost caches for a pool of another size; nothing has changed yet.
     pub(crate) fn prepare_resize(&self, usable: usize) -> Result<Resized, PoolError> {
-        let scale = self.config.scale(usable);
+        let scale = self.config.scale(usable.saturating_mul(self.units_per_block));
         let ghosts = if scale == self.scale { None } else { Some(ghosts_of(&self.config, scale)?) };
         Ok(Resized { scale, ghosts })
     }
@@ -295,18 +304,21 @@ impl Advisor {
 
     /// What there is to say. O(buckets and policies and tenants): some 50 us.
     pub(crate) fn advice(&self) -> Advice {
-        let eighths = |eighths: &u64| (self.scale.usable * eighths / 8).max(1);
+        let units_per_block = self.units_per_block as u64;
+        let capacity_blocks = self.scale.usable / units_per_block;
+        let eighths = |eighths: &u64| (capacity_blocks * eighths / 8).max(1);
         let (seen, all) = (self.seen, &self.all);
         let curve = |tally: &Tally, distances: &DistanceHistogram, most: u64| {
             let sizes = EIGHTHS.iter().filter(|&&eighths| eighths <= most).map(eighths);
-            let point = |blocks| CurvePoint { blocks, block_hit_rate: tally.rate(distances.at_most(blocks)) };
+            let at_most = |blocks| distances.at_most(blocks * units_per_block);
+            let point = |blocks| CurvePoint { blocks, block_hit_rate: tally.rate(at_most(blocks)) };
             sizes.map(point).collect::<Vec<_>>()
         };
         let (references, counted) = self.ghosts_since;
         let policies = self.ghosts.iter().map(|ghost| PolicyAdvice {
             policy: ghost.policy,
             block_hit_rate: tally::rate(ghost.hits, references, counted),
-            capacity_blocks: self.scale.usable,
+            capacity_blocks,
             references: references.round() as u64,
         });
         let mut tenants: Vec<_> = self.tenants.iter().collect();
@@ -320,7 +332,7 @@ impl Advisor {
             alone: curve(&tenant.tally, &tenant.alone, 8),
         });
         Advice {
-            capacity_blocks: self.scale.usable,
+            capacity_blocks,
             rate: self.stack.rate(),
             window: self.scale.window,
             seen,

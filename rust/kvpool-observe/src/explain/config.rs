@@ -5,8 +5,9 @@ use kvpool::{MAX_BLOCKS, PoolError};
 /// Settings of the record that [`ManagerWatch::explain`](crate::ManagerWatch::explain) answers from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExplainConfig {
-    /// Contents of blocks that are remembered: those that are cached or being computed, and those that were. 16 to 2^24; `None`
-    /// is twice the pool's usable blocks, 1,024 at least and 2^20 at most. Each takes 95 bytes and its tokens.
+    /// Contents that are remembered, cached ones included. A content is a hash unit of a prompt: a block, or
+    /// the part of a block that is hashed at a time. 16 to 2^24. `None` is twice the hash units that the pool
+    /// holds, at least 1,024 and at most 2^20. Each content takes 95 bytes and its tokens.
     pub records: Option<usize>,
     /// Released requests that can still be explained, at most 2^20. Default 1,024. Each takes some 200 bytes, 7 kB at most.
     pub requests: usize,
@@ -38,9 +39,9 @@ impl ExplainConfig {
         Ok(())
     }
 
-    /// Contents that are remembered with a pool of so many usable blocks.
-    pub(super) fn num_records(&self, usable: usize) -> usize {
-        let twice = usable.min(MAX_BLOCKS).saturating_mul(2).clamp(1 << 10, 1 << 20);
+    /// Contents that are remembered with a pool that holds `units` hash units.
+    pub(super) fn num_records(&self, units: usize) -> usize {
+        let twice = units.min(MAX_BLOCKS).saturating_mul(2).clamp(1 << 10, 1 << 20);
         self.records.unwrap_or(twice)
     }
 }

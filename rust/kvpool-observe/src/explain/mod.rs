@@ -125,10 +125,17 @@ fn before(cursor: &HashCursor, position: usize) -> Before {
 }
 
 impl Explainer {
-    /// What remembers nothing yet, for a pool whose changes are logged in `log`.
-    pub(crate) fn new(config: &ExplainConfig, pool: &BlockPool, log: ChangeLog) -> Result<Self, PoolError> {
+    /// An explainer that remembers nothing yet. `log` has the changes of `pool`, of which a block holds
+    /// `units_per_block` hash units.
+    pub(crate) fn new(
+        config: &ExplainConfig,
+        pool: &BlockPool,
+        units_per_block: usize,
+        log: ChangeLog,
+    ) -> Result<Self, PoolError> {
         config.check()?;
-        let (records, block_size) = (config.num_records(pool.num_usable()), pool.block_size());
+        let units = pool.num_usable().saturating_mul(units_per_block);
+        let (records, block_size) = (config.num_records(units), pool.block_size());
         Ok(Self {
             record: Record::new(records, block_size)?,
             contexts: Contexts::new()?,

@@ -20,7 +20,8 @@ use step::PyStep;
 use crate::advice;
 use crate::clock::Clock;
 use crate::convert::{
-    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, ids, tokens, too_short, until_of,
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, handed_out, ids, tokens, too_short,
+    until_of,
 };
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
@@ -41,7 +42,7 @@ use crate::stats::{
 };
 use crate::tiers::PyTransferPlan;
 
-/// Requests by id over one block pool: what a scheduler calls.
+#[doc = doc!("CacheManager")]
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
@@ -219,7 +220,7 @@ impl PyCacheManager {
         })
     }
 
-    /// Hashes a prompt in the current epoch, to be probed and admitted without hashing it again.
+    #[doc = doc!("CacheManager.prepare")]
     #[pyo3(signature = (tokens, extra=None))]
     fn prepare(
         &self,
@@ -230,7 +231,7 @@ impl PyCacheManager {
         Ok(PyHashCursor::new(self.prompt(py, tokens, extra)?))
     }
 
-    /// Says what an admission of this prompt would find cached now, and changes nothing.
+    #[doc = doc!("CacheManager.probe")]
     #[pyo3(signature = (prompt, extra=None))]
     fn probe(
         &self,
@@ -242,7 +243,7 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
-    /// Says what an admission of this prompt would find, and how much of it would fit now, and changes nothing.
+    #[doc = doc!("CacheManager.fit")]
     #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn fit(
         &self,
@@ -258,7 +259,7 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.fit(&cursor, part))?.or_raise(py)?.into())
     }
 
-    /// Says what an admission would find in each KV-cache group, and changes nothing.
+    #[doc = doc!("CacheManager.fit_groups")]
     #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn fit_groups(
         &self,
@@ -275,13 +276,13 @@ impl PyCacheManager {
         Ok(fits.or_raise(py)?.into_iter().map(Into::into).collect())
     }
 
-    /// Says where the next chunk of a request should end so that a recurrent state can be kept, or None.
+    #[doc = doc!("CacheManager.next_checkpoint")]
     fn next_checkpoint(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let id = request_ref(request_id)?;
         self.enter(py, 0, |manager| manager.next_checkpoint(id))?.or_raise(py)
     }
 
-    /// Makes the tables of an encoder's output cover its first tokens, and returns what changed in them.
+    #[doc = doc!("CacheManager.extend_encoder")]
     fn extend_encoder<'py>(
         &self,
         py: Python<'py>,
@@ -294,7 +295,7 @@ impl PyCacheManager {
         changed(py, &self.run(py, size, |manager| manager.apply(extend))?, self.grouped)
     }
 
-    /// Admits a request: acquires the cached prefix of its prompt and allocates the rest, all or nothing.
+    #[doc = doc!("CacheManager.admit")]
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True, out=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
@@ -331,7 +332,7 @@ impl PyCacheManager {
         Ok(PyAdmission::written(&admission))
     }
 
-    /// Appends one token to each request of a batch, with blocks where needed, all or nothing.
+    #[doc = doc!("CacheManager.append")]
     #[pyo3(signature = (request_ids, token_ids, *, commit=false))]
     fn append<'py>(
         &self,
@@ -349,7 +350,7 @@ impl PyCacheManager {
         added(py, &changes, self.grouped)
     }
 
-    /// A whole step of a batch: any number of tokens for each request, all or nothing.
+    #[doc = doc!("CacheManager.append_ragged")]
     #[pyo3(signature = (request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None, covered=None, out=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, lookahead=0, covered=None, out=None)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn append_ragged<'py>(
@@ -392,7 +393,7 @@ impl PyCacheManager {
         }
     }
 
-    /// Makes the block table of a running request cover its first tokens, and returns what changed in it.
+    #[doc = doc!("CacheManager.extend")]
     fn extend<'py>(
         &self,
         py: Python<'py>,
@@ -404,7 +405,7 @@ impl PyCacheManager {
         changed(py, &self.run_on(py, id, |manager| manager.apply(extend))?, self.grouped)
     }
 
-    /// Says which external tokens of a request have arrived, and returns how many blocks that registered.
+    #[doc = doc!("CacheManager.external_done")]
     #[pyo3(signature = (request_id, loaded_tokens=None, *, failed=None))]
     fn external_done(
         &self,
@@ -424,19 +425,19 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.apply(op::ExternalDone { request: id, loaded }))
     }
 
-    /// Opens a fence and returns its ticket.
+    #[doc = doc!("CacheManager.fence")]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, 0, |manager| manager.apply(op::Fence).map(Ticket::get))
     }
 
-    /// Ends a fence and returns how many references it held.
+    #[doc = doc!("CacheManager.end_fence")]
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
         self.run_measured(py, fenced, |manager| manager.apply(op::EndFence { ticket }))
     }
 
-    /// Appends several tokens to one request, all or nothing, and returns what changed in its block table.
+    #[doc = doc!("CacheManager.append_tokens")]
     #[pyo3(signature = (request_id, token_ids, *, lookahead=0, multimodal=None))]
     fn append_tokens<'py>(
         &self,
@@ -456,7 +457,7 @@ impl PyCacheManager {
         changed(py, &self.run(py, size, append)?, self.grouped)
     }
 
-    /// Makes a second request over the blocks of a running one: parallel sampling, beam search.
+    #[doc = doc!("CacheManager.fork")]
     fn fork(
         &self,
         py: Python<'_>,
@@ -467,7 +468,7 @@ impl PyCacheManager {
         self.run_on(py, parent, |manager| manager.apply(op::Fork { parent, child: child.as_ref() }))
     }
 
-    /// Makes a second request of each of a batch, all or nothing.
+    #[doc = doc!("CacheManager.fork_batch")]
     fn fork_batch(
         &self,
         py: Python<'_>,
@@ -479,7 +480,7 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.apply(op::ForkBatch { parents: &parents, children: &children }))
     }
 
-    /// Keeps the first tokens of a running request.
+    #[doc = doc!("CacheManager.truncate")]
     #[pyo3(signature = (request_id, num_tokens, *, after_step=None, until=None))]
     fn truncate(
         &self,
@@ -494,7 +495,7 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.apply(op::Truncate { request: id, num_tokens, until }))
     }
 
-    /// Keeps the first tokens of each request of a batch, all or nothing.
+    #[doc = doc!("CacheManager.truncate_batch")]
     #[pyo3(signature = (request_ids, num_tokens, *, after_step=None, until=None))]
     fn truncate_batch(
         &self,
@@ -511,47 +512,47 @@ impl PyCacheManager {
         self.run(py, requests.len(), |manager| manager.apply(truncate))
     }
 
-    /// Releases the blocks of a running request that fell out of a window and returns how many.
+    #[doc = doc!("CacheManager.trim_window")]
     fn trim_window(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, window: Int) -> PyResult<usize> {
         let (id, window) = (request_ref(request_id)?, count(py, "window", window)?);
         self.run_on(py, id, |manager| manager.apply(op::TrimWindow { request: id, window }))
     }
 
-    /// Hands out all planned copies as one plan.
+    #[doc = doc!("CacheManager.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
         Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.apply(op::TakePlan))?))
     }
 
-    /// Begins to preempt running requests by swap and returns the swap's number.
+    #[doc = doc!("CacheManager.begin_swap_out")]
     fn begin_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.apply(op::BeginSwapOut { requests: &group }))?.get())
     }
 
-    /// Begins to bring swapped requests back and returns the swap's number.
+    #[doc = doc!("CacheManager.begin_swap_in")]
     fn begin_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.apply(op::BeginSwapIn { requests: &group }))?.get())
     }
 
-    /// Says whether a swap out would find its blocks: ok, later or never.
+    #[doc = doc!("CacheManager.fit_swap_out")]
     fn fit_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.fit_swap_out(&group))?.name())
     }
 
-    /// Says whether a swap in would find its blocks: ok, later or never.
+    #[doc = doc!("CacheManager.fit_swap_in")]
     fn fit_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.fit_swap_in(&group))?.name())
     }
 
-    /// Ends a swap whose copies are done and returns old block -> new block.
+    #[doc = doc!("CacheManager.complete_swap")]
     fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
         let id = swap_id(py, swap)?;
         let pairs = self.run(py, LONG, |manager| manager.apply(op::CompleteSwap { swap: id }))?;
@@ -560,25 +561,25 @@ impl PyCacheManager {
         Ok(out)
     }
 
-    /// Aborts a swap.
+    #[doc = doc!("CacheManager.abort_swap")]
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
         self.run(py, LONG, |manager| manager.apply(op::AbortSwap { swap: id }))
     }
 
-    /// Returns the counters and gauges of the host tier's pool, or None if there is none.
+    #[doc = doc!("CacheManager.host_stats")]
     fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
         let host = |manager: &mut Journaled<CacheManager>| manager.tiers().pool(1).ok().map(BlockPool::stats);
         Ok(self.enter(py, 0, host)?.map(Into::into))
     }
 
-    /// Says that the first tokens of a request are computed, and returns how many blocks that registered.
+    #[doc = doc!("CacheManager.commit")]
     fn commit(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, computed_tokens: Int) -> PyResult<usize> {
         let (id, computed) = (request_ref(request_id)?, count(py, "computed_tokens", computed_tokens)?);
         self.run_on(py, id, |manager| manager.apply(op::Commit { request: id, computed_tokens: computed }))
     }
 
-    /// Commits a whole batch, all or nothing, and returns how many blocks that registered.
+    #[doc = doc!("CacheManager.commit_batch")]
     fn commit_batch(
         &self,
         py: Python<'_>,
@@ -593,7 +594,7 @@ impl PyCacheManager {
         })
     }
 
-    /// Ends a request, finished or aborted: its blocks lose one reference each.
+    #[doc = doc!("CacheManager.release")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None, finish_reason=None, output_tokens=None))]
     fn release(
         &self,
@@ -614,7 +615,7 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.apply(op::Release { request: id, until }))
     }
 
-    /// Releases a whole batch, all or nothing.
+    #[doc = doc!("CacheManager.release_batch")]
     #[pyo3(signature = (request_ids, *, after_step=None, until=None, finish_reasons=None, output_tokens=None))]
     fn release_batch(
         &self,
@@ -635,7 +636,7 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.apply(op::ReleaseBatch { requests: &requests, until }))
     }
 
-    /// Ends a request and its session: its cached blocks that nobody else holds are evicted first.
+    #[doc = doc!("CacheManager.end_session")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn end_session(
         &self,
@@ -648,7 +649,7 @@ impl PyCacheManager {
         Ok(self.run_on(py, id, |manager| manager.apply(op::EndSession { request: id, until }))?.into())
     }
 
-    /// Says how long ranges of a request's tokens are worth keeping, and returns what became of it.
+    #[doc = doc!("CacheManager.retain")]
     fn retain(
         &self,
         py: Python<'_>,
@@ -659,13 +660,13 @@ impl PyCacheManager {
         Ok(self.run_on(py, id, |manager| manager.apply(op::Retain { request: id, ranges: &ranges }))?.into())
     }
 
-    /// Sets the tenant of a request: blocks that it registers count towards the tenant's limits.
+    #[doc = doc!("CacheManager.set_tenant")]
     fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
         self.run_on(py, id, |manager| manager.apply(op::SetTenant { request: id, tenant }))
     }
 
-    /// Says that a request's tokens from one on will not be used again.
+    #[doc = doc!("CacheManager.end_of_life")]
     #[pyo3(signature = (request_id, start_token=None), text_signature = "($self, request_id, start_token=0)")]
     fn end_of_life(
         &self,
@@ -682,7 +683,7 @@ impl PyCacheManager {
             .into())
     }
 
-    /// Says how long ranges of cached content are worth keeping, whoever computed it.
+    #[doc = doc!("CacheManager.retain_prefix")]
     #[pyo3(signature = (prompt, ranges, extra=None))]
     fn retain_prefix(
         &self,
@@ -698,7 +699,7 @@ impl PyCacheManager {
             .into())
     }
 
-    /// Says that cached content will not be used again, whoever computed it.
+    #[doc = doc!("CacheManager.end_of_life_of")]
     #[pyo3(signature = (prompt, start_token=None, extra=None), text_signature = "($self, prompt, start_token=0, extra=None)")]
     fn end_of_life_of(
         &self,
@@ -720,53 +721,53 @@ impl PyCacheManager {
             .into())
     }
 
-    /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
+    #[doc = doc!("CacheManager.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.run(py, 0, |manager| manager.apply(op::AdvanceTime { now }))
     }
 
-    /// Returns how many blocks of a tenant with limits are cached or in use.
+    #[doc = doc!("CacheManager.tenant_blocks")]
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
         self.enter(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
     }
 
-    /// Returns how many blocks are retained how, or None without retention.
+    #[doc = doc!("CacheManager.retention_stats")]
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
         Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
     }
 
-    /// Returns what the manager's traffic says of other sizes, policies and tenants; None without an advisor.
+    #[doc = doc!("CacheManager.advice")]
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.enter(py, LONG, |manager| manager.advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
-    /// Returns what was counted in each tier, the device first; an empty list without metrics.
+    #[doc = doc!("CacheManager.metrics")]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let tiers = self.enter(py, 0, |manager| manager.metrics())?;
         tiers.iter().map(|tier| metrics::dict(py, tier)).collect()
     }
 
-    /// Says what time it is for the metrics, in seconds on a clock of the caller's.
+    #[doc = doc!("CacheManager.observe_time")]
     fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
         self.clock.observe(py, now, || {
             self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
         })
     }
 
-    /// Says why a request had to compute what it did when it was admitted or resumed last.
+    #[doc = doc!("CacheManager.explain")]
     fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
         let id = request_ref(request_id)?;
         Ok(PyExplanation(self.enter(py, 0, |manager| manager.explain(id))?.or_raise(py)?))
     }
 
-    /// Raises ``PolicyError`` if the manager's policy is written in Python and has failed.
+    #[doc = doc!("CacheManager.check_policy")]
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
 
-    /// Takes the blocks of a running request away and keeps its tokens, for resume.
+    #[doc = doc!("CacheManager.preempt")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn preempt(
         &self,
@@ -779,7 +780,7 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.apply(op::Preempt { request: id, until }))
     }
 
-    /// Admits a preempted request again, with all its tokens.
+    #[doc = doc!("CacheManager.resume")]
     #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn resume(
         &self,
@@ -794,19 +795,19 @@ impl PyCacheManager {
         Ok((&self.run_on(py, id, |manager| manager.apply(resume))?).into())
     }
 
-    /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
+    #[doc = doc!("CacheManager.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
         self.run_measured(py, fenced, |manager| manager.apply(op::CompleteStep { step }))
     }
 
-    /// Begins to plan a step: several operations that are committed together or not at all.
+    #[doc = doc!("CacheManager.plan_step")]
     fn plan_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
         PyStep::new(slf)
     }
 
-    /// Returns the block table of a request, or writes it to a buffer and returns its length.
+    #[doc = doc!("CacheManager.block_ids")]
     #[pyo3(signature = (request_id, *, out=None, group=None), text_signature = "($self, request_id, *, out=None, group=0)")]
     fn block_ids<'py>(
         &self,
@@ -824,99 +825,106 @@ impl PyCacheManager {
         }
     }
 
-    /// Returns a copy of a request's tokens and their hashes. O(tokens).
+    #[doc = doc!("CacheManager.cursor")]
     fn cursor(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyHashCursor> {
         let id = request_ref(request_id)?;
         Ok(PyHashCursor::new(self.run_on(py, id, |manager| manager.cursor(id).cloned())?))
     }
 
-    /// Returns state and token counts of a request.
+    #[doc = doc!("CacheManager.request")]
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;
         Ok(self.enter(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
 
-    /// Starts a new epoch, for instance after a change of weights, and returns its number.
+    #[doc = doc!("CacheManager.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, |manager| manager.apply(op::BumpEpoch))
     }
 
-    /// Forgets all cached content, of the host tier too, and returns how many blocks were registered.
+    #[doc = doc!("CacheManager.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         self.run(py, LONG, |manager| manager.apply(op::Reset))
     }
 
-    /// Evicts cached-free blocks of the device, up to a number, and returns their ids in the order of eviction.
-    fn evict(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+    #[doc = doc!("CacheManager.evict")]
+    #[pyo3(signature = (n, *, out=None))]
+    fn evict<'py>(
+        &self,
+        py: Python<'py>,
+        n: Int,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
-        Ok(ids(&self.run(py, n, |manager| manager.apply(op::Evict { blocks: n }))?))
+        let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
+        handed_out(py, &self.run(py, n, |manager| manager.apply(op::Evict { blocks: n }))?, out)
     }
 
-    /// Forgets the contents of blocks by id and returns how many were registered.
+    #[doc = doc!("CacheManager.drop_cached")]
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
         self.run(py, victims.len(), |manager| manager.apply(op::DropCached { blocks: &victims }))
     }
 
-    /// Grows the pool; the new blocks are handed out last.
+    #[doc = doc!("CacheManager.resize")]
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         self.run(py, LONG, |manager| manager.apply(op::Resize { num_blocks }))
     }
 
-    /// Returns the events since the last call, and how many were lost before them.
+    #[doc = doc!("CacheManager.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         let batch = self.enter(py, 0, |manager| manager.apply(op::TakeEvents))?;
         events(py, &batch)
     }
 
-    /// Returns the manager's counters and gauges.
+    #[doc = doc!("CacheManager.stats")]
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
         let (stats, misses) = self.enter(py, 0, |manager| (manager.stats(), manager.misses()))?;
         Ok(PyManagerStats::new(stats, misses))
     }
 
-    /// Returns how far the journal has come, or None without one.
+    #[doc = doc!("CacheManager.journal_stats")]
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
         self.enter(py, 0, |manager| manager.journal().map(Into::into))
     }
 
-    /// Writes what the journal has collected: what a crash would lose.
+    #[doc = doc!("CacheManager.flush_journal")]
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
         journal::wait(py, self.enter(py, 0, Journaled::start_flush)?);
         let error = self.enter(py, 0, |manager| manager.journal()?.error().map(str::to_owned))?;
         journal::check_flushed(py, error)
     }
 
-    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    #[doc = doc!("CacheManager.journal_image")]
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self.enter(py, LONG, Journaled::journal_image)?.map(|image| PyBytes::new(py, &image)))
     }
 
-    /// Writes what a ring holds to a new file.
+    #[doc = doc!("CacheManager.save_journal")]
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         journal::save(py, self.enter(py, LONG, Journaled::journal_image)?, &path)
     }
 
-    /// Blocks of the pool, null block included.
+    #[doc = doc!("CacheManager.num_blocks")]
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
         self.enter(py, 0, |manager| manager.pool().num_blocks())
     }
 
-    /// Tokens per block.
+    #[doc = doc!("CacheManager.block_size")]
     #[getter]
     fn block_size(&self) -> usize {
         self.hasher.block_size()
     }
 
-    /// KV-cache groups: 1 without any.
+    #[doc = doc!("CacheManager.num_groups")]
     #[getter]
     fn num_groups(&self, py: Python<'_>) -> PyResult<usize> {
         self.enter(py, 0, |manager| manager.num_groups())
     }
 
-    /// The KV-cache groups that it was made with; none without any.
+    #[doc = doc!("CacheManager.groups")]
     #[getter]
     fn groups(&self, py: Python<'_>) -> PyResult<Vec<PyGroupSpec>> {
         self.enter(py, 0, |manager| {
@@ -925,51 +933,51 @@ impl PyCacheManager {
         })
     }
 
-    /// Blocks that an allocation can take now: free and cached-free.
+    #[doc = doc!("CacheManager.num_available")]
     #[getter]
     fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
         self.enter(py, 0, |manager| manager.pool().num_available())
     }
 
-    /// The current epoch: 0, plus one per bump.
+    #[doc = doc!("CacheManager.epoch")]
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.enter(py, 0, |manager| manager.pool().epoch())
     }
 
-    /// Returns the free blocks in the order in which they will be handed out.
+    #[doc = doc!("CacheManager.free_order")]
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
     }
 
-    /// Returns the cached-free blocks in the order in which they would be evicted.
+    #[doc = doc!("CacheManager.eviction_order")]
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
     }
 
-    /// One number for the state of the manager, or None without digest=True.
+    #[doc = doc!("CacheManager.state_digest")]
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.enter(py, LONG, |manager| manager.unrecorded(ManagerWatch::state_digest))
     }
 
-    /// Returns the same digest, counted anew from every block.
+    #[doc = doc!("CacheManager.state_digest_from_scratch")]
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
         self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
-    /// Checks the next blocks and table entries of each tier; a broken invariant poisons the manager.
+    #[doc = doc!("CacheManager.scrub")]
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         Ok(self.run(py, blocks, |manager| manager.unrecorded(|manager| manager.scrub(blocks)))?.into())
     }
 
-    /// Why the manager refuses all work, if it does.
+    #[doc = doc!("CacheManager.poison_reason")]
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
-    /// Recounts the pool and every request from scratch.
+    #[doc = doc!("CacheManager.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
     }

@@ -25,7 +25,7 @@ enum State {
     Over,
 }
 
-/// A step being planned: operations that are committed together or not at all.
+#[doc = doc!("Step")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Step")]
 pub(crate) struct PyStep {
     manager: Py<PyCacheManager>,
@@ -95,7 +95,7 @@ impl PyStep {
 
 #[pymethods]
 impl PyStep {
-    /// Plans an admission and returns how many tokens would be cached.
+    #[doc = doc!("Step.admit")]
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True)")]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
@@ -119,7 +119,7 @@ impl PyStep {
         self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &options)?))
     }
 
-    /// Plans to resume a preempted request and returns how many tokens would be cached.
+    #[doc = doc!("Step.resume")]
     #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn resume(
         &self,
@@ -133,7 +133,7 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))
     }
 
-    /// Plans to append tokens to a request and returns how many blocks that adds.
+    #[doc = doc!("Step.append")]
     #[pyo3(signature = (request_id, token_ids, *, lookahead=None), text_signature = "($self, request_id, token_ids, *, lookahead=0)")]
     fn append(
         &self,
@@ -147,7 +147,7 @@ impl PyStep {
         self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens, lookahead))
     }
 
-    /// Plans to append tokens to each request of a batch, all or nothing, and returns how many blocks that adds.
+    #[doc = doc!("Step.append_ragged")]
     #[pyo3(signature = (request_ids, token_ids, offsets=None, *, lookahead=None, covered=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)")]
     fn append_ragged(
         &self,
@@ -165,7 +165,7 @@ impl PyStep {
         self.plan(py, size, |manager, plan| manager.plan_append_ragged(plan, &rows))
     }
 
-    /// Plans to preempt a running request and returns how many blocks that makes available.
+    #[doc = doc!("Step.preempt")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn preempt(
         &self,
@@ -178,7 +178,7 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_preempt(plan, id, until))
     }
 
-    /// Plans to release a request and returns how many blocks that makes available.
+    #[doc = doc!("Step.release")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn release(
         &self,
@@ -191,7 +191,7 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_release(plan, id, until))
     }
 
-    /// Blocks that would still be available after the operations so far.
+    #[doc = doc!("Step.available_blocks")]
     #[getter]
     fn available_blocks(&self, py: Python<'_>) -> PyResult<usize> {
         let (plan, work) = self.take(py)?;
@@ -200,7 +200,7 @@ impl PyStep {
         Ok(available)
     }
 
-    /// Does all that is planned, and ends the step.
+    #[doc = doc!("Step.commit")]
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (mut plan, work) = self.take(py)?;
         let done = self
@@ -223,7 +223,7 @@ impl PyStep {
         Ok(out)
     }
 
-    /// Drops the plan: nothing has happened.
+    #[doc = doc!("Step.rollback")]
     fn rollback(&self, py: Python<'_>) {
         enter(py, &self.state, |state| *state = State::Over);
     }

@@ -6,10 +6,10 @@ use kvpool::Match;
 
 use crate::convert::{blocks, count, ids};
 use crate::errors::OrRaise;
-use crate::hashing::{PyChainLink, PyHashChain};
+use crate::hashing::{ChainArg, PyChainLink};
 use crate::python::prelude::*;
 
-/// Cached blocks of a chain as a lookup found them; it holds none.
+#[doc = doc!("Match")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]
 #[derive(PartialEq)]
 pub(crate) struct PyMatch(pub(super) Match);
@@ -26,27 +26,27 @@ impl PyMatch {
     #[pyo3(signature = (chain, block_ids, start=0))]
     fn new(
         py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         block_ids: &Bound<'_, PyAny>,
         start: i128,
     ) -> PyResult<Self> {
         let (named, start) = (blocks(block_ids)?, count(py, "start", start)?);
-        Ok(Self(Match::new(&chain.get().0, start, &named).or_raise(py)?))
+        Ok(Self(chain.with(|chain| Match::new(chain, start, &named)).or_raise(py)?))
     }
 
-    /// Position in the chain of the first block.
+    #[doc = doc!("Match.start")]
     #[getter]
     fn start(&self) -> usize {
         self.0.start()
     }
 
-    /// The blocks, as they were when they matched.
+    #[doc = doc!("Match.block_ids")]
     #[getter]
     fn block_ids(&self) -> Vec<u32> {
         ids(self.0.blocks())
     }
 
-    /// The link of the last block, or None.
+    #[doc = doc!("Match.link")]
     #[getter]
     fn link(&self) -> Option<PyChainLink> {
         self.0.link().cloned().map(PyChainLink)

@@ -18,11 +18,11 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::advice;
 use crate::clock::Clock;
-use crate::convert::{IdsOut, Int, block, blocks, count, ids};
+use crate::convert::{IdsOut, Int, block, blocks, count, handed_out, ids};
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_sized};
 use crate::errors::OrRaise;
-use crate::hashing::{PyChainLink, PyHashChain, named};
+use crate::hashing::{ChainArg, PyChainLink, named};
 use crate::health::Health;
 use crate::journal::{self, PyJournal, PyJournalStats};
 use crate::metrics;
@@ -30,7 +30,7 @@ use crate::python::prelude::*;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
-/// Blocks of one tier: allocation, prefix cache and eviction.
+#[doc = doc!("BlockPool")]
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
     held: Held,
@@ -122,31 +122,31 @@ impl PyBlockPool {
         })
     }
 
-    /// Blocks, null block included.
+    #[doc = doc!("BlockPool.num_blocks")]
     #[getter]
     fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
         self.get(py, |pool| pool.num_blocks())
     }
 
-    /// Tokens per block.
+    #[doc = doc!("BlockPool.block_size")]
     #[getter]
     fn block_size(&self, py: Python<'_>) -> PyResult<usize> {
         self.get(py, |pool| pool.block_size())
     }
 
-    /// Blocks that an allocation can take now: free and cached-free.
+    #[doc = doc!("BlockPool.num_available")]
     #[getter]
     fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
         self.get(py, |pool| pool.num_available())
     }
 
-    /// The current epoch: 0, plus one per bump.
+    #[doc = doc!("BlockPool.epoch")]
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.get(py, |pool| pool.epoch())
     }
 
-    /// Takes blocks, each with one reference: returns their ids, or writes them and returns how many.
+    #[doc = doc!("BlockPool.allocate")]
     #[pyo3(signature = (n, *, out=None))]
     fn allocate<'py>(
         &self,
@@ -157,19 +157,16 @@ impl PyBlockPool {
         let n = count(py, "n", n)?;
         let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
         let taken = self.run(py, n, |pool| pool.apply(op::Allocate { blocks: n }))?;
-        match out {
-            None => Ok(PyList::new(py, ids(&taken))?.into_any()),
-            Some(out) => Ok(out.write(&taken)?.into_pyobject(py)?.into_any()),
-        }
+        handed_out(py, &taken, out)
     }
 
-    /// Adds one reference per id to blocks that somebody holds: a second holder of a block table.
+    #[doc = doc!("BlockPool.acquire")]
     fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.apply(op::Acquire { blocks: &held }))
     }
 
-    /// Drops one reference per id.
+    #[doc = doc!("BlockPool.release")]
     #[pyo3(signature = (block_ids, *, until=None))]
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
         let held = blocks(block_ids)?;
@@ -182,156 +179,183 @@ impl PyBlockPool {
         }
     }
 
-    /// Opens a fence and returns its ticket.
+    #[doc = doc!("BlockPool.fence")]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, 0, |pool| pool.apply(op::Fence).map(Ticket::get))
     }
 
-    /// Ends a fence and returns how many references it held.
+    #[doc = doc!("BlockPool.end_fence")]
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
         self.ending(py, op::EndFence { ticket })
     }
 
-    /// Releases a block table, tail first: what becomes free is handed out again in table order.
+    #[doc = doc!("BlockPool.release_table")]
     fn release_table(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.apply(op::ReleaseTable { blocks: &held }))
     }
 
-    /// Releases blocks that a running step may still touch: they are fenced until it completes.
+    #[doc = doc!("BlockPool.release_after")]
     fn release_after(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, step: Int) -> PyResult<()> {
         let (held, step) = (blocks(block_ids)?, count(py, "step", step)? as u64);
         self.run(py, held.len(), |pool| pool.apply(op::ReleaseAfter { blocks: &held, step }))
     }
 
-    /// Ends the fences of a step and of all earlier steps, and returns how many references they held.
+    #[doc = doc!("BlockPool.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         self.ending(py, op::CompleteStep { step })
     }
 
-    /// Registers held blocks under the hashes of a chain and returns how many: they are immutable now.
+    #[doc = doc!("BlockPool.register")]
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register(
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         start: i128,
     ) -> PyResult<usize> {
-        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        Ok(self.run(py, held.len(), |pool| pool.apply(op::Register { blocks: &held, chain, start }))?.blocks)
+        let (held, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        let registered = self.run(py, held.len(), |pool| {
+            chain.with(|chain| pool.apply(op::Register { blocks: &held, chain, start }))
+        })?;
+        Ok(registered.blocks)
     }
 
-    /// Registers held blocks as computed ones, or exchanges them for cached ones; returns the changes.
+    #[doc = doc!("BlockPool.register_table")]
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register_table(
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
-        let (held, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        let operation = op::RegisterTable { blocks: &held, chain, start };
-        let changed = self.run(py, held.len(), |pool| pool.apply(operation))?;
+        let (held, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        let changed = self.run(py, held.len(), |pool| {
+            chain.with(|chain| pool.apply(op::RegisterTable { blocks: &held, chain, start }))
+        })?;
         Ok(changes(&changed))
     }
 
-    /// Takes free ids of an engine's own allocator as cached blocks; returns the positions that another id has.
+    #[doc = doc!("BlockPool.adopt")]
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn adopt(
         &self,
         py: Python<'_>,
         block_ids: &Bound<'_, PyAny>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
-        let (free, start, chain) = (blocks(block_ids)?, count(py, "start", start)?, &chain.get().0);
-        let operation = op::Adopt { blocks: &free, chain, start };
-        let changed = self.run(py, free.len(), |pool| pool.apply(operation))?;
+        let (free, start) = (blocks(block_ids)?, count(py, "start", start)?);
+        let changed = self.run(py, free.len(), |pool| {
+            chain.with(|chain| pool.apply(op::Adopt { blocks: &free, chain, start }))
+        })?;
         Ok(changes(&changed))
     }
 
-    /// Gives ids back to an engine's own allocator, contents and all: only the caller may hold them.
+    #[doc = doc!("BlockPool.disown")]
     fn disown(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.apply(op::Disown { blocks: &held }))
     }
 
-    /// Says that the KV of registered blocks is written: lookups may return them.
+    #[doc = doc!("BlockPool.mark_computed")]
     fn mark_computed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.apply(op::MarkComputed { blocks: &held }))
     }
 
-    /// Finds the longest cached prefix of a chain and acquires it: one reference per block for the caller.
-    #[pyo3(signature = (chain, max_blocks=None, *, tenant=None))]
-    fn match_and_acquire(
+    #[doc = doc!("BlockPool.match_and_acquire")]
+    #[pyo3(signature = (chain, max_blocks=None, *, tenant=None, out=None))]
+    fn match_and_acquire<'py>(
         &self,
-        py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        py: Python<'py>,
+        chain: ChainArg<'_>,
         max_blocks: Option<Int>,
         tenant: Option<Int>,
-    ) -> PyResult<Vec<u32>> {
-        let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let tenant = tenant.map(|tenant| retention::tenant(py, tenant)).transpose()?;
-        let lookup = op::Match { chain, max_blocks: max, tenant };
-        let found = self.run(py, chain.len(), |pool| pool.apply(lookup))?;
-        Ok(ids(&found))
+        let (len, mut max_blocks) = (chain.len(py), at_most(py, max_blocks)?);
+        let out = match out {
+            None => None,
+            Some(out) => {
+                // A cursor may grow meanwhile; the buffer has room for the blocks that it has now.
+                max_blocks = max_blocks.min(len);
+                Some(IdsOut::of(out, max_blocks)?)
+            }
+        };
+        let found = self
+            .run(py, len, |pool| chain.with(|chain| pool.apply(op::Match { chain, max_blocks, tenant })))?;
+        handed_out(py, &found, out)
     }
 
-    /// Finds the cached blocks of a chain, and returns a match that holds none of them.
+    #[doc = doc!("BlockPool.lookup")]
     #[pyo3(signature = (chain, start=0, max_blocks=None, *, refresh=false))]
     fn lookup(
         &self,
         py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         start: i128,
         max_blocks: Option<Int>,
         refresh: bool,
     ) -> PyResult<PyMatch> {
         let (start, max_blocks) = (count(py, "start", start)?, at_most(py, max_blocks)?);
-        let chain = &chain.get().0;
-        let found = self.run(py, chain.len(), |pool| match refresh {
-            true => pool.apply(op::LookupRefreshing { chain, start, max_blocks }),
-            false => pool.lookup(chain, start, max_blocks),
+        let found = self.run(py, chain.len(py), |pool| {
+            chain.with(|chain| match refresh {
+                true => pool.apply(op::LookupRefreshing { chain, start, max_blocks }),
+                false => pool.lookup(chain, start, max_blocks),
+            })
         });
         Ok(PyMatch(found?))
     }
 
-    /// Acquires what matched, one reference per block, if all of it is still there.
-    fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
+    #[doc = doc!("BlockPool.acquire_match")]
+    fn acquire_match(
+        &self,
+        py: Python<'_>,
+        found: &Bound<'_, PyMatch>,
+    ) -> PyResult<()> {
         let found = &found.get().0;
         self.run(py, found.len(), |pool| pool.apply(op::AcquireMatch { found }))
     }
 
-    /// Says what a lookup would find now; changes nothing and counts nothing.
+    #[doc = doc!("BlockPool.probe")]
     #[pyo3(signature = (chain, max_blocks=None))]
     fn probe(
         &self,
         py: Python<'_>,
-        chain: &Bound<'_, PyHashChain>,
+        chain: ChainArg<'_>,
         max_blocks: Option<Int>,
     ) -> PyResult<PyProbe> {
-        let (max, chain) = (at_most(py, max_blocks)?, &chain.get().0);
-        Ok(self.run(py, chain.len(), |pool| pool.probe(chain, max))?.into())
+        let max = at_most(py, max_blocks)?;
+        let probe = self.run(py, chain.len(py), |pool| chain.with(|chain| pool.probe(chain, max)));
+        Ok(probe?.into())
     }
 
-    /// Forgets the contents of blocks by id and returns how many were registered.
+    #[doc = doc!("BlockPool.drop_cached")]
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
         self.run(py, victims.len(), |pool| pool.apply(op::DropCached { blocks: &victims }))
     }
 
-    /// Evicts cached-free blocks, up to a number, and returns their ids in the order of eviction.
-    fn evict(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
+    #[doc = doc!("BlockPool.evict")]
+    #[pyo3(signature = (n, *, out=None))]
+    fn evict<'py>(
+        &self,
+        py: Python<'py>,
+        n: Int,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
-        Ok(ids(&self.run(py, n, |pool| pool.apply(op::Evict { blocks: n }))?))
+        let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
+        handed_out(py, &self.run(py, n, |pool| pool.apply(op::Evict { blocks: n }))?, out)
     }
 
-    /// Forgets all cached content of every tier and returns how many blocks were registered.
+    #[doc = doc!("BlockPool.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         match &self.held {
             Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::Reset)),
@@ -339,7 +363,7 @@ impl PyBlockPool {
         }
     }
 
-    /// Starts a new epoch in every tier, for instance after a change of weights, and returns its number.
+    #[doc = doc!("BlockPool.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         match &self.held {
             Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::BumpEpoch)),
@@ -347,18 +371,18 @@ impl PyBlockPool {
         }
     }
 
-    /// Grows the pool; the new blocks are handed out last.
+    #[doc = doc!("BlockPool.resize")]
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         self.run(py, LONG, |pool| pool.apply(op::Resize { num_blocks }))
     }
 
-    /// Returns the references of a block, those of fences included.
+    #[doc = doc!("BlockPool.ref_count")]
     fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         Ok(self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default())
     }
 
-    /// Returns the references of blocks, those of fences included, or writes them and returns how many.
+    #[doc = doc!("BlockPool.ref_counts")]
     #[pyo3(signature = (block_ids, *, out=None))]
     fn ref_counts<'py>(
         &self,
@@ -375,24 +399,28 @@ impl PyBlockPool {
         }
     }
 
-    /// Returns where blocks are in their lives.
+    #[doc = doc!("BlockPool.states")]
     fn states<'py>(&self, py: Python<'py>, block_ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let states = self.look_all(py, &blocks(block_ids)?, BlockPool::state)?;
         PyList::new(py, states.iter().map(|state| PyString::intern(py, state.name())))
     }
 
-    /// Returns the references of a block outside of fences and planned copies.
+    #[doc = doc!("BlockPool.num_holders")]
     fn num_holders(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         self.look(py, block_id, BlockPool::num_holders)
     }
 
-    /// Says whether a block is registered: full, hashed, indexed and immutable.
+    #[doc = doc!("BlockPool.is_registered")]
     fn is_registered(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.look(py, block_id, BlockPool::is_registered)
     }
 
-    /// Returns the blocks registered under a digest, computed ones first; holds none.
-    fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
+    #[doc = doc!("BlockPool.copies")]
+    fn copies(
+        &self,
+        py: Python<'_>,
+        digest: &[u8],
+    ) -> PyResult<Vec<u32>> {
         let copies = self.get(py, |pool| {
             let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
             hash.transpose().map(|hash| hash.map(|hash| pool.copies(&hash)).unwrap_or_default())
@@ -400,7 +428,7 @@ impl PyBlockPool {
         Ok(ids(&copies.or_raise(py)?))
     }
 
-    /// Registers a held, full block under its link, or exchanges it for the block registered there.
+    #[doc = doc!("BlockPool.register_link")]
     fn register_link(
         &self,
         py: Python<'_>,
@@ -411,19 +439,23 @@ impl PyBlockPool {
         Ok(self.run(py, 0, |pool| pool.apply(op::RegisterLink { block: id, link }))?.get())
     }
 
-    /// Acquires the block registered under a link, computed or not, or returns None.
-    fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
+    #[doc = doc!("BlockPool.acquire_registered")]
+    fn acquire_registered(
+        &self,
+        py: Python<'_>,
+        link: &Bound<'_, PyChainLink>,
+    ) -> PyResult<Option<u32>> {
         let link = &link.get().0;
         Ok(self.run(py, 0, |pool| pool.apply(op::AcquireRegistered { link }))?.map(BlockId::get))
     }
 
-    /// Says when blocks were accessed, for policies that order by it.
+    #[doc = doc!("BlockPool.mark_accessed")]
     fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
         self.run(py, accessed.len(), |pool| pool.apply(op::MarkAccessed { blocks: &accessed, time }))
     }
 
-    /// Says of blocks in use how the request that releases them next ended.
+    #[doc = doc!("BlockPool.signal")]
     #[pyo3(signature = (block_ids, *, finish_reason=None, output_tokens=None))]
     fn signal(
         &self,
@@ -436,7 +468,7 @@ impl PyBlockPool {
         self.run(py, named.len(), |pool| pool.apply(op::Signal { blocks: &named, signal }))
     }
 
-    /// Says how long blocks are worth keeping, and returns what became of it.
+    #[doc = doc!("BlockPool.retain")]
     fn retain(
         &self,
         py: Python<'_>,
@@ -447,61 +479,61 @@ impl PyBlockPool {
         Ok(self.run(py, named.len(), |pool| pool.apply(op::Retain { blocks: &named, retention }))?.into())
     }
 
-    /// Assigns blocks to a tenant: they count towards its limits while their content is cached.
+    #[doc = doc!("BlockPool.assign_tenant")]
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
         self.run(py, named.len(), |pool| pool.apply(op::AssignTenant { blocks: &named, tenant }))
     }
 
-    /// Lets time pass, in seconds on a clock of the caller's, and returns how many retentions ran out.
+    #[doc = doc!("BlockPool.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.run(py, 0, |pool| pool.apply(op::AdvanceTime { now }))
     }
 
-    /// Returns how many blocks of a tenant with limits are cached or in use.
+    #[doc = doc!("BlockPool.tenant_blocks")]
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
         self.run(py, 0, |pool| pool.tenant_blocks(tenant))
     }
 
-    /// Returns how many blocks are retained how, or None without retention.
+    #[doc = doc!("BlockPool.retention_stats")]
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
         Ok(self.get(py, |pool| pool.retention_stats())?.map(Into::into))
     }
 
-    /// Returns what the pool's traffic says of other sizes, policies and tenants; None without an advisor.
+    #[doc = doc!("BlockPool.advice")]
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
-    /// Returns what was counted since the pool was made; None without metrics.
+    #[doc = doc!("BlockPool.metrics")]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let counted = self.run(py, 0, |pool| Ok(pool.metrics()))?;
         counted.map(|counted| metrics::dict(py, &counted)).transpose()
     }
 
-    /// Says what time it is for the metrics, in seconds on a clock of the caller's.
+    #[doc = doc!("BlockPool.observe_time")]
     fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
         self.clock.observe(py, now, || self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now))))
     }
 
-    /// Raises ``PolicyError`` if the pool's policy is written in Python and has failed.
+    #[doc = doc!("BlockPool.check_policy")]
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
 
-    /// Returns where a block is in its life: null, free, cached-free, active or fenced.
+    #[doc = doc!("BlockPool.state")]
     fn state(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         Ok(self.look(py, block_id, BlockPool::state)?.map_or("", kvpool::BlockState::name))
     }
 
-    /// Says whether a block is registered and its KV written.
+    #[doc = doc!("BlockPool.is_computed")]
     fn is_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.look(py, block_id, BlockPool::is_computed)
     }
 
-    /// Returns the hash under which a block is registered, or None.
+    #[doc = doc!("BlockPool.hash_of")]
     fn hash_of<'py>(
         &self,
         py: Python<'py>,
@@ -512,22 +544,22 @@ impl PyBlockPool {
         Ok(algorithm.zip(hash).map(|(algorithm, hash)| PyBytes::new(py, hash.digest(algorithm))))
     }
 
-    /// Returns the free blocks in the order in which they will be handed out.
+    #[doc = doc!("BlockPool.free_order")]
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.run(py, LONG, |pool| Ok(pool.free_order()))?))
     }
 
-    /// Returns the cached-free blocks in the order in which they would be evicted.
+    #[doc = doc!("BlockPool.eviction_order")]
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.run(py, LONG, |pool| Ok(pool.eviction_order()))?))
     }
 
-    /// Returns the events since the last call, and how many were lost before them.
+    #[doc = doc!("BlockPool.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         events(py, &self.get(py, |pool| pool.apply(op::TakeEvents))?)
     }
 
-    /// Hangs a payload on what each block holds, until the content leaves the block.
+    #[doc = doc!("BlockPool.set_payloads")]
     fn set_payloads(
         &self,
         py: Python<'_>,
@@ -540,51 +572,51 @@ impl PyBlockPool {
         self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
     }
 
-    /// Returns the payloads of contents that have left their blocks since the last call.
+    #[doc = doc!("BlockPool.take_evicted")]
     fn take_evicted<'py>(&self, py: Python<'py>) -> PyResult<Vec<payloads::Tuple<'py>>> {
         let gone = self.get(py, |pool| pool.unrecorded(BlockPool::take_evicted))?;
         gone.into_iter().map(|one| payloads::tuple(py, one)).collect()
     }
 
-    /// Returns the pool's counters and gauges.
+    #[doc = doc!("BlockPool.stats")]
     fn stats(&self, py: Python<'_>) -> PyResult<PyPoolStats> {
         Ok(self.get(py, |pool| pool.stats())?.into())
     }
 
-    /// Returns how far the journal has come, or None without one.
+    #[doc = doc!("BlockPool.journal_stats")]
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
         self.get(py, |pool| pool.journaled()?.journal().map(Into::into))
     }
 
-    /// Writes what the journal has collected: what a crash would lose.
+    #[doc = doc!("BlockPool.flush_journal")]
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
         journal::wait(py, self.get(py, |pool| pool.journaled()?.start_flush())?);
         let error = self.get(py, |pool| pool.journaled()?.journal()?.error().map(str::to_owned))?;
         journal::check_flushed(py, error)
     }
 
-    /// Returns what a ring holds, as the bytes of a file; None without a ring.
+    #[doc = doc!("BlockPool.journal_image")]
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self.image(py)?.map(|image| PyBytes::new(py, &image)))
     }
 
-    /// Writes what a ring holds to a new file.
+    #[doc = doc!("BlockPool.save_journal")]
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         journal::save(py, self.image(py)?, &path)
     }
 
-    /// One number for the state of the pool, or None without digest=True.
+    #[doc = doc!("BlockPool.state_digest")]
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         // Whatever was touched since the last one is counted: as many as there are, at the most.
         self.run(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
     }
 
-    /// Returns the same digest, counted anew from every block.
+    #[doc = doc!("BlockPool.state_digest_from_scratch")]
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
     }
 
-    /// Checks the next blocks against all that is known of them; a broken invariant poisons the pool.
+    #[doc = doc!("BlockPool.scrub")]
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         let tier = if let Held::Tier(_, tier) = &self.held { *tier } else { 0 };
@@ -595,13 +627,13 @@ impl PyBlockPool {
         Ok(self.run(py, blocks, |pool| pool.unrecorded(scrub))?.into())
     }
 
-    /// Why the pool refuses all work, if it does.
+    #[doc = doc!("BlockPool.poison_reason")]
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.get(py, |pool| pool.poison_reason().map(ToOwned::to_owned))
     }
 
-    /// Recounts every invariant of the pool and its parts from scratch.
+    #[doc = doc!("BlockPool.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         match &self.held {
             Held::Own(_) => self.run(py, LONG, |pool| Ok(pool.check_invariants()))?.or_raise(py),

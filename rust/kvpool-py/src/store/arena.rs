@@ -13,7 +13,7 @@ use crate::convert::Int;
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;
 
-/// Host memory in slots, into and out of which a store moves objects.
+#[doc = doc!("Arena")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Arena")]
 pub(crate) struct PyArena(pub(super) Arc<Arena>);
 
@@ -25,7 +25,7 @@ impl PyArena {
         Ok(Self(Arena::new(slots, slot_bytes).or_raise(py)?))
     }
 
-    /// Slots in memory that somebody else has.
+    #[doc = doc!("Arena.over")]
     #[staticmethod]
     fn over(py: Python<'_>, memory: &Bound<'_, PyAny>, slot_bytes: Int) -> PyResult<Self> {
         let slot_bytes = u32_of(py, "slot_bytes", slot_bytes)?;
@@ -61,38 +61,43 @@ impl PyArena {
         Ok(Self(arena.or_raise(py)?))
     }
 
-    /// Number of slots.
+    #[doc = doc!("Arena.slots")]
     #[getter]
     fn slots(&self) -> u32 {
         self.0.slots()
     }
 
-    /// Bytes of a slot.
+    #[doc = doc!("Arena.slot_bytes")]
     #[getter]
     fn slot_bytes(&self) -> u32 {
         self.0.slot_bytes()
     }
 
-    /// Bytes from one slot to the next.
+    #[doc = doc!("Arena.stride")]
     #[getter]
     fn stride(&self) -> usize {
         self.0.stride()
     }
 
-    /// Address of the first slot.
+    #[doc = doc!("Arena.address")]
     #[getter]
     fn address(&self) -> usize {
         self.0.memory().0.addr().get()
     }
 
-    /// Whether slots begin and end on pages of 4 KiB.
+    #[doc = doc!("Arena.is_paged")]
     #[getter]
     fn is_paged(&self) -> bool {
         self.0.is_paged()
     }
 
-    /// Copies bytes to the front of a slot.
-    fn write(&self, py: Python<'_>, slot: Int, payload: &[u8]) -> PyResult<()> {
+    #[doc = doc!("Arena.write")]
+    fn write(
+        &self,
+        py: Python<'_>,
+        slot: Int,
+        payload: &[u8],
+    ) -> PyResult<()> {
         let mut guard = self.0.write(u32_of(py, "slot", slot)?).or_raise(py)?;
         let (len, most) = (payload.len(), guard.len());
         let Some(front) = guard.get_mut(..len) else {
@@ -103,7 +108,7 @@ impl PyArena {
         Ok(())
     }
 
-    /// Copies bytes from the front of a slot.
+    #[doc = doc!("Arena.read")]
     #[pyo3(signature = (slot, length=None))]
     fn read<'py>(&self, py: Python<'py>, slot: Int, length: Option<Int>) -> PyResult<Bound<'py, PyBytes>> {
         let guard = self.0.read(u32_of(py, "slot", slot)?).or_raise(py)?;

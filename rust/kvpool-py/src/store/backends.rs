@@ -98,7 +98,7 @@ fn max_payload(py: Python<'_>, bytes: Option<Int>) -> PyResult<Option<u32>> {
     bytes.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()
 }
 
-/// A folder of a disk, and how much of it.
+#[doc = doc!("Disk")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Disk")]
 pub(crate) struct PyDisk {
     config: DiskConfig,
@@ -137,7 +137,7 @@ impl PyDisk {
     }
 }
 
-/// A folder that several machines have, with a file per object: NFS, or any other file system.
+#[doc = doc!("SharedFolder")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "SharedFolder")]
 pub(crate) struct PySharedFolder {
     config: FolderConfig,
@@ -165,7 +165,7 @@ impl PySharedFolder {
     }
 }
 
-/// A Redis or Valkey server, and how much of it.
+#[doc = doc!("Redis")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Redis")]
 pub(crate) struct PyRedis {
     pub(super) config: RedisConfig,

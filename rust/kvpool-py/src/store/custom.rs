@@ -22,7 +22,7 @@ use crate::convert::{Int, count};
 use crate::gather::gather_as;
 use crate::python::prelude::*;
 
-/// A back end written in Python, and how much of it.
+#[doc = doc!("Custom")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Custom")]
 pub(crate) struct PyCustom {
     backend: Py<PyAny>,

@@ -14,7 +14,7 @@ use crate::python::prelude::*;
 /// An object as it lies in a folder: place, namespace, group, bytes of its payload, or what is wrong with it.
 type Found = (u32, Option<String>, u32, u32, Option<String>);
 
-/// A folder that a store made.
+#[doc = doc!("StoreFolder")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "StoreFolder")]
 pub(crate) struct PyStoreFolder(Inspector);
 
@@ -22,32 +22,42 @@ pub(crate) struct PyStoreFolder(Inspector);
 impl PyStoreFolder {
     #[new]
     #[pyo3(signature = (folder, *, exclusive=false))]
-    fn new(py: Python<'_>, folder: PathBuf, exclusive: bool) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        folder: PathBuf,
+        exclusive: bool,
+    ) -> PyResult<Self> {
         let open = if exclusive { Inspector::exclusive } else { Inspector::look };
         Ok(Self(py.detach(|| open(&folder)).or_raise(py)?))
     }
 
-    /// How many objects it has room for.
+    #[doc = doc!("StoreFolder.places")]
     #[getter]
     fn places(&self) -> u32 {
         self.0.places()
     }
 
-    /// Bytes of the disk per object.
+    #[doc = doc!("StoreFolder.object_bytes")]
     #[getter]
     fn object_bytes(&self) -> u64 {
         self.0.object_bytes()
     }
 
-    /// How a store on this machine would move bytes.
+    #[doc = doc!("StoreFolder.io")]
     #[getter]
     fn io(&self) -> String {
         super::backends::io_found()
     }
 
-    /// The objects at some places.
+    #[doc = doc!("StoreFolder.objects")]
     #[pyo3(signature = (first, count, *, verify=false))]
-    fn objects(&self, py: Python<'_>, first: Int, count: Int, verify: bool) -> PyResult<Vec<Found>> {
+    fn objects(
+        &self,
+        py: Python<'_>,
+        first: Int,
+        count: Int,
+        verify: bool,
+    ) -> PyResult<Vec<Found>> {
         let (first, count) = (u32_of(py, "first", first)?, u32_of(py, "count", count)?);
         let places = first..first.saturating_add(count).min(self.0.places());
         let object = |place| {
@@ -68,13 +78,13 @@ impl PyStoreFolder {
             .or_raise(py)
     }
 
-    /// The namespaces that ever had objects here, by digest.
+    #[doc = doc!("StoreFolder.namespaces")]
     fn namespaces(&self, py: Python<'_>) -> PyResult<BTreeMap<String, Option<PyNamespace>>> {
         let found = py.detach(|| self.0.namespaces()).map_err(StoreError::from).or_raise(py)?;
         Ok(found.into_iter().map(|(digest, text)| (digest.to_string(), text.map(PyNamespace))).collect())
     }
 
-    /// Makes places free.
+    #[doc = doc!("StoreFolder.clear")]
     fn clear(&self, py: Python<'_>, places: &Bound<'_, PyAny>) -> PyResult<()> {
         let places = crate::convert::blocks(places)?;
         let last = self.0.places();
@@ -85,7 +95,7 @@ impl PyStoreFolder {
         py.detach(|| places.iter().try_for_each(|place| self.0.clear(place.get()))).or_raise(py)
     }
 
-    /// Forgets the text of a namespace.
+    #[doc = doc!("StoreFolder.forget")]
     fn forget(&self, py: Python<'_>, digest: Text) -> PyResult<()> {
         let digest: NamespaceDigest =
             digest.0.parse().map_err(|error| raise(py, "InvalidArgumentError", format!("{error}")))?;

@@ -121,7 +121,7 @@ fn keys(keys: &Bound<'_, PyAny>, groups: Option<&Bound<'_, PyAny>>) -> PyResult<
     Ok(hashes.into_iter().zip(groups).map(|(hash, group)| ObjectKey { hash, group }).collect())
 }
 
-/// A bounded store of objects beneath an engine's memory.
+#[doc = doc!("Store")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Store")]
 pub(crate) struct PyStore {
     open: OfProcess<Open>,
@@ -226,7 +226,7 @@ impl PyStore {
         Ok(Self { open, opened: Instant::now(), slot_bytes, how })
     }
 
-    /// Offers objects.
+    #[doc = doc!("Store.put")]
     #[pyo3(signature = (keys, slots, *, groups=None, lengths=None, tokens=None, admit=None))]
     #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn put(
@@ -264,7 +264,7 @@ impl PyStore {
         Ok(self.call(py, |store, now| store.put(&objects, now))?.or_raise(py)?.get())
     }
 
-    /// Asks for objects.
+    #[doc = doc!("Store.get")]
     #[pyo3(signature = (keys, slots, *, groups=None, lengths=None))]
     fn get(
         &self,
@@ -286,7 +286,7 @@ impl PyStore {
         Ok(self.call(py, |store, now| store.get(&objects, now))?.or_raise(py)?.get())
     }
 
-    /// What is known of each key.
+    #[doc = doc!("Store.contains")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn contains(
         &self,
@@ -298,7 +298,7 @@ impl PyStore {
         self.call(py, |store, now| keys.iter().map(|key| store.contains(key, now).name()).collect())
     }
 
-    /// Asks which objects are there.
+    #[doc = doc!("Store.probe")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn probe(
         &self,
@@ -310,7 +310,7 @@ impl PyStore {
         Ok(self.call(py, |store, now| store.probe(&keys, now))?.get())
     }
 
-    /// Removes objects.
+    #[doc = doc!("Store.remove")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn remove(
         &self,
@@ -322,7 +322,7 @@ impl PyStore {
         self.call(py, |store, now| store.remove(&keys, now))
     }
 
-    /// These objects were used.
+    #[doc = doc!("Store.touch")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn touch(
         &self,
@@ -334,29 +334,29 @@ impl PyStore {
         self.call(py, |store, _| store.touch(&keys))
     }
 
-    /// Serves another namespace from now on.
+    #[doc = doc!("Store.renew")]
     fn renew(&self, py: Python<'_>, namespace: &PyNamespace) -> PyResult<()> {
         self.call(py, |store, now| store.renew(&namespace.0, now))?.or_raise(py)
     }
 
-    /// The namespace that objects carry now.
+    #[doc = doc!("Store.namespace")]
     #[getter]
     fn namespace(&self, py: Python<'_>) -> PyResult<PyNamespace> {
         Ok(PyNamespace(self.call(py, |store, _| store.namespace().clone())?))
     }
 
-    /// What could be found and cannot any more, since the last call.
+    #[doc = doc!("Store.take_gone")]
     fn take_gone<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Bound<'py, PyBytes>, u32)>> {
         let gone = self.call(py, |store, _| store.take_gone())?;
         Ok(gone.iter().map(|key| (PyBytes::new(py, key.hash.as_bytes()), key.group)).collect())
     }
 
-    /// The jobs that have ended since the last call.
+    #[doc = doc!("Store.poll")]
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<Ended>> {
         Ok(self.poll_once(py)?.0)
     }
 
-    /// Waits for a job to end.
+    #[doc = doc!("Store.wait")]
     #[pyo3(signature = (timeout=1.0))]
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Ended>> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
@@ -372,29 +372,29 @@ impl PyStore {
         }
     }
 
-    /// A file that is readable when there is something to poll.
+    #[doc = doc!("Store.fileno")]
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.open(py)?.waiter.as_fd().as_raw_fd())
     }
 
-    /// Whether transfers go round the page cache.
+    #[doc = doc!("Store.is_direct")]
     #[getter]
     fn is_direct(&self) -> bool {
         self.how.is_direct
     }
 
-    /// How bytes move.
+    #[doc = doc!("Store.io")]
     #[getter]
     fn io(&self) -> &str {
         &self.how.io
     }
 
-    /// What it did and has.
+    #[doc = doc!("Store.stats")]
     fn stats(&self, py: Python<'_>) -> PyResult<PyStoreStats> {
         self.call(py, |store, _| store.stats().into())
     }
 
-    /// Ends the store.
+    #[doc = doc!("Store.close")]
     #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);

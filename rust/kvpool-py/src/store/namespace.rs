@@ -12,7 +12,7 @@ use crate::errors::raise;
 use crate::gather::{gather, gather_as};
 use crate::python::prelude::*;
 
-/// All that the bytes of an object depend on, besides its tokens.
+#[doc = doc!("Namespace")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Namespace", eq, hash)]
 #[derive(PartialEq, Eq)]
 pub(crate) struct PyNamespace(pub(crate) Namespace);
@@ -93,7 +93,7 @@ impl PyNamespace {
         }))
     }
 
-    /// The namespace of a text that ``to_json`` made.
+    #[doc = doc!("Namespace.from_json")]
     #[staticmethod]
     fn from_json(py: Python<'_>, text: Text) -> PyResult<Self> {
         Namespace::from_json(&text.0)
@@ -101,12 +101,12 @@ impl PyNamespace {
             .map_err(|error| raise(py, "InvalidArgumentError", format!("no namespace: {error}")))
     }
 
-    /// All fields as JSON.
+    #[doc = doc!("Namespace.to_json")]
     fn to_json(&self) -> String {
         self.0.to_json()
     }
 
-    /// What every object carries: 32 bytes.
+    #[doc = doc!("Namespace.digest")]
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.digest().as_bytes())

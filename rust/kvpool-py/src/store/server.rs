@@ -31,7 +31,7 @@ where
     text.parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
 }
 
-/// A Redis or Valkey server whose objects are looked at.
+#[doc = doc!("StoreServer")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "StoreServer")]
 pub(crate) struct PyStoreServer(Inspector);
 
@@ -45,14 +45,19 @@ impl PyStoreServer {
         Ok(Self(py.detach(|| Inspector::open(config)).or_raise(py)?))
     }
 
-    /// How many keys its database has, those of others included.
+    #[doc = doc!("StoreServer.keys")]
     fn keys(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.0.keys()).map_err(StoreError::from).or_raise(py)
     }
 
-    /// The page of keys that begins at a cursor.
+    #[doc = doc!("StoreServer.scan")]
     #[pyo3(signature = (cursor=Int::from(0), *, verify=false), text_signature = "($self, cursor=0, *, verify=False)")]
-    fn scan(&self, py: Python<'_>, cursor: Int, verify: bool) -> PyResult<Scanned> {
+    fn scan(
+        &self,
+        py: Python<'_>,
+        cursor: Int,
+        verify: bool,
+    ) -> PyResult<Scanned> {
         let cursor = count(py, "cursor", cursor)? as u64;
         let page = py.detach(|| self.0.scan(cursor, verify)).map_err(StoreError::from).or_raise(py)?;
         let objects = page.objects.into_iter().map(|Seen { name, header }| found(&name, header)).collect();
@@ -61,21 +66,21 @@ impl PyStoreServer {
         Ok((page.next, objects, texts, page.others))
     }
 
-    /// Removes objects.
+    #[doc = doc!("StoreServer.remove")]
     fn remove(&self, py: Python<'_>, names: &Bound<'_, PyAny>) -> PyResult<()> {
         let names: Vec<Text> = gather_as("names", names, "a str")?;
         let names = names.iter().map(|name| parsed(py, &name.0)).collect::<PyResult<Vec<ObjectName>>>()?;
         py.detach(|| self.0.remove(&names)).map_err(StoreError::from).or_raise(py)
     }
 
-    /// Removes the text of a namespace, and the record of its generation.
+    #[doc = doc!("StoreServer.forget")]
     fn forget(&self, py: Python<'_>, digest: Text) -> PyResult<()> {
         let digest: NamespaceDigest = parsed(py, &digest.0)?;
         py.detach(|| self.0.forget(digest)).map_err(StoreError::from).or_raise(py)
     }
 }
 
-/// What an object is that a back end has under a name.
+#[doc = doc!("check_object")]
 #[pyfunction]
 #[pyo3(signature = (name, front, length, payload=None))]
 pub(crate) fn check_object(

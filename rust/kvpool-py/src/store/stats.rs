@@ -4,61 +4,61 @@ use kvpool_store::Stats;
 
 use crate::python::prelude::*;
 
-/// What a store did and has.
+#[doc = doc!("StoreStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.store", name = "StoreStats", eq)]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PyStoreStats {
-    /// Objects that can be found.
+    #[doc = doc!("StoreStats.objects")]
     objects: u64,
-    /// Bytes that they, and what is on its way or still to be cleared, take at most.
+    #[doc = doc!("StoreStats.bytes")]
     bytes: u64,
-    /// The bound on these bytes.
+    #[doc = doc!("StoreStats.capacity_bytes")]
     capacity_bytes: u64,
-    /// Objects on their way, those included whose deadline has passed.
+    #[doc = doc!("StoreStats.in_flight")]
     in_flight: u64,
-    /// Of these, what a back end still has after its deadline: slots that stay taken.
+    #[doc = doc!("StoreStats.quarantined")]
     quarantined: u64,
-    /// Objects that were there when the store was opened.
+    #[doc = doc!("StoreStats.restored")]
     restored: u64,
-    /// Objects of another namespace, or format, or damaged, that were there then.
+    #[doc = doc!("StoreStats.foreign")]
     foreign: u64,
-    /// Objects loaded.
+    #[doc = doc!("StoreStats.loads")]
     loads: u64,
-    /// Bytes of their payloads.
+    #[doc = doc!("StoreStats.loaded_bytes")]
     loaded_bytes: u64,
-    /// Loads that missed, whatever the reason.
+    #[doc = doc!("StoreStats.misses")]
     misses: u64,
-    /// Objects written.
+    #[doc = doc!("StoreStats.writes")]
     writes: u64,
-    /// Bytes of their payloads.
+    #[doc = doc!("StoreStats.written_bytes")]
     written_bytes: u64,
-    /// Offers of an object that was there, or on its way.
+    #[doc = doc!("StoreStats.known")]
     known: u64,
-    /// Offers that were not admitted.
+    #[doc = doc!("StoreStats.not_admitted")]
     not_admitted: u64,
-    /// Objects evicted for others.
+    #[doc = doc!("StoreStats.evicted")]
     evicted: u64,
-    /// Objects removed by a caller.
+    #[doc = doc!("StoreStats.removed")]
     removed: u64,
-    /// Loads of an object that was another, or damaged.
+    #[doc = doc!("StoreStats.damaged")]
     damaged: u64,
-    /// Objects that a back end did not have, though it should.
+    #[doc = doc!("StoreStats.lost")]
     lost: u64,
-    /// Writes that a back end had no room for.
+    #[doc = doc!("StoreStats.full")]
     full: u64,
-    /// Transfers that failed otherwise.
+    #[doc = doc!("StoreStats.failed")]
     failed: u64,
-    /// Transfers whose deadline passed.
+    #[doc = doc!("StoreStats.timed_out")]
     timed_out: u64,
-    /// Transfers refused because the queue was full.
+    #[doc = doc!("StoreStats.busy")]
     busy: u64,
-    /// Transfers refused because the breaker was open.
+    #[doc = doc!("StoreStats.unavailable")]
     unavailable: u64,
-    /// Loads not tried, since the object was known not to be there.
+    #[doc = doc!("StoreStats.known_absent")]
     known_absent: u64,
-    /// How often the breaker opened.
+    #[doc = doc!("StoreStats.opened")]
     opened: u64,
-    /// What the last failure or damage was.
+    #[doc = doc!("StoreStats.last_error")]
     last_error: Option<String>,
 }
 

@@ -54,7 +54,7 @@ fn system(py: Python<'_>, error: &std::io::Error) -> PyErr {
     raise(py, "StoreError", error.to_string())
 }
 
-/// Whose bytes lie in each slot of an arena that outlives the process.
+#[doc = doc!("SlotHeaders")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "SlotHeaders")]
 pub(crate) struct PySlotHeaders {
     headers: SlotHeaders,
@@ -75,13 +75,13 @@ impl PySlotHeaders {
         Ok(Self { headers: headers.map_err(|error| system(py, &error))?, arena })
     }
 
-    /// Says that slots are about to be written to: from now on they are nobody's.
+    #[doc = doc!("SlotHeaders.clear")]
     fn clear(&self, py: Python<'_>, slots: &Bound<'_, PyAny>) -> PyResult<()> {
         let slots = self.slots_of(py, slots)?;
         py.detach(|| self.headers.clear(&slots)).map_err(|error| system(py, &error))
     }
 
-    /// Says that slots have the KV of these keys, whole: reads them, and writes their headers.
+    #[doc = doc!("SlotHeaders.seal")]
     #[pyo3(signature = (slots, keys, *, groups=None), text_signature = "($self, slots, keys, *, groups=0)")]
     fn seal(
         &self,
@@ -107,7 +107,7 @@ impl PySlotHeaders {
         sealed.map_err(|error| system(py, &error))
     }
 
-    /// Serves another namespace from now on.
+    #[doc = doc!("SlotHeaders.renew")]
     fn renew(&self, namespace: &Bound<'_, PyNamespace>) {
         self.headers.renew(namespace.get().0.digest());
     }
@@ -138,19 +138,19 @@ impl PySlotHeaders {
     }
 }
 
-/// What became of a snapshot.
+#[doc = doc!("WarmStart")]
 #[pyclass(frozen, get_all, module = "kvpool._core.store", name = "WarmStart", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyWarmStart {
-    /// Blocks that are cached again.
+    #[doc = doc!("WarmStart.blocks")]
     blocks: usize,
-    /// Blocks whose bytes are not, or not any more, those of their hashes.
+    #[doc = doc!("WarmStart.refused")]
     refused: usize,
-    /// Blocks whose records could not be read.
+    #[doc = doc!("WarmStart.lost")]
     lost: usize,
-    /// Seconds since the snapshot was made; 0 of a cold start.
+    #[doc = doc!("WarmStart.age")]
     age: f64,
-    /// Why nothing was restored, or None.
+    #[doc = doc!("WarmStart.cold")]
     cold: Option<String>,
 }
 
@@ -168,7 +168,7 @@ fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Writes what a manager or a pool has cached to a file, and returns how many blocks that are.
+#[doc = doc!("save_index")]
 #[pyfunction]
 pub(crate) fn save_index(
     py: Python<'_>,
@@ -182,7 +182,7 @@ pub(crate) fn save_index(
     Ok(image.blocks.len())
 }
 
-/// Makes a new manager or pool what a file says, as far as the bytes agree.
+#[doc = doc!("load_index")]
 #[pyfunction]
 #[pyo3(
     signature = (subject, path, namespace, *, slots=None, payloads=true, trusted=false, elapsed=None),

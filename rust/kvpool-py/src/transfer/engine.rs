@@ -24,7 +24,7 @@ use crate::tiers::PyTransferPlan;
 /// Bytes from which on a copy lets other threads run meanwhile.
 const DETACH_BYTES: u64 = 64 << 10;
 
-/// A copy that was submitted.
+#[doc = doc!("Transfer")]
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "Transfer")]
 pub(crate) struct PyTransfer(pub(super) Arc<Transfer>);
 
@@ -33,48 +33,48 @@ const SLICE: Duration = Duration::from_millis(50);
 
 #[pymethods]
 impl PyTransfer {
-    /// Its number: an engine's transfers are numbered as they are submitted.
+    #[doc = doc!("Transfer.id")]
     #[getter]
     fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Bytes that it copies.
+    #[doc = doc!("Transfer.nbytes")]
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.nbytes
     }
 
-    /// How it copies them.
+    #[doc = doc!("Transfer.method")]
     #[getter]
     fn method(&self) -> &'static str {
         self.0.method.name()
     }
 
-    /// Seconds that the copy took, or None before its end.
+    #[doc = doc!("Transfer.seconds")]
     #[getter]
     fn seconds(&self) -> Option<f64> {
         self.0.seconds()
     }
 
-    /// The exception that it failed with, or None.
+    #[doc = doc!("Transfer.error")]
     #[getter]
     fn error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.0.error().map(|error| error.to_py_err(py).into_value(py).into_any())
     }
 
-    /// Says whether it has ended, successfully or not.
+    #[doc = doc!("Transfer.done")]
     fn done(&self) -> bool {
         self.0.is_done()
     }
 
-    /// Waits until it has ended.
+    #[doc = doc!("Transfer.wait")]
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         wait_in_slices(py, timeout, |slice| self.0.wait(Some(slice)))
     }
 
-    /// Makes a stream wait until it has ended.
+    #[doc = doc!("Transfer.wait_on")]
     #[pyo3(signature = (stream=Wanted::Current), text_signature = "($self, stream='current')")]
     #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
     fn wait_on(&self, py: Python<'_>, stream: Wanted<'_>) -> PyResult<()> {
@@ -125,7 +125,7 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 
-/// Copies blocks between the stores of one device and the host.
+#[doc = doc!("TransferEngine")]
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "TransferEngine")]
 pub(crate) struct PyTransferEngine(Arc<TransferEngine>);
 
@@ -164,31 +164,31 @@ impl PyTransferEngine {
         Ok(Self(engine))
     }
 
-    /// The device: cpu or cuda:N.
+    #[doc = doc!("TransferEngine.device")]
     #[getter]
     fn device(&self) -> String {
         self.0.device().to_string()
     }
 
-    /// Transfers that have not ended.
+    #[doc = doc!("TransferEngine.in_flight")]
     #[getter]
     fn in_flight(&self) -> usize {
         self.0.num_in_flight()
     }
 
-    /// Whether it was closed.
+    #[doc = doc!("TransferEngine.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Name, bus address and driver version of the device, or None for the CPU.
+    #[doc = doc!("TransferEngine.card")]
     #[getter]
     fn card(&self) -> Option<(String, String, i32)> {
         self.0.card().map(|card| (card.name, card.pci, card.driver))
     }
 
-    /// Starts a copy and returns at once.
+    #[doc = doc!("TransferEngine.submit")]
     #[pyo3(
         signature = (src, dst, mapping, *, after=Wanted::Current, regions=None, method="auto"),
         text_signature = "($self, src, dst, mapping, *, after='current', regions=None, method='auto')"
@@ -228,7 +228,7 @@ impl PyTransferEngine {
         Ok(PyTransfer(py.detach(submit).or_raise(py)?))
     }
 
-    /// Copies in the order of a stream; done on return if both stores are on the CPU.
+    #[doc = doc!("TransferEngine.copy")]
     #[pyo3(
         signature = (src, dst, mapping, *, stream=Wanted::Current, method="auto"),
         text_signature = "($self, src, dst, mapping, *, stream='current', method='auto')"
@@ -248,7 +248,7 @@ impl PyTransferEngine {
         copy(py, &self.0, [&src.0, &dst.0], Mapping::of(mapping)?, handle, method)
     }
 
-    /// Executes a plan: copies within a store in the order of a stream, the others as transfers.
+    #[doc = doc!("TransferEngine.execute")]
     #[pyo3(
         signature = (plan, stores, *, stream=Wanted::Current, scratch=None),
         text_signature = "($self, plan, stores, *, stream='current', scratch=None)"
@@ -276,19 +276,19 @@ impl PyTransferEngine {
         Ok(transfers.into_iter().map(PyTransfer).collect())
     }
 
-    /// Returns the transfers that ended since the last time, failed ones included.
+    #[doc = doc!("TransferEngine.poll")]
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyTransfer>> {
         let ended = py.detach(|| self.0.poll()).or_raise(py)?;
         Ok(ended.into_iter().map(PyTransfer).collect())
     }
 
-    /// Waits until everything that was submitted so far has ended, well or not.
+    #[doc = doc!("TransferEngine.wait")]
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         wait_in_slices(py, timeout, |slice| self.0.wait_all(Some(slice)))
     }
 
-    /// Measures the device, goes by what follows from now on, and returns it as JSON.
+    #[doc = doc!("TransferEngine.calibrate")]
     #[pyo3(signature = (save=None))]
     fn calibrate<'py>(&self, py: Python<'py>, save: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
         let measured = py.detach(|| {
@@ -303,7 +303,7 @@ impl PyTransferEngine {
         crate::python::import(py, "json")?.call_method1("loads", (text,))
     }
 
-    /// Refuses new work, waits for what is under way, and ends the worker thread.
+    #[doc = doc!("TransferEngine.close")]
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
@@ -361,7 +361,7 @@ fn by_handle(handle: &Bound<'_, PyAny>) -> PyResult<Arc<Store>> {
     }
 }
 
-/// Copies blocks between two stores by handle, in the order of torch's current stream.
+#[doc = doc!("copy_by_handle")]
 #[pyfunction]
 #[pyo3(signature = (src, dst, mapping))]
 pub(crate) fn copy_by_handle(
@@ -376,7 +376,7 @@ pub(crate) fn copy_by_handle(
     copy(py, &engine, [&src, &dst], Mapping::of(mapping)?, current_stream(py, device)?, Method::Auto)
 }
 
-/// Returns the version of the CUDA driver, 1000 * major + 10 * minor.
+#[doc = doc!("cuda_driver_version")]
 #[pyfunction]
 pub(crate) fn cuda_driver_version(py: Python<'_>) -> PyResult<i32> {
     kvpool_transfer::driver_version().map_err(TransferError::from).or_raise(py)

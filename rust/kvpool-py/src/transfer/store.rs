@@ -13,7 +13,7 @@ use crate::errors::{OrRaise, is_ours, raise};
 use crate::gather::{drain, gather, gather_as};
 use crate::python::prelude::*;
 
-/// Blocks of one tier, wherever they lie.
+#[doc = doc!("BlockStore")]
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "BlockStore")]
 pub(crate) struct PyBlockStore(pub(super) Arc<Store>);
 
@@ -57,7 +57,7 @@ pub(super) fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
 
 #[pymethods]
 impl PyBlockStore {
-    /// A store of tensors, which it keeps alive.
+    #[doc = doc!("BlockStore.from_tensors")]
     #[staticmethod]
     #[pyo3(
         signature = (tensors, *, block_dim=None, keep_alive=true),
@@ -137,7 +137,7 @@ impl PyBlockStore {
         Ok(Self(store.or_raise(py)?))
     }
 
-    /// A store of memory by address, for whoever has no tensors.
+    #[doc = doc!("BlockStore.from_regions")]
     #[staticmethod]
     #[pyo3(signature = (regions, num_blocks, *, device="cpu", pinned=false, keep_alive=None))]
     fn from_regions(
@@ -172,7 +172,7 @@ impl PyBlockStore {
         Ok(Self(store.or_raise(py)?))
     }
 
-    /// A pool of host memory for blocks like those of another store, each in one piece.
+    #[doc = doc!("BlockStore.host")]
     #[staticmethod]
     #[pyo3(
         signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false, registration_limit=Int::from(64 << 30)),
@@ -215,84 +215,84 @@ impl PyBlockStore {
         Ok(Self(py.detach(|| Store::host(blocks, &like.0, &options)).or_raise(py)?))
     }
 
-    /// Blocks.
+    #[doc = doc!("BlockStore.num_blocks")]
     #[getter]
     fn num_blocks(&self) -> u64 {
         self.0.num_blocks()
     }
 
-    /// Bytes of a block over all regions.
+    #[doc = doc!("BlockStore.bytes_per_block")]
     #[getter]
     fn bytes_per_block(&self) -> u64 {
         self.0.bytes_per_block()
     }
 
-    /// Pieces of a block.
+    #[doc = doc!("BlockStore.num_regions")]
     #[getter]
     fn num_regions(&self) -> usize {
         self.0.regions().len()
     }
 
-    /// Address of block 0, bytes from block to block, and bytes, of each piece of a block.
+    #[doc = doc!("BlockStore.regions")]
     #[getter]
     fn regions(&self) -> Vec<(u64, u64, u64)> {
         self.0.regions().iter().map(|region| (region.base, region.stride, region.nbytes)).collect()
     }
 
-    /// Where its memory lives: cpu or cuda:N.
+    #[doc = doc!("BlockStore.device")]
     #[getter]
     fn device(&self) -> String {
         self.0.device().to_string()
     }
 
-    /// Whether its host memory is page-locked.
+    #[doc = doc!("BlockStore.pinned")]
     #[getter]
     fn pinned(&self) -> bool {
         self.0.is_pinned()
     }
 
-    /// Why a host pool is not page-locked although that was not forbidden, or None.
+    #[doc = doc!("BlockStore.why_pageable")]
     #[getter]
     fn why_pageable(&self) -> Option<&str> {
         self.0.why_pageable()
     }
 
-    /// The pages of a host pool: small, transparent or huge; None for memory of others.
+    #[doc = doc!("BlockStore.pages")]
     #[getter]
     fn pages(&self) -> Option<&'static str> {
         self.0.pages().map(kvpool_transfer::PageKind::name)
     }
 
-    /// Whether each block is one contiguous piece of memory.
+    #[doc = doc!("BlockStore.packed")]
     #[getter]
     fn packed(&self) -> bool {
         self.0.is_packed()
     }
 
-    /// Names the store in calls by handle.
+    #[doc = doc!("BlockStore.handle")]
     #[getter]
     fn handle(&self) -> i64 {
         self.0.handle()
     }
 
-    /// Whether it was closed.
+    #[doc = doc!("BlockStore.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.0.is_closed()
     }
 
-    /// Refuses new work; the memory is given back when the last transfer has ended.
+    #[doc = doc!("BlockStore.close")]
     fn close(&self) {
         self.0.close();
     }
 
-    /// Returns the bytes of a block of a host store, piece by piece.
+    #[doc = doc!("BlockStore.read_block")]
     fn read_block<'py>(&self, py: Python<'py>, block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let block = block_id(block)?;
         Ok(PyBytes::new(py, &py.detach(|| self.0.read_block(block)).or_raise(py)?))
     }
 
-    /// Writes the bytes of a block of a host store, piece by piece.
+    #[doc = doc!("BlockStore.write_block")]
     fn write_block(&self, py: Python<'_>, block: &Bound<'_, PyAny>, data: &[u8]) -> PyResult<()> {
         let block = block_id(block)?;
         py.detach(|| self.0.write_block(block, data)).or_raise(py)

@@ -55,10 +55,10 @@ impl Shared {
     }
 }
 
-/// A block of vLLM's pool, with the attributes of vLLM's own block class.
+#[doc = doc!("VllmBlock")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmBlock")]
 pub(crate) struct PyVllmBlock {
-    /// Its id, 0 to the number of blocks less one.
+    #[doc = doc!("VllmBlock.block_id")]
     #[pyo3(get)]
     block_id: Py<PyInt>,
     pub(crate) id: u32,
@@ -97,7 +97,7 @@ impl PyVllmBlock {
 
 #[pymethods]
 impl PyVllmBlock {
-    /// References; of the null block 0.
+    #[doc = doc!("VllmBlock.ref_cnt")]
     #[getter]
     fn ref_cnt(&self) -> i32 {
         self.shared.lock().ref_count(self.id)
@@ -108,19 +108,19 @@ impl PyVllmBlock {
         self.shared.apply(op::SetRefCount { block: self.id, count });
     }
 
-    /// The object that ``VllmPool.bind`` named, or None if it is gone.
+    #[doc = doc!("VllmBlock.pool")]
     #[getter]
     fn pool<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.shared.owner.get(py).and_then(|owner| owner.bind(py).upgrade())
     }
 
-    /// Whether it is block 0, the null block.
+    #[doc = doc!("VllmBlock.is_null")]
     #[getter]
     const fn is_null(&self) -> bool {
         self.id == 0
     }
 
-    /// The key of what it holds, or None.
+    #[doc = doc!("VllmBlock.block_hash")]
     #[getter]
     fn block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let key = self.shared.lock().keys().hash_of(self.id).map(|(key, _)| key);
@@ -138,7 +138,7 @@ impl PyVllmBlock {
         self.set_key(py, key, num_tokens)
     }
 
-    /// Tokens of the prefix of its hash; None without a hash, or if vLLM did not say.
+    #[doc = doc!("VllmBlock.block_hash_num_tokens")]
     #[getter]
     fn block_hash_num_tokens(&self) -> Option<u32> {
         self.shared.lock().keys().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)
@@ -149,19 +149,19 @@ impl PyVllmBlock {
         self.block_hash_num_tokens()
     }
 
-    /// The free block that is reused before it, the queue's head sentinel, or None if it is not free.
+    #[doc = doc!("VllmBlock.prev_free_block")]
     #[getter]
     fn prev_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.neighbour(py, -1)
     }
 
-    /// The free block that is reused after it, the queue's tail sentinel, or None if it is not free.
+    #[doc = doc!("VllmBlock.next_free_block")]
     #[getter]
     fn next_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.neighbour(py, 1)
     }
 
-    /// Writes its hash; what leads to the block stays.
+    #[doc = doc!("VllmBlock.set_block_hash")]
     #[pyo3(signature = (block_hash, num_tokens=None))]
     fn set_block_hash(&self, py: Python<'_>, block_hash: &[u8], num_tokens: Option<u32>) -> PyResult<()> {
         if self.shared.lock().keys().hash_of(self.id).is_some() {
@@ -171,7 +171,7 @@ impl PyVllmBlock {
         self.set_key(py, Some(block_hash), num_tokens)
     }
 
-    /// Forgets its hash; what leads to the block stays.
+    #[doc = doc!("VllmBlock.reset_hash")]
     fn reset_hash(&self) {
         self.shared.apply(op::ResetHash { block: self.id });
     }
@@ -213,7 +213,7 @@ pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResu
     drain("blocks", blocks.try_iter()?, |_, block| id(&block))
 }
 
-/// Returns the ids of the blocks of each group.
+#[doc = doc!("vllm_block_ids")]
 #[pyfunction]
 #[pyo3(name = "vllm_block_ids")]
 pub(crate) fn block_ids<'py>(groups: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyTuple>> {

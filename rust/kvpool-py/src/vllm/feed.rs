@@ -37,7 +37,7 @@ struct Log {
     groups: Option<Vec<Group>>,
 }
 
-/// Changes of one of vLLM's pools, for a publisher.
+#[doc = doc!("VllmFeed")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmFeed")]
 pub(crate) struct PyVllmFeed {
     log: Mutex<Log>,
@@ -257,7 +257,7 @@ impl PyVllmFeed {
         Ok(Self { log: Mutex::default(), capacity: count(py, "capacity", capacity)?.max(1), describe })
     }
 
-    /// Says which KV-cache groups there are.
+    #[doc = doc!("VllmFeed.set_groups")]
     fn set_groups(&self, py: Python<'_>, groups: &Bound<'_, PyAny>) -> PyResult<()> {
         let each = "a tuple (block_tokens, kind, window, chained)";
         let groups: Vec<(usize, String, Option<u32>, bool)> = gather_as("groups", groups, each)?;
@@ -275,7 +275,7 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    /// Tells of keys that were removed, as allocate gives them.
+    #[doc = doc!("VllmFeed.removed")]
     #[pyo3(name = "removed")]
     fn py_removed(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys: Vec<(Bound<'_, PyBytes>, bool)> = gather_as("keys", keys, "a tuple (key, last_copy)")?;
@@ -288,7 +288,7 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    /// Tells of blocks of a request that were cached: for each whether its key is new, or None.
+    #[doc = doc!("VllmFeed.stored")]
     #[pyo3(name = "stored", signature = (request, hashes, first, block_size, group, new))]
     fn py_stored<'py>(
         &self,
@@ -310,7 +310,7 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    /// Tells that nothing is cached any more.
+    #[doc = doc!("VllmFeed.cleared")]
     fn cleared(&self) {
         let mut log = self.lock();
         log.batch.cleared();

@@ -23,7 +23,7 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};
 use crate::python::prelude::*;
 
-/// The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
+#[doc = doc!("VllmGroups")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmGroups")]
 pub(crate) struct PyVllmGroups {
     pub(super) core: Py<PyVllmPool>,
@@ -118,7 +118,7 @@ impl PyVllmGroups {
         })
     }
 
-    /// Returns the cached blocks of a request by group, their tokens, and how many more the furthest group has.
+    #[doc = doc!("VllmGroups.find_longest_cache_hit")]
     fn find_longest_cache_hit<'py>(
         &self,
         py: Python<'py>,
@@ -128,7 +128,7 @@ impl PyVllmGroups {
         self.hits(py)?.find(self.core.get(), &self.groups, block_hashes, max_cache_hit_length)
     }
 
-    /// Returns the blocks that each group alone has of a request, and how many tokens they hold.
+    #[doc = doc!("VllmGroups.find_longest_cache_hit_per_group")]
     fn find_longest_cache_hit_per_group<'py>(
         &self,
         py: Python<'py>,
@@ -138,7 +138,7 @@ impl PyVllmGroups {
         self.hits(py)?.find_each(self.core.get(), &self.groups, block_hashes, max_cache_hit_length)
     }
 
-    /// Takes the blocks that a request needs next and caches those that are full; None if too few are free.
+    #[doc = doc!("VllmGroups.allocate_slots")]
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
         num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
         full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
@@ -196,7 +196,7 @@ impl PyVllmGroups {
         ))
     }
 
-    /// Caches the blocks of a request that are full with so many tokens.
+    #[doc = doc!("VllmGroups.cache_blocks")]
     fn cache_blocks<'py>(
         &self,
         py: Python<'py>,
@@ -213,7 +213,7 @@ impl PyVllmGroups {
         self.cache(request, rows.iter())
     }
 
-    /// Frees the blocks of a request, group by group, the last first; False, and nothing done, where that is vLLM's.
+    #[doc = doc!("VllmGroups.free")]
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
@@ -245,7 +245,7 @@ impl PyVllmGroups {
         Ok(true)
     }
 
-    /// Returns the most tokens that blocks of a request are cached for, of the group that has the least.
+    #[doc = doc!("VllmGroups.cached_tokens")]
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let mut least = None;
         for group in self.groups.iter().filter(|group| group.counts) {

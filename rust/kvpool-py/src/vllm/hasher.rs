@@ -18,7 +18,7 @@ use crate::python::prelude::*;
 /// Tokens from which on hashing detaches.
 const LONG: usize = 1024;
 
-/// Computes the block hashes that a vLLM request has not yet, bit for bit vLLM's.
+#[doc = doc!("VllmHasher")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
     algorithm: HashAlgorithm,

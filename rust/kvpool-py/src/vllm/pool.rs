@@ -34,7 +34,7 @@ impl ToPyErr for VllmError {
     }
 }
 
-/// The state of one vLLM block pool: references, keys, and the order of reuse.
+#[doc = doc!("VllmPool")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
@@ -192,7 +192,7 @@ impl PyVllmPool {
         Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
     }
 
-    /// Says how long blocks, by id, are worth keeping. Returns what became of that.
+    #[doc = doc!("VllmPool.retain")]
     fn retain(
         &self,
         py: Python<'_>,
@@ -204,14 +204,14 @@ impl PyVllmPool {
         Ok(self.shared.apply(op::Retain { blocks: &blocks, retention }).or_raise(py)?.into())
     }
 
-    /// Says whose blocks, by id, are: they count towards the tenant's limits while they are cached.
+    #[doc = doc!("VllmPool.assign_tenant")]
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
         let tenant = retention::tenant(py, tenant)?;
         self.shared.apply(op::AssignTenant { blocks: &blocks, tenant }).or_raise(py)
     }
 
-    /// Says of blocks in use, by id, how the request that is about to give them back ended: a hint to the policy.
+    #[doc = doc!("VllmPool.signal")]
     #[pyo3(signature = (block_ids, finish_reason=None, output_tokens=None))]
     fn signal(
         &self,
@@ -225,34 +225,34 @@ impl PyVllmPool {
         self.shared.apply(op::Signal { blocks: &blocks, signal }).or_raise(py)
     }
 
-    /// Whether the policy listens to how requests ended.
+    #[doc = doc!("VllmPool.wants_signals")]
     #[getter]
     fn wants_signals(&self) -> bool {
         self.shared.lock().wants_signals()
     }
 
-    /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.
+    #[doc = doc!("VllmPool.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.shared.apply(op::AdvanceTime { now }).or_raise(py)
     }
 
-    /// Returns how many blocks are retained how, or None without retention.
+    #[doc = doc!("VllmPool.retention_stats")]
     fn retention_stats(&self) -> Option<PyRetentionStats> {
         self.shared.lock().retention_stats().map(Into::into)
     }
 
-    /// Returns how far the journal has come, or None without one.
+    #[doc = doc!("VllmPool.journal_stats")]
     fn journal_stats(&self) -> Option<PyJournalStats> {
         self.shared.lock().journal().map(Into::into)
     }
 
-    /// Writes what the journal has collected. Returns the bytes that a ring holds; None without a ring.
+    #[doc = doc!("VllmPool.journal_image")]
     fn journal_image<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let image = self.shared.lock().journal_image();
         image.map(|image| PyBytes::new(py, &image))
     }
 
-    /// Names the object that blocks give as their pool; a second one is not taken.
+    #[doc = doc!("VllmPool.bind")]
     fn bind(&self, py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<()> {
         let reference = PyWeakrefReference::new(owner)?.unbind();
         // A second owner is not taken.
@@ -260,30 +260,30 @@ impl PyVllmPool {
         Ok(())
     }
 
-    /// The blocks, by id: always the same list.
+    #[doc = doc!("VllmPool.blocks")]
     #[getter]
     fn blocks(&self, py: Python<'_>) -> Py<PyList> {
         self.blocks.clone_ref(py)
     }
 
-    /// Blocks that can be handed out, cached ones included.
+    #[doc = doc!("VllmPool.num_free")]
     #[getter]
     fn num_free(&self) -> usize {
         self.shared.lock().num_free()
     }
 
-    /// Writes how many blocks count as free; the queue stays as it is.
+    #[doc = doc!("VllmPool.set_num_free")]
     fn set_num_free(&self, py: Python<'_>, count: Int) -> PyResult<()> {
         let count = crate::convert::count(py, "num_free_blocks", count)?;
         self.shared.with(|pool| pool.unrecorded(|pool| pool.set_num_free(count))).or_raise(py)
     }
 
-    /// Says whether it is a block of this pool.
+    #[doc = doc!("VllmPool.owns")]
     fn owns(&self, block: &Bound<'_, PyAny>) -> bool {
         own(block, &self.shared).is_some()
     }
 
-    /// Takes the next free blocks, each with one reference, and evicts their keys.
+    #[doc = doc!("VllmPool.allocate")]
     #[pyo3(signature = (n, observed=false))]
     fn allocate<'py>(
         &self,
@@ -299,7 +299,7 @@ impl PyVllmPool {
         Ok((self.handles(py, &ids)?, removed))
     }
 
-    /// Takes the next free blocks as allocate does, and tells a feed of the keys that were evicted.
+    #[doc = doc!("VllmPool.allocate_fed")]
     fn allocate_fed<'py>(
         &self,
         py: Python<'py>,
@@ -315,20 +315,20 @@ impl PyVllmPool {
         self.handles(py, &ids)
     }
 
-    /// Gives blocks that were taken by hand a reference each; returns the keys that led to them.
+    #[doc = doc!("VllmPool.claim")]
     fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
         self.shared.apply(op::Claim { blocks: &ids, removed: Some(&mut removed) }).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
-    /// Adds one reference to each block; free blocks leave the queue.
+    #[doc = doc!("VllmPool.touch")]
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.apply(op::Touch { blocks: &ids }).or_raise(py)
     }
 
-    /// Drops one reference of each block; returns those that are not of this pool, or None.
+    #[doc = doc!("VllmPool.free")]
     fn free<'py>(&self, py: Python<'py>, blocks: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
         let mut others = Vec::new();
         let ids = drain("blocks", blocks.try_iter()?, |_, block| {
@@ -343,13 +343,13 @@ impl PyVllmPool {
         if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
     }
 
-    /// Drops one reference of each block; those without further ones are reused last, hash or not.
+    #[doc = doc!("VllmPool.unpin")]
     fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.apply(op::Unpin { blocks: &ids }).or_raise(py)
     }
 
-    /// Returns the block cached first for a digest in each of the groups, or None if one has none.
+    #[doc = doc!("VllmPool.find")]
     fn find<'py>(
         &self,
         py: Python<'py>,
@@ -364,7 +364,7 @@ impl PyVllmPool {
         found.map(|ids| self.handles(py, &ids)).transpose()
     }
 
-    /// Returns the longest run of cached blocks from the first, a list per group.
+    #[doc = doc!("VllmPool.find_run")]
     #[pyo3(signature = (hashes, max_blocks, groups, scale=1))]
     fn find_run<'py>(
         &self,
@@ -389,7 +389,7 @@ impl PyVllmPool {
         self.tables(py, &found)
     }
 
-    /// Returns the rightmost run of cached blocks that a sliding window can attend from, a list per group.
+    #[doc = doc!("VllmPool.find_window")]
     #[pyo3(signature = (hashes, max_blocks, groups, need, block_size, alignment, shift, scale=1))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's lookup")]
     fn find_window<'py>(
@@ -433,7 +433,7 @@ impl PyVllmPool {
         Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
     }
 
-    /// Caches the full blocks of a run, and tells a feed of it.
+    #[doc = doc!("VllmPool.cache_full_fed")]
     #[pyo3(signature = (feed, request, blocks, hashes, first, end, block_size, group, mask=None, scale=1))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full_fed<'py>(
@@ -454,7 +454,7 @@ impl PyVllmPool {
         Ok(self.cache_run(py, Some((feed.get(), request)), run, mask, scale, true)?.is_some())
     }
 
-    /// Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
+    #[doc = doc!("VllmPool.cache_full")]
     #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full<'py>(
@@ -478,7 +478,7 @@ impl PyVllmPool {
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
-    /// Caches a block under a key, as its hash if it has none; returns whether the key is new to the index.
+    #[doc = doc!("VllmPool.insert_hash")]
     #[pyo3(signature = (key, block, num_tokens=None, depth=0, parent=None))]
     fn insert_hash(
         &self,
@@ -495,129 +495,129 @@ impl PyVllmPool {
         Ok(self.shared.apply(op::InsertHash { key, block, num_tokens, depth, parent }))
     }
 
-    /// Declares a group's blocks useless without the block before them, as in full attention.
+    #[doc = doc!("VllmPool.chain_group")]
     fn chain_group(&self, group: u32) {
         self.shared.apply(op::ChainGroup { group });
     }
 
-    /// Whether the order depends on what blocks hold and who uses them: with lru it does not.
+    #[doc = doc!("VllmPool.keeps_history")]
     #[getter]
     fn keeps_history(&self) -> bool {
         self.shared.lock().keeps_history()
     }
 
-    /// Takes all keys from a block, its hash first, and returns them as allocate does.
+    #[doc = doc!("VllmPool.remove_hashes")]
     fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
         let removed = self.shared.apply(op::RemoveHashes { block });
         removed_keys(py, &removed)
     }
 
-    /// Gives the keys of one block to another, which must carry none.
+    #[doc = doc!("VllmPool.move_hashes")]
     fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
         let (from, to) = (from_block, to_block);
         self.shared.apply(op::MoveHashes { from, to }).or_raise(py)
     }
 
-    /// Takes all keys from a block, in use or not, and returns them as allocate does.
+    #[doc = doc!("VllmPool.evict")]
     fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
         let removed = self.shared.apply(op::Evict { block, reuse_first }).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
-    /// Forgets everything that is cached; refused, with False, while a block is in use.
+    #[doc = doc!("VllmPool.reset")]
     fn reset(&self) -> bool {
         self.shared.apply(op::Reset)
     }
 
-    /// Returns the next free blocks without taking them, or as many as there are.
+    #[doc = doc!("VllmPool.peek")]
     fn peek<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let n = count(py, "n", n)?;
         let ids = self.shared.lock().peek(n);
         self.handles(py, &ids)
     }
 
-    /// Takes the next blocks out of the queue, or as many as there are, and changes nothing else.
+    #[doc = doc!("VllmPool.queue_pop")]
     fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let blocks = count(py, "n", n)?;
         let ids = self.shared.apply(op::PopFromQueue { blocks }).0;
         self.handles(py, &ids)
     }
 
-    /// Takes a block out of the queue, and returns whether it was there.
+    #[doc = doc!("VllmPool.queue_remove")]
     fn queue_remove(&self, block: u32) -> bool {
         self.shared.apply(op::RemoveFromQueue { block })
     }
 
-    /// Puts blocks that are not in the queue at its front or its back, in this order.
+    #[doc = doc!("VllmPool.queue_push")]
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.apply(op::PushToQueue { blocks: &ids, front });
         Ok(())
     }
 
-    /// Returns the ids of the free blocks in the order of reuse.
+    #[doc = doc!("VllmPool.order")]
     fn order(&self) -> Vec<u32> {
         self.shared.lock().order().collect()
     }
 
-    /// Returns the ids of the blocks under a key, the oldest first.
+    #[doc = doc!("VllmPool.copies")]
     fn copies(&self, key: &[u8]) -> Vec<u32> {
         // No block is under a key that is too long to be one.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 
-    /// Says whether a key led to more than one block at once since it led nowhere.
+    #[doc = doc!("VllmPool.was_shared")]
     fn was_shared(&self, key: &[u8]) -> bool {
         Key::from_bytes(key).is_ok_and(|key| self.shared.lock().keys().was_shared(&key))
     }
 
-    /// Returns every key that leads to a block, in no order.
+    #[doc = doc!("VllmPool.keys")]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys: Vec<Key> = self.shared.lock().keys().iter().collect();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Returns how many keys lead to a block.
+    #[doc = doc!("VllmPool.num_keys")]
     fn num_keys(&self) -> usize {
         self.shared.lock().keys().len()
     }
 
-    /// Makes a key lead to a block that does not carry it.
+    #[doc = doc!("VllmPool.index_insert")]
     fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
         let key = Key::from_bytes(key).or_raise(py)?;
         self.shared.apply(op::InsertInIndex { key, block }).or_raise(py)
     }
 
-    /// Makes a key no longer lead to a block, and returns whether it did; the block keeps what it carries.
+    #[doc = doc!("VllmPool.index_remove")]
     fn index_remove(&self, key: &[u8], block: u32) -> bool {
         Key::from_bytes(key).is_ok_and(|key| self.shared.apply(op::RemoveFromIndex { key, block }))
     }
 
-    /// Makes every key lead nowhere; blocks keep what they carry.
+    #[doc = doc!("VllmPool.index_clear")]
     fn index_clear(&self) {
         self.shared.apply(op::ClearIndex);
     }
 
-    /// Returns the keys of a block beyond its hash, in the order in which they were added.
+    #[doc = doc!("VllmPool.further_keys")]
     fn further_keys<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
         let keys = self.shared.lock().keys().further_keys(block).to_vec();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Returns the ids of the blocks that have keys beyond their hash, ascending.
+    #[doc = doc!("VllmPool.blocks_with_further_keys")]
     fn blocks_with_further_keys(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.shared.lock().keys().blocks_with_further_keys().collect();
         blocks.sort_unstable();
         blocks
     }
 
-    /// Returns how many of these blocks ``touch`` would take from the queue.
+    #[doc = doc!("VllmPool.num_evictable")]
     fn num_evictable(&self, blocks: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = own_ids(blocks, &self.shared)?;
         Ok(self.shared.lock().num_evictable(&ids))
     }
 
-    /// Recounts everything from scratch.
+    #[doc = doc!("VllmPool.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         let checked = self.shared.lock().check_invariants();
         checked.or_raise(py)

@@ -21,7 +21,7 @@ use crate::errors::OrRaise;
 use crate::gather::gather_as;
 use crate::python::prelude::*;
 
-/// The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
+#[doc = doc!("VllmSlots")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmSlots")]
 pub(crate) struct PyVllmSlots {
     core: Py<PyVllmPool>,
@@ -126,7 +126,7 @@ impl PyVllmSlots {
         })
     }
 
-    /// Returns the cached blocks of a request and the tokens they hold.
+    #[doc = doc!("VllmSlots.lookup")]
     fn lookup<'py>(
         &self,
         py: Python<'py>,
@@ -142,7 +142,7 @@ impl PyVllmSlots {
         found
     }
 
-    /// Takes the blocks that a request needs next and caches those that are full; None if too few are free.
+    #[doc = doc!("VllmSlots.allocate_slots")]
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
         num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
         full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
@@ -227,7 +227,7 @@ impl PyVllmSlots {
         self.result(py, blocks)
     }
 
-    /// Caches the blocks of a request that are full with so many tokens.
+    #[doc = doc!("VllmSlots.cache_blocks")]
     fn cache_blocks<'py>(
         &self,
         py: Python<'py>,
@@ -249,7 +249,7 @@ impl PyVllmSlots {
         self.cache_up_to(py, request, &id, &table, (known, full), &[])
     }
 
-    /// Frees the blocks of a request, the last first; False, and nothing done, if one is not of the pool.
+    #[doc = doc!("VllmSlots.free")]
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let (tables, cached) = (self.tables.bind(py), self.num_cached.bind(py));
         if let Some(table) = tables.get_item(id)? {
@@ -279,7 +279,7 @@ impl PyVllmSlots {
         self.on_removed.iter().chain(&self.on_cached).try_for_each(|listener| listener.traverse(&visit))
     }
 
-    /// Returns the most tokens that a block of a request's table is cached for.
+    #[doc = doc!("VllmSlots.cached_tokens")]
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(0) };
         cached_tokens(&table, &self.shared)

@@ -188,11 +188,52 @@ impl CacheManager {
     /// [`ManagerError::LengthMismatch`], [`ManagerError::BadOffset`], [`ManagerError::BadComputedCount`],
     /// [`ManagerError::TooManyChanges`].
     pub fn append_ragged(&mut self, rows: &Rows<'_>) -> Result<Vec<NewBlock>> {
+        let mut added = Vec::new();
+        self.append_into(rows, &mut added).map(|()| added)
+    }
+
+    /// [`Self::append_ragged`] into a buffer of the caller's, whose content it replaces. Once the buffer and
+    /// those of the manager have grown, a step allocates only where a request's own lists of tokens, hashes
+    /// and blocks grow.
+    ///
+    /// ```
+    /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Rows};
+    /// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 64, block_size: 4, ..Default::default() })?;
+    /// manager.admit("a", manager.prepare(&[1, 2, 3, 4], ExtraKeys::default())?)?;
+    /// let (requests, mut changes) = (["a".into()], Vec::with_capacity(8));
+    /// for sampled in 0..4 {
+    ///     let rows = Rows { requests: &requests, tokens: &[sampled], computed: Computed::AllButLast, ..Rows::default() };
+    ///     manager.append_into(&rows, &mut changes)?;
+    ///     assert_eq!(changes.len(), usize::from(sampled == 0)); // the first token needs a block
+    /// }
+    /// # Ok::<(), kvpool::ManagerError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::append_ragged`].
+    pub fn append_into(&mut self, rows: &Rows<'_>, changes: &mut Vec<NewBlock>) -> Result<()> {
+        changes.clear();
+        let mut busy = std::mem::take(&mut self.busy);
+        let mut growing = std::mem::take(&mut self.growing);
+        busy.clear();
+        growing.clear();
+        let done = self.append_rows(rows, &mut busy, &mut growing, changes);
+        (self.busy, self.growing) = (busy, growing);
+        done
+    }
+
+    /// Rows of which only the tokens change are the most; `busy` receives the others. `growing` receives the
+    /// rows that may get blocks, with the tokens that they had and the slots that they get.
+    fn append_rows(
+        &mut self,
+        rows: &Rows<'_>,
+        busy: &mut Vec<usize>,
+        growing: &mut Vec<(usize, usize, usize)>,
+        added: &mut Vec<NewBlock>,
+    ) -> Result<()> {
         rows.check()?;
         let mut given_up = GivenUp::default();
         let mut exchanged = 0;
-        // Of most rows nothing but the tokens changes; what is noted are the others.
-        let mut busy = Vec::new();
         self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, pool| {
             if request.state != RequestState::Running {
                 busy.push(at);
@@ -212,14 +253,13 @@ impl CacheManager {
             }
             Ok(())
         })?;
-        let (needed, in_place) = self.check_rows(rows, &busy, given_up)?;
+        let (needed, in_place) = self.check_rows(rows, busy, given_up)?;
         if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
             return Err(ManagerError::TooManyChanges { needed: needed + exchanged, most });
         }
-        let mut added = Vec::with_capacity(needed + exchanged);
+        added.reserve(needed + exchanged);
         // All that is committed first, and what that gives up: it is in the index when blocks are evicted for others.
-        let mut busy = busy.into_iter().peekable();
-        let mut growing = Vec::with_capacity(busy.len());
+        let mut busy = busy.iter().copied().peekable();
         for row in 0..rows.requests.len() {
             let slot = self.rows[row];
             let request = self.at_mut(slot)?;
@@ -237,7 +277,7 @@ impl CacheManager {
                 Some(computed) if exchanged > 0 => {
                     let mut moved = Vec::new();
                     self.commit_slot(slot, computed, Some(&mut moved))?;
-                    note_changes(row, &moved, &mut added);
+                    note_changes(row, &moved, added);
                 }
                 Some(computed) => drop(self.commit_slot(slot, computed, None)?),
                 None => {}
@@ -246,9 +286,9 @@ impl CacheManager {
                 growing.push((row, before.max(computed.unwrap_or(0)), slots));
             }
         }
-        for (row, before, slots) in growing {
+        for &mut (row, before, slots) in growing {
             self.grow(self.rows[row], before, slots, in_place)?;
-            note_changes(row, &self.changes, &mut added);
+            note_changes(row, &self.changes, added);
         }
         if exchanged > 0 {
             added.sort_by_key(|new| new.row);
@@ -257,7 +297,7 @@ impl CacheManager {
         if self.groups.is_some() {
             (0..rows.requests.len()).try_for_each(|row| self.keep_states(self.rows[row]))?;
         }
-        Ok(added)
+        Ok(())
     }
 
     /// Checks that the blocks are there which the busy rows of a batch take, once all of it is committed. `given_up` are the references that

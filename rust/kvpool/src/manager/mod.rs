@@ -75,7 +75,77 @@ use request::Request;
 pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
-/// Requests by id over one [`BlockPool`].
+/// Requests by id over one [`BlockPool`]: what a scheduler calls.
+///
+/// A request is admitted with its prompt, gets tokens step by step, and is released. The manager finds what is
+/// cached of the prompt, gives the request blocks, registers what the engine has computed, and evicts blocks
+/// without references. Every call is all or nothing.
+///
+/// | to | call |
+/// |---|---|
+/// | hash a prompt, on any thread | [`prepare`](Self::prepare) |
+/// | ask what is cached, or what fits | [`probe`](Self::probe), [`fit`](Self::fit), [`fit_groups`](Self::fit_groups), [`admitted_entries`](Self::admitted_entries) |
+/// | begin | [`admit`](Self::admit), [`admit_with`](Self::admit_with), [`resume`](Self::resume), [`resume_with`](Self::resume_with) |
+/// | append, a whole step in one call | [`append`](Self::append), [`append_ragged`](Self::append_ragged), [`append_into`](Self::append_into) |
+/// | append, one request | [`extend`](Self::extend), [`append_tokens`](Self::append_tokens), [`append_turn`](Self::append_turn), [`extend_encoder`](Self::extend_encoder) |
+/// | commit computed tokens | the step, or [`commit`](Self::commit), [`commit_batch`](Self::commit_batch); [`external_done`](Self::external_done) for KV from elsewhere |
+/// | give up | [`preempt`](Self::preempt), [`release`](Self::release), [`release_batch`](Self::release_batch), [`release_batch_with`](Self::release_batch_with), [`end_session`](Self::end_session) |
+/// | share and shorten | [`fork`](Self::fork), [`fork_batch`](Self::fork_batch), [`truncate`](Self::truncate), [`truncate_batch`](Self::truncate_batch), [`trim_window`](Self::trim_window) |
+/// | move bytes | [`take_plan`](Self::take_plan), [`begin_swap_out`](Self::begin_swap_out), [`begin_swap_in`](Self::begin_swap_in), [`fit_swap_out`](Self::fit_swap_out), [`fit_swap_in`](Self::fit_swap_in), [`complete_swap`](Self::complete_swap), [`abort_swap`](Self::abort_swap) |
+/// | wait for steps in flight | [`fence`](Self::fence), [`end_fence`](Self::end_fence), [`complete_step`](Self::complete_step) |
+/// | plan a step before it happens | [`plan_step`](Self::plan_step), [`plan_admit`](Self::plan_admit), [`plan_admit_with`](Self::plan_admit_with), [`plan_resume`](Self::plan_resume), [`plan_resume_with`](Self::plan_resume_with), [`plan_append`](Self::plan_append), [`plan_append_ragged`](Self::plan_append_ragged), [`plan_preempt`](Self::plan_preempt), [`plan_release`](Self::plan_release), [`commit_step`](Self::commit_step) |
+/// | read | [`block_table`](Self::block_table), [`group_table`](Self::group_table), [`cursor`](Self::cursor), [`request`](Self::request), [`contains`](Self::contains), [`next_checkpoint`](Self::next_checkpoint), [`stats`](Self::stats), [`pool`](Self::pool), [`tiers`](Self::tiers), [`groups`](Self::groups), [`num_groups`](Self::num_groups), [`hasher`](Self::hasher) |
+/// | hint at the future | [`retain`](Self::retain), [`retain_prefix`](Self::retain_prefix), [`end_of_life`](Self::end_of_life), [`end_of_life_of`](Self::end_of_life_of), [`set_tenant`](Self::set_tenant), [`tenant_blocks`](Self::tenant_blocks), [`advance_time`](Self::advance_time), [`retention_stats`](Self::retention_stats) |
+/// | forget and resize | [`evict`](Self::evict), [`drop_cached`](Self::drop_cached), [`bump_epoch`](Self::bump_epoch), [`reset`](Self::reset), [`resize`](Self::resize) |
+/// | keep content over a restart | [`image`](Self::image), [`restore`](Self::restore) |
+/// | watch and check | [`observe`](Self::observe), [`slot_of`](Self::slot_of), [`check_invariants`](Self::check_invariants), [`poison_reason`](Self::poison_reason) |
+///
+/// A scheduler's loop: one call per step for all that run. If blocks run out, the youngest request is preempted.
+/// Then requests that fit are admitted.
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, ManagerError, Refused, RequestRef, Rows, Until};
+///
+/// let mut manager = CacheManager::new(ManagerConfig { num_blocks: 8, block_size: 4, ..Default::default() })?;
+/// let mut waiting: VecDeque<u32> = (0..3).collect(); // prompts of ten tokens, of which eight are the same
+/// let mut running: Vec<(u32, usize)> = Vec::new(); // ids, and tokens that were sampled
+/// let (mut changes, mut finished) = (Vec::new(), 0);
+/// while finished < 3 {
+///     // Everything that runs has one more token; all tokens before it are computed.
+///     let requests: Vec<RequestRef<'_>> = running.iter().map(|&(id, _)| id.into()).collect();
+///     let tokens = vec![7; requests.len()];
+///     let rows = Rows { requests: &requests, tokens: &tokens, computed: Computed::AllButLast, ..Rows::default() };
+///     match manager.append_into(&rows, &mut changes) {
+///         Ok(()) => running.iter_mut().for_each(|(_, sampled)| *sampled += 1),
+///         Err(ManagerError::OutOfBlocks { .. }) => {
+///             let Some((youngest, _)) = running.pop() else { break };
+///             manager.preempt(youngest, Until::Now)?; // or preempt by swap
+///             manager.release(youngest, Until::Now)?;
+///             waiting.push_front(youngest); // its prompt is still cached
+///             continue;
+///         }
+///         Err(other) => return Err(other.into()),
+///     }
+///     // `changes` are the blocks that the engine writes to its block tables. Then the engine runs the step.
+///     for (id, _) in running.extract_if(.., |(_, sampled)| *sampled == 6) {
+///         manager.release(id, Until::Now)?;
+///         finished += 1;
+///     }
+///     while let Some(&id) = waiting.front() {
+///         let prompt: Vec<u32> = (0..8).chain([100 + id, 101 + id]).collect();
+///         match manager.admit(id, manager.prepare(&prompt, ExtraKeys::default())?) {
+///             Ok(admission) => manager.commit(id, 10).map(|_| assert!(id == 0 || admission.cached_tokens == 8))?,
+///             Err(Refused { error: ManagerError::OutOfBlocks(_), .. }) => break,
+///             Err(refused) => return Err(refused.into()),
+///         }
+///         waiting.pop_front();
+///         running.push((id, 0));
+///     }
+/// }
+/// assert_eq!(manager.stats().pool.active, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct CacheManager {
     /// The device's pool, and the host's if there is one.
@@ -95,6 +165,8 @@ pub struct CacheManager {
     batch: u64,
     /// Reused by every append.
     rows: Vec<usize>,
+    busy: Vec<usize>,
+    growing: Vec<(usize, usize, usize)>,
     changes: Vec<TableChange>,
     observer: Option<Box<dyn ManagerObserver>>,
 }
@@ -163,6 +235,8 @@ impl CacheManager {
             version: 0,
             batch: 0,
             rows: Vec::new(),
+            busy: Vec::new(),
+            growing: Vec::new(),
             changes: Vec::new(),
             observer: None,
         })

@@ -12,7 +12,13 @@ use kvpool_core::{Signal, Until};
 use crate::shorten::shorten;
 
 /// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own; equal numbers of
-/// different types are one id, for the conversions choose the variant.
+/// different types are one id, because the conversions choose the variant.
+///
+/// An engine with ids of another type gives each request a number, such as its place in the engine's own slab
+/// or arena: 8 bytes that are compared in one instruction. A UUID, or any other type that has a text, is a
+/// string: the manager copies it once, at the admission, and later calls borrow it. The manager is not
+/// generic over ids: journals, explanations and events contain ids of both kinds, and a type parameter would
+/// be in each of them.
 ///
 /// ```
 /// use kvpool::RequestId;

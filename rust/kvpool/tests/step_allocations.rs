@@ -1,0 +1,63 @@
+//! A step with buffers of the caller's allocates nothing, but where a request's own lists grow.
+//!
+//! A binary of its own: it counts what the thread allocates.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
+
+#[path = "common/counting.rs"]
+mod counting;
+
+use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, RequestRef, Rows};
+
+const REQUESTS: usize = 32;
+
+/// The fewest allocations of one of many steps, in which every request gets a token, and a block for it.
+fn fewest(mut step: impl FnMut(&mut CacheManager, &Rows<'_>) -> usize) -> usize {
+    let config = ManagerConfig { num_blocks: 100_000, block_size: 1, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    let requests: Vec<RequestRef<'_>> = (0..REQUESTS as i64).map(RequestRef::Int).collect();
+    for &request in &requests {
+        let RequestRef::Int(number) = request else { continue };
+        let prompt = manager.prepare(&[number as u32], ExtraKeys::default()).unwrap();
+        manager.admit(number, prompt).unwrap();
+    }
+    let tokens = [7; REQUESTS];
+    let rows =
+        Rows { requests: &requests, tokens: &tokens, computed: Computed::AllButLast, ..Rows::default() };
+    let counted = (0..300).map(|_| {
+        let before = counting::counts().0;
+        assert_eq!(step(&mut manager, &rows), REQUESTS);
+        counting::counts().0 - before
+    });
+    counted.min().unwrap()
+}
+
+#[test]
+fn a_step_into_a_buffer_of_the_caller_allocates_nothing() {
+    let mut changes = Vec::new();
+    let into = |manager: &mut CacheManager, rows: &Rows<'_>| {
+        manager.append_into(rows, &mut changes).unwrap();
+        changes.len()
+    };
+    assert_eq!(fewest(into), 0);
+    // The other call returns a new list.
+    assert_eq!(fewest(|manager, rows| manager.append_ragged(rows).unwrap().len()), 1);
+}
+
+/// A step replaces the changes of the step before, and a refused step leaves no changes.
+#[test]
+fn the_buffer_holds_the_changes_of_the_last_step_alone() {
+    let config = ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() };
+    let mut manager = CacheManager::new(config).unwrap();
+    manager.admit(1, manager.prepare(&[1, 2], ExtraKeys::default()).unwrap()).unwrap();
+    let requests = [RequestRef::Int(1)];
+    let rows = |tokens| Rows { requests: &requests, tokens, ..Rows::default() };
+    let mut changes = Vec::new();
+    for (tokens, grown) in [(&[3_u32], 1), (&[4], 0), (&[5], 1)] {
+        manager.append_into(&rows(tokens), &mut changes).unwrap();
+        assert_eq!(changes.len(), grown);
+    }
+    // The last step left a change; two tokens more need a block that is not there.
+    let refused = Rows { offsets: &[0, 2], ..rows(&[6, 7]) };
+    assert!(manager.append_into(&refused, &mut changes).is_err());
+    assert!(changes.is_empty());
+}
