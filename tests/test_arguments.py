@@ -1,4 +1,4 @@
-"""Arguments are integers of every kind, chains and cursors, and buffers; an argument of another type is a typed error."""
+"""Arguments are integers of every kind, chains, cursors and buffers; an argument of another type is a typed error."""
 
 from __future__ import annotations
 
