@@ -1,4 +1,4 @@
-"""vLLM v0 in its last form, module by module: change ``vllm.core`` to ``kvpool.lineage.v0``.
+"""vLLM v0 in its last form, module by module: these modules of ``vllm.core`` are here under the same names.
 
 | Module, under the same name there | What |
 |---|---|
@@ -12,6 +12,9 @@
 | ``block_manager`` | ``SelfAttnBlockSpaceManager`` |
 | ``evictor`` | ``Evictor``, ``LRUEvictor``, ``EvictionPolicy``, ``make_evictor`` |
 | ``interfaces`` | ``BlockSpaceManager``, ``AllocStatus`` |
+| ``placeholder_block_space_manager`` | ``PlaceholderBlockSpaceManager``, for models without KV |
+
+``vllm.core.scheduler`` is not here: it stays the engine's.
 
 ``block_manager_util`` is new: what is read of sequences and groups, which are the engine's. The modules of ``block``
 can also be had without ``block.``, and the trackers as ``trackers``: their paths before they were the ancestor's.
