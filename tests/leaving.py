@@ -6,6 +6,7 @@ has run once.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import sys
@@ -176,8 +177,10 @@ def over(method: str) -> Callable[[], object]:
     )
 
     def calls() -> None:
-        made.put([b"a"], [0])
-        made.get([b"b"], [1])
+        with contextlib.suppress(kvpool.errors.SlotBusyError):
+            made.put([b"a"], [0])
+        with contextlib.suppress(kvpool.errors.SlotBusyError):  # the load before it goes on
+            made.get([b"b"], [1])
         made.probe([b"c"])
         made.remove([b"d"])
         made.wait(0.01)

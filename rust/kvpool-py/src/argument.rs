@@ -66,37 +66,33 @@ fn a(name: &str) -> String {
     format!("{article} {name}")
 }
 
-/// Types that convert themselves.
-macro_rules! convert_themselves {
-    ($($type:ty: $expected:expr;)+) => {
-        $(impl<'a, 'py> Argument<'a, 'py> for $type {
-            fn expected(_: Python<'py>) -> String {
+/// A type that converts itself, and what an error says of it.
+macro_rules! convert_itself {
+    ($type:ty: $expected:expr) => {
+        impl<'a, 'py> $crate::argument::Argument<'a, 'py> for $type {
+            fn expected(_: pyo3::Python<'py>) -> String {
                 $expected.into()
             }
 
-            fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
-                object.extract::<$type>().map_err(Into::into)
+            fn convert(_: &str, object: &'a pyo3::Bound<'py, pyo3::PyAny>) -> pyo3::PyResult<Self> {
+                $crate::python::prelude::PyObjectMethods::extract::<$type>(object).map_err(Into::into)
             }
-        })+
+        }
     };
 }
 
-convert_themselves! {
-    bool: "a bool";
-    Int: "an int";
-    (Int, Int): "a tuple of two ints";
-    u32: format!("an int from 0 to {}", u32::MAX);
-    u64: format!("an int from 0 to {}", u64::MAX);
-    usize: format!("an int from 0 to {}", usize::MAX);
-    isize: format!("an int from {} to {}", isize::MIN, isize::MAX);
-    PathBuf: "a path";
-    (PathBuf, PathBuf): "a tuple of two paths";
-    (usize, Bound<'py, PyAny>): "a tuple of an int and a function";
-    crate::journal::Source: "a path or bytes";
-    crate::store::AnyBackend<'py>: "a Disk, a SharedFolder, a Redis or a Custom";
-    crate::store::Subject<'py>: "a CacheManager or a BlockPool";
-    crate::transfer::Wanted<'py>: "a stream";
-}
+pub(crate) use convert_itself;
+
+convert_itself!(bool: "a bool");
+convert_itself!(Int: "an int");
+convert_itself!((Int, Int): "a tuple of two ints");
+convert_itself!(u32: format!("an int from 0 to {}", u32::MAX));
+convert_itself!(u64: format!("an int from 0 to {}", u64::MAX));
+convert_itself!(usize: format!("an int from 0 to {}", usize::MAX));
+convert_itself!(isize: format!("an int from {} to {}", isize::MIN, isize::MAX));
+convert_itself!(PathBuf: "a path");
+convert_itself!((PathBuf, PathBuf): "a tuple of two paths");
+convert_itself!((usize, Bound<'py, PyAny>): "a tuple of an int and a function");
 
 impl<'a, 'py> Argument<'a, 'py> for i128 {
     fn expected(_: Python<'py>) -> String {
@@ -158,7 +154,7 @@ impl<'a, 'py, T: Argument<'a, 'py>> Argument<'a, 'py> for Option<T> {
     }
 }
 
-fn instance<T: PyTypeInfo>(py: Python<'_>) -> String {
+pub(crate) fn instance<T: PyTypeInfo>(py: Python<'_>) -> String {
     let name = T::type_object(py).name().map_or_else(|_| "?".into(), |name| name.to_string());
     a(&name)
 }
@@ -193,25 +189,19 @@ impl<'a, 'py, T: PyTypeInfo> Argument<'a, 'py> for Py<T> {
     }
 }
 
-/// Classes that nothing changes, as what they hold.
+/// A class that nothing changes, as what it holds.
 macro_rules! held {
-    ($($class:ty),+) => {
-        $(impl<'a, 'py> Argument<'a, 'py> for &'a $class {
-            fn expected(py: Python<'py>) -> String {
-                instance::<$class>(py)
+    ($class:ty) => {
+        impl<'a, 'py> $crate::argument::Argument<'a, 'py> for &'a $class {
+            fn expected(py: pyo3::Python<'py>) -> String {
+                $crate::argument::instance::<$class>(py)
             }
 
-            fn convert(_: &str, object: &'a Bound<'py, PyAny>) -> PyResult<Self> {
+            fn convert(_: &str, object: &'a pyo3::Bound<'py, pyo3::PyAny>) -> pyo3::PyResult<Self> {
                 Ok(object.cast::<$class>()?.get())
             }
-        })+
+        }
     };
 }
 
-held!(
-    crate::store::PyArena,
-    crate::store::PyNamespace,
-    crate::store::PyRedis,
-    crate::tiers::PyTransferPlan,
-    crate::transfer::PyBlockStore
-);
+pub(crate) use held;

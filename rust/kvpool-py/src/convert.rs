@@ -232,6 +232,8 @@ pub(crate) fn items<T: Element, const N: usize>(
 #[derive(Clone, Copy)]
 pub(crate) struct Int(i128);
 
+impl crate::python::Single for Int {}
+
 impl FromPyObject<'_, '_> for Int {
     type Error = PyErr;
 
@@ -292,6 +294,8 @@ pub(crate) fn text<'a>(text: &'a Bound<'_, PyString>, what: &str) -> PyResult<&'
 
 /// Text that is not a name of anything, such as a path or a seed.
 pub(crate) struct Text(pub(crate) String);
+
+impl crate::python::Single for Text {}
 
 impl FromPyObject<'_, '_> for Text {
     type Error = PyErr;

@@ -3,7 +3,7 @@
 use kvpool::{Finish, Signal};
 
 use crate::argument::take;
-use crate::convert::{Int, Text};
+use crate::convert::Int;
 use crate::errors::raise;
 use crate::gather::gather;
 use crate::python::prelude::*;
@@ -37,7 +37,11 @@ pub(crate) fn signals(
     if finish_reasons.is_none() && output_tokens.is_none() {
         return Ok(None);
     }
-    let reason = |_, item: Bound<'_, PyAny>| take::<Option<Text>>("an item of finish_reasons", &item);
+    // Not as text: a list that never ends has to be refused before its items take the last of the memory.
+    let reason = |_, item: Bound<'_, PyAny>| {
+        let reason = take::<Option<&str>>("an item of finish_reasons", &item)?;
+        Ok(reason.map_or(Finish::Unknown, Finish::of_reason))
+    };
     let finish_reasons = finish_reasons.map(|list| gather("finish_reasons", list, reason)).transpose()?;
     let tokens = |_, item: Bound<'_, PyAny>| take::<Option<Int>>("an item of output_tokens", &item);
     let output_tokens = output_tokens.map(|list| gather("output_tokens", list, tokens)).transpose()?;
@@ -54,8 +58,8 @@ pub(crate) fn signals(
     let mut reasons = finish_reasons.unwrap_or_default().into_iter();
     let mut tokens = output_tokens.unwrap_or_default().into_iter();
     let mut next = || {
-        let reason = reasons.next().flatten();
-        signal(py, reason.as_ref().map(|reason| reason.0.as_str()), tokens.next().flatten())
+        let output_tokens = tokens.next().flatten().map(|tokens| tokens_of(py, tokens)).transpose()?;
+        Ok(Signal { finish: reasons.next().unwrap_or(Finish::Unknown), output_tokens })
     };
     (0..requests).map(|_| next()).collect::<PyResult<_>>().map(Some)
 }

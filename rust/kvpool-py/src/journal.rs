@@ -196,6 +196,10 @@ pub(crate) enum Source {
     Path(PathBuf),
 }
 
+impl crate::python::Single for Source {}
+
+crate::argument::convert_itself!(Source: "a path or bytes");
+
 /// A journal as the library reads it.
 enum Loaded {
     Lent(PyBackedBytes),

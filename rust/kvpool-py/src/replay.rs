@@ -2,8 +2,9 @@
 
 use kvpool::groups::{GroupSpec, Groups, Keep};
 use kvpool_replay::replay::{Replay, ReplayConfig, TierConfig};
+use pyo3::types::PyString;
 
-use crate::convert::{Int, Text, count};
+use crate::convert::{Int, Text, count, text};
 use crate::enter::{LONG, Locked, enter, enter_sized};
 use crate::errors::{OrRaise, raise};
 use crate::gather::gather_as;
@@ -19,13 +20,13 @@ pub(crate) use crate::trace::PyTrace;
 const AT_ONCE: usize = 64;
 
 /// A KV-cache group: its kind, tokens per block, tokens of its window or chunk, and what stays cached.
-type GroupTuple<'py> = (Text, usize, usize, Option<Bound<'py, PyAny>>);
+type GroupTuple<'py> = (Bound<'py, PyString>, usize, usize, Option<Bound<'py, PyAny>>);
 
 fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {
     let py = specs.py();
     let spec = |(kind, block_tokens, span, keep): GroupTuple<'_>| {
         let keep = keep.map_or(Ok(Keep::All), |keep| groups::keep(&keep))?;
-        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, &kind.0, span)?, block_tokens) })
+        Ok(GroupSpec { keep, ..GroupSpec::new(groups::named(py, text(&kind, "kind")?, span)?, block_tokens) })
     };
     let each = "a tuple (kind, block_size, span, keep)";
     let specs = gather_as("groups", specs, each)?.into_iter().map(spec).collect::<PyResult<Vec<_>>>()?;

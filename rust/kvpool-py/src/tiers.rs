@@ -238,6 +238,8 @@ impl PySwap {
 #[derive(PartialEq)]
 pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
 
+crate::argument::held!(PyTransferPlan);
+
 #[pymethods]
 impl PyTransferPlan {
     /// A plan of transfers of the caller's own.

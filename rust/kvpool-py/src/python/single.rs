@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use pyo3::{Bound, PyRef};
 
 /// A type whose conversion trusts no length that an object claims. PyO3 makes room for a `Vec<T>` by the length that a list
-/// claims, and the process aborts if there is no such room. So lists go through [`crate::gather`].
+/// claims, and the process aborts if there is no such room. So lists go through `gather.rs`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not made of one object",
-    note = "read a sequence with `crate::gather`, which trusts no length"
+    note = "read a sequence with gather.rs, which trusts no length"
 )]
 pub(crate) trait Single {}
 
@@ -19,8 +19,6 @@ macro_rules! single {
 }
 
 single!(bool, i64, i128, isize, u16, u32, u64, usize, i32, f64, String, &str, PathBuf);
-single!(crate::convert::Int, crate::convert::Text, crate::journal::Source, crate::transfer::Wanted<'_>);
-single!(crate::store::AnyBackend<'_>, crate::store::Subject<'_>);
 
 impl<T> Single for Bound<'_, T> {}
 

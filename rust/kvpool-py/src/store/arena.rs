@@ -17,6 +17,8 @@ use crate::python::prelude::*;
 #[pyclass(frozen, module = "kvpool._core.store", name = "Arena")]
 pub(crate) struct PyArena(pub(super) Arc<Arena>);
 
+crate::argument::held!(PyArena);
+
 #[pymethods]
 impl PyArena {
     #[new]

@@ -27,6 +27,10 @@ pub(crate) enum AnyBackend<'py> {
     Custom(PyRef<'py, PyCustom>),
 }
 
+impl crate::python::Single for AnyBackend<'_> {}
+
+crate::argument::convert_itself!(AnyBackend<'py>: "a Disk, a SharedFolder, a Redis or a Custom");
+
 /// What opens a back end, without the interpreter.
 pub(super) enum Opener {
     Disk(DiskConfig),
@@ -171,6 +175,8 @@ pub(crate) struct PyRedis {
     pub(super) config: RedisConfig,
     max_payload: Option<u32>,
 }
+
+crate::argument::held!(PyRedis);
 
 #[pymethods]
 impl PyRedis {

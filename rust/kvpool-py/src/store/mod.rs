@@ -24,14 +24,14 @@ use pyo3::gc::PyTraverseError;
 use pyo3::types::{PyBytes, PyInt};
 
 pub(crate) use self::arena::PyArena;
-use self::backends::How;
-pub(crate) use self::backends::{AnyBackend, PyDisk, PyRedis, PySharedFolder};
+use self::backends::{AnyBackend, How};
+pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
 pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
 pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
-pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, Subject, load_index, save_index};
+pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, load_index, save_index};
 use crate::convert::{Int, count};
 use crate::enter::{Locked, enter};
 use crate::errors::{OrRaise, raise};

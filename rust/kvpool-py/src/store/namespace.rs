@@ -17,6 +17,8 @@ use crate::python::prelude::*;
 #[derive(PartialEq, Eq)]
 pub(crate) struct PyNamespace(pub(crate) Namespace);
 
+crate::argument::held!(PyNamespace);
+
 impl std::hash::Hash for PyNamespace {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.0.digest().hash(state);

@@ -28,6 +28,10 @@ pub(crate) enum Subject<'py> {
     Pool(Bound<'py, PyBlockPool>),
 }
 
+impl crate::python::Single for Subject<'_> {}
+
+crate::argument::convert_itself!(Subject<'py>: "a CacheManager or a BlockPool");
+
 impl Subject<'_> {
     fn image(&self, py: Python<'_>) -> PyResult<PoolImage> {
         match self {

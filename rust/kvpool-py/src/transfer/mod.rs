@@ -11,4 +11,3 @@ mod streams;
 
 pub(crate) use engine::{PyTransfer, PyTransferEngine, copy_by_handle, cuda_driver_version};
 pub(crate) use store::PyBlockStore;
-pub(crate) use streams::Wanted;

@@ -17,6 +17,8 @@ use crate::python::prelude::*;
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "BlockStore")]
 pub(crate) struct PyBlockStore(pub(super) Arc<Store>);
 
+crate::argument::held!(PyBlockStore);
+
 pub(super) fn device(py: Python<'_>, name: &str) -> PyResult<Device> {
     shorten(name).parse::<Device>().or_raise(py)
 }

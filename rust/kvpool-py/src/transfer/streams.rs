@@ -22,6 +22,10 @@ pub(crate) enum Wanted<'py> {
     Given(Bound<'py, PyAny>),
 }
 
+impl crate::python::Single for Wanted<'_> {}
+
+crate::argument::convert_itself!(Wanted<'py>: "a stream");
+
 impl<'py> FromPyObject<'_, 'py> for Wanted<'py> {
     type Error = PyErr;
 

@@ -260,11 +260,11 @@ impl PyVllmFeed {
     #[doc = doc!("VllmFeed.set_groups")]
     fn set_groups(&self, py: Python<'_>, groups: &Bound<'_, PyAny>) -> PyResult<()> {
         let each = "a tuple (block_tokens, kind, window, chained)";
-        let groups: Vec<(usize, String, Option<u32>, bool)> = gather_as("groups", groups, each)?;
+        let groups: Vec<(usize, Bound<'_, PyString>, Option<u32>, bool)> = gather_as("groups", groups, each)?;
         let groups: Vec<_> = (0..=u16::MAX)
             .zip(groups)
             .map(|(index, (block_tokens, kind, window, chained))| {
-                let name = GroupName { index: Some(index), kind: Some(kind.into()), window };
+                let name = GroupName { index: Some(index), kind: Some(kind.to_string().into()), window };
                 Group { name, block_tokens, chained }
             })
             .collect();
