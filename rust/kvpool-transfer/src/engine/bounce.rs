@@ -1,10 +1,9 @@
 //! Page-locked buffers between pageable memory and the device, filled and emptied by the processor.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::cuda::SLOTS;
-use super::job::Shape;
+use super::job::{Job, Shape};
 use crate::cpu;
 use crate::driver::{Context, PinnedMemory};
 use crate::error::CudaError;
@@ -40,20 +39,20 @@ impl Bounce {
 /// The processor's part of a copy to or from pageable memory: between a host store and a bounce buffer of the same shape.
 pub(super) fn bounce_copy(
     claim: &Claim,
-    host: &Store,
+    job: &Job,
     buffer: u64,
     shape: &Shape,
     part: &[Pair],
-    range: &Range<usize>,
     to_host: bool,
     threads: usize,
 ) {
+    let host = job.host();
     let view = Store::view(shape.regions(host, buffer), part.len() as u64);
     let place = |(place, pair): (usize, &Pair)| {
         let place = place as u32;
         if to_host { Pair { src: place, dst: pair.dst } } else { Pair { src: pair.src, dst: place } }
     };
     let pairs: Vec<_> = part.iter().enumerate().map(place).collect();
-    let (src, dst) = if to_host { (&view, host) } else { (host, &view) };
-    cpu::copy(claim, src, dst, &pairs, range.clone(), threads);
+    let (src, dst) = if to_host { (&view, &**host) } else { (&**host, &view) };
+    cpu::copy(claim, src, dst, &pairs, job.range.clone(), threads);
 }

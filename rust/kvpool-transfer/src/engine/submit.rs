@@ -222,16 +222,7 @@ impl TransferEngine {
                     if index >= SLOTS {
                         ends[index - SLOTS].synchronize()?;
                     }
-                    bounce_copy(
-                        &claim,
-                        host,
-                        buffer.address(),
-                        &shape,
-                        part,
-                        &job.range,
-                        false,
-                        self.threads,
-                    );
+                    bounce_copy(&claim, job, buffer.address(), &shape, part, false, self.threads);
                 }
                 let nbytes = part.len() as u64 * shape.stride;
                 let host = buffer.device_address;
@@ -244,7 +235,7 @@ impl TransferEngine {
             if to_host && index > 0 {
                 ends[index - 1].synchronize()?;
                 let buffer = bounce.slot(index - 1).address();
-                bounce_copy(&claim, host, buffer, &shape, parts[index - 1], &job.range, true, self.threads);
+                bounce_copy(&claim, job, buffer, &shape, parts[index - 1], true, self.threads);
             }
             Ok(())
         });
