@@ -219,12 +219,7 @@ impl PyEventPublisher {
     }
 
     #[doc = doc!("EventPublisher.hold")]
-    fn hold(
-        &self,
-        py: Python<'_>,
-        sink: Int,
-        held: bool,
-    ) -> PyResult<()> {
+    fn hold(&self, py: Python<'_>, sink: Int, held: bool) -> PyResult<()> {
         let sink = count(py, "sink", sink)?;
         self.run(py, |publisher| publisher.hold(sink, held)).or_raise(py)
     }

@@ -188,12 +188,7 @@ impl PyPrefixIndex {
     }
 
     #[doc = doc!("PrefixIndex.find")]
-    fn find(
-        &self,
-        py: Python<'_>,
-        chain: ChainArg<'_>,
-        position: Int,
-    ) -> PyResult<Option<u32>> {
+    fn find(&self, py: Python<'_>, chain: ChainArg<'_>, position: Int) -> PyResult<Option<u32>> {
         let position = count(py, "position", position)?;
         let found = on!(py, self, |index| chain
             .with(|chain| { index.check_chain(chain).map(|()| index.find(chain, position)) }))?;
@@ -212,12 +207,7 @@ impl PyPrefixIndex {
     }
 
     #[doc = doc!("PrefixIndex.copies")]
-    fn copies(
-        &self,
-        py: Python<'_>,
-        chain: ChainArg<'_>,
-        position: Int,
-    ) -> PyResult<Vec<u32>> {
+    fn copies(&self, py: Python<'_>, chain: ChainArg<'_>, position: Int) -> PyResult<Vec<u32>> {
         let position = count(py, "position", position)?;
         let Some(hash) = chain.with(|chain| chain.hashes().get(position).copied()) else {
             return Ok(Vec::new());

@@ -40,11 +40,7 @@ pub(crate) struct PyReferences(Arc<References>);
 impl PyReferences {
     #[new]
     #[pyo3(signature = (trace, *, blocks="all"))]
-    fn new(
-        py: Python<'_>,
-        trace: &Bound<'_, PyTrace>,
-        blocks: &str,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, trace: &Bound<'_, PyTrace>, blocks: &str) -> PyResult<Self> {
         let which: Blocks = named(py, blocks)?;
         let trace = trace.get().shared();
         Ok(Self(Arc::new(py.detach(|| References::new(&trace, which)).or_raise(py)?)))

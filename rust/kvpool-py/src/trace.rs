@@ -164,11 +164,7 @@ impl PyTrace {
 
     #[doc = doc!("Trace.to_jsonl")]
     #[pyo3(signature = (format="mooncake"))]
-    fn to_jsonl<'py>(
-        &self,
-        py: Python<'py>,
-        format: &str,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn to_jsonl<'py>(&self, py: Python<'py>, format: &str) -> PyResult<Bound<'py, PyBytes>> {
         let format = named(py, format)?;
         let write = || {
             let mut out = Vec::new();
@@ -179,12 +175,7 @@ impl PyTrace {
 
     #[doc = doc!("Trace.write_jsonl")]
     #[pyo3(signature = (file, format="mooncake"))]
-    fn write_jsonl(
-        &self,
-        py: Python<'_>,
-        file: Py<PyAny>,
-        format: &str,
-    ) -> PyResult<()> {
+    fn write_jsonl(&self, py: Python<'_>, file: Py<PyAny>, format: &str) -> PyResult<()> {
         let format = named(py, format)?;
         let mut out = PyFile { file, error: None };
         let written = py.detach(|| write_trace(&self.trace, format, &mut out));

@@ -20,8 +20,7 @@ use step::PyStep;
 use crate::advice;
 use crate::clock::Clock;
 use crate::convert::{
-    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, handed_out, ids, tokens, too_short,
-    until_of,
+    ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, handed_out, ids, tokens, too_short, until_of,
 };
 use crate::ended;
 use crate::enter::{LONG, Locked, enter_guarded, enter_measured};

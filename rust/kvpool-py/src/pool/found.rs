@@ -24,12 +24,7 @@ impl Hash for PyMatch {
 impl PyMatch {
     #[new]
     #[pyo3(signature = (chain, block_ids, start=0))]
-    fn new(
-        py: Python<'_>,
-        chain: ChainArg<'_>,
-        block_ids: &Bound<'_, PyAny>,
-        start: i128,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, chain: ChainArg<'_>, block_ids: &Bound<'_, PyAny>, start: i128) -> PyResult<Self> {
         let (named, start) = (blocks(block_ids)?, count(py, "start", start)?);
         Ok(Self(chain.with(|chain| Match::new(chain, start, &named)).or_raise(py)?))
     }

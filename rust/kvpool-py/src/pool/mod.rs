@@ -314,23 +314,14 @@ impl PyBlockPool {
     }
 
     #[doc = doc!("BlockPool.acquire_match")]
-    fn acquire_match(
-        &self,
-        py: Python<'_>,
-        found: &Bound<'_, PyMatch>,
-    ) -> PyResult<()> {
+    fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
         let found = &found.get().0;
         self.run(py, found.len(), |pool| pool.apply(op::AcquireMatch { found }))
     }
 
     #[doc = doc!("BlockPool.probe")]
     #[pyo3(signature = (chain, max_blocks=None))]
-    fn probe(
-        &self,
-        py: Python<'_>,
-        chain: ChainArg<'_>,
-        max_blocks: Option<Int>,
-    ) -> PyResult<PyProbe> {
+    fn probe(&self, py: Python<'_>, chain: ChainArg<'_>, max_blocks: Option<Int>) -> PyResult<PyProbe> {
         let max = at_most(py, max_blocks)?;
         let probe = self.run(py, chain.len(py), |pool| chain.with(|chain| pool.probe(chain, max)));
         Ok(probe?.into())
@@ -416,11 +407,7 @@ impl PyBlockPool {
     }
 
     #[doc = doc!("BlockPool.copies")]
-    fn copies(
-        &self,
-        py: Python<'_>,
-        digest: &[u8],
-    ) -> PyResult<Vec<u32>> {
+    fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
         let copies = self.get(py, |pool| {
             let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
             hash.transpose().map(|hash| hash.map(|hash| pool.copies(&hash)).unwrap_or_default())
@@ -440,11 +427,7 @@ impl PyBlockPool {
     }
 
     #[doc = doc!("BlockPool.acquire_registered")]
-    fn acquire_registered(
-        &self,
-        py: Python<'_>,
-        link: &Bound<'_, PyChainLink>,
-    ) -> PyResult<Option<u32>> {
+    fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
         let link = &link.get().0;
         Ok(self.run(py, 0, |pool| pool.apply(op::AcquireRegistered { link }))?.map(BlockId::get))
     }

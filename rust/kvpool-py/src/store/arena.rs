@@ -94,12 +94,7 @@ impl PyArena {
     }
 
     #[doc = doc!("Arena.write")]
-    fn write(
-        &self,
-        py: Python<'_>,
-        slot: Int,
-        payload: &[u8],
-    ) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, slot: Int, payload: &[u8]) -> PyResult<()> {
         let mut guard = self.0.write(u32_of(py, "slot", slot)?).or_raise(py)?;
         let (len, most) = (payload.len(), guard.len());
         let Some(front) = guard.get_mut(..len) else {

@@ -22,11 +22,7 @@ pub(crate) struct PyStoreFolder(Inspector);
 impl PyStoreFolder {
     #[new]
     #[pyo3(signature = (folder, *, exclusive=false))]
-    fn new(
-        py: Python<'_>,
-        folder: PathBuf,
-        exclusive: bool,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, folder: PathBuf, exclusive: bool) -> PyResult<Self> {
         let open = if exclusive { Inspector::exclusive } else { Inspector::look };
         Ok(Self(py.detach(|| open(&folder)).or_raise(py)?))
     }
@@ -51,13 +47,7 @@ impl PyStoreFolder {
 
     #[doc = doc!("StoreFolder.objects")]
     #[pyo3(signature = (first, count, *, verify=false))]
-    fn objects(
-        &self,
-        py: Python<'_>,
-        first: Int,
-        count: Int,
-        verify: bool,
-    ) -> PyResult<Vec<Found>> {
+    fn objects(&self, py: Python<'_>, first: Int, count: Int, verify: bool) -> PyResult<Vec<Found>> {
         let (first, count) = (u32_of(py, "first", first)?, u32_of(py, "count", count)?);
         let places = first..first.saturating_add(count).min(self.0.places());
         let object = |place| {
