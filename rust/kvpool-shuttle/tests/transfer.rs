@@ -256,7 +256,7 @@ fn copies_in_both_directions_do_not_wait_for_each_other() {
                         .iter()
                         .zip([0, 1])
                         .all(|(store, block)| [2, 9].contains(&content(store, block)))
-                )
+                );
             }
         };
         together(vec![
