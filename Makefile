@@ -316,6 +316,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(MAKE) --no-print-directory stubs-check fatbin-check workflows-check
 	$(BIN)/python tools/make_hash_vectors.py --check
 	$(BIN)/python tools/make_event_vectors.py --check
+	$(BIN)/python tools/models_page.py --check
 	$(BIN)/python tools/manifests.py
 	$(BIN)/python tools/cycles.py
 

@@ -245,9 +245,9 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     ("top {}/nope", 2, "{}/nope: no such journal", "give HOST:PORT of a page of metrics, or a journal's path"),
     (
         "top http://127.0.0.1:notaport/x --once",
-        1,
-        "http://127.0.0.1:notaport/x: the port is 'notaport': must be from 1 to 65535",
-        "an engine serves it with kvpool.metrics.start_http(PORT)",
+        2,
+        "http://127.0.0.1:notaport/x has a port that is none: it must be from 1 to 65535",
+        None,
     ),
     (
         "generate --requests 1e3",
@@ -264,7 +264,8 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "models llama-3.1-8b --dtype int3",
         2,
-        "--dtype is 'int3': must be one of fp32, float32, bf16, bfloat16, fp16, float16, half, fp8, fp8_e4m3, fp8_e5m2, int8",
+        "--dtype is 'int3': must be one of fp32, float32, bf16, bfloat16, fp16, float16, half, fp8, fp8_e4m3, fp8_e5m2, int8, "
+        "fp8_per_token_head, int8_per_token_head, nvfp4, int4, int4_per_token_head, fp8_ds_mla, nvfp4_ds_mla",
         "did you mean int8?",
     ),
     (

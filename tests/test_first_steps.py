@@ -16,8 +16,8 @@ from kvpool.policies import eviction_policies
 from kvpool.sizing import POLICIES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-#: It was 5,621 when everything stood in ``kvpool``. What a scheduler needs takes this many.
-PYDOC_LINES = 2_300
+#: What a scheduler needs takes this many lines, with the whole docstring of each method.
+PYDOC_LINES = 4_100
 
 
 def test_pydoc_of_the_package_is_what_a_scheduler_needs() -> None:

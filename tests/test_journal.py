@@ -583,7 +583,7 @@ def test_settings_are_values() -> None:
     )
     with pytest.raises(AttributeError):
         journal.digest_every = 1  # type: ignore[misc]
-    with pytest.raises(TypeError, match="'str'"):
+    with pytest.raises(TypeError, match=r"'run\.kvj', a str: must be a Journal"):
         kvpool.BlockPool(8, 4, journal="run.kvj")  # type: ignore[arg-type]
 
 

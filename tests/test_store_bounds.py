@@ -198,5 +198,5 @@ def test_a_hostile_server_is_one_line_of_the_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(servers, "inspector_from_url", lambda _url: inspector)
     assert main(["store", "show", "redis://h"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: the server lists its keys without end")
+    assert error.startswith("error: redis://h: the server lists its keys without end")
     assert "Traceback" not in error

@@ -9,7 +9,7 @@ use kvpool_transfer::{
     Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
     TransferError,
 };
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::types::PyTuple;
 
 use super::mapping::Mapping;
@@ -121,7 +121,9 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
         let message = format!("timeout is {}: seconds, 0 or more, or None", shown(seconds));
         raise(seconds.py(), "InvalidArgumentError", message)
     };
-    let number: f64 = crate::argument::take("timeout", seconds)?;
+    let number: f64 = crate::argument::take("timeout", seconds).map_err(|error: PyErr| {
+        if error.is_instance_of::<PyTypeError>(seconds.py()) { error } else { refuse() }
+    })?;
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
 }
 
