@@ -618,8 +618,8 @@ impl ReferencePool {
     }
 
     fn forget(&mut self) {
-        (0..self.blocks.len()).for_each(|b| self.unregister(b));
         let freed = self.eviction_order();
+        (0..self.blocks.len()).for_each(|b| self.unregister(b));
         self.evictable.clear();
         freed.into_iter().for_each(|b| self.free.insert(0, b));
     }

@@ -262,14 +262,15 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
     ) -> Result<Option<Staged>, PoolError> {
         // In lengths that a hit can have.
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
-        let (external, longest) = (self.part.external_tokens, longest.div_ceil(step));
+        let (external, most) = (self.part.external_tokens, longest);
+        let longest = most.div_ceil(step);
         let starts = [external.div_ceil(step), external / step, 0].map(|start| start.min(longest));
         let mut first = None;
         for (i, &start) in starts.iter().enumerate() {
             if starts[..i].contains(&start) {
                 continue;
             }
-            let found = self.within(groups, start * step)?;
+            let found = self.within(groups, (start * step).min(most))?;
             if fits(&found) {
                 first = Some((start, found));
                 break;
