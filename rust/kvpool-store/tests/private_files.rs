@@ -88,7 +88,7 @@ fn lead_away(path: &Path, victim: &Path) {
 fn a_link_in_the_place_of_a_file_is_refused_by_its_path_and_its_target_is_as_it_was() {
     let folder = Folder::new();
     let (inside, victim) = (folder.path().join("disk"), folder.path().join("victim"));
-    drop(store(disk(&inside).unwrap()));
+    store(disk(&inside).unwrap()).0.close();
     let files: Vec<_> = modes(&inside).into_iter().map(|(path, ..)| path).collect();
     assert!(files.len() >= 5, "{files:?}");
     for path in &files {
@@ -99,7 +99,10 @@ fn a_link_in_the_place_of_a_file_is_refused_by_its_path_and_its_target_is_as_it_
             .and_then(|backend| Store::open(backend, Arena::new(2, LEN).unwrap(), &namespace(1), always()));
         match opened {
             // The text of a namespace is written anew in the place of the link.
-            Ok(_) => assert!(is_text && !path.is_symlink(), "{}", path.display()),
+            Ok(store) => {
+                store.close();
+                assert!(is_text && !path.is_symlink(), "{}", path.display());
+            }
             Err(error) => {
                 let expected = format!("{} is a symbolic link", path.display());
                 assert!(!is_text && error.to_string().contains(&expected), "{error}");
@@ -109,7 +112,7 @@ fn a_link_in_the_place_of_a_file_is_refused_by_its_path_and_its_target_is_as_it_
         fs::remove_file(path).unwrap();
         fs::write(path, before).unwrap();
     }
-    drop(store(disk(&inside).unwrap()));
+    store(disk(&inside).unwrap()).0.close();
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn lru_is_the_shipped_pool() {
         let report = replay.report();
         let point = curve.at(capacity_blocks as u64);
         assert_eq!((point.block_hits, point.token_hits), (report.hits.block_hits, report.hits.token_hits));
-        assert_eq!(curve.token_rate(point) * 100.0, report.token_hit_rate);
+        assert_eq!(curve.token_rate(point), report.token_hit_rate);
     }
 }
 
