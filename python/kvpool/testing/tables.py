@@ -95,9 +95,10 @@ class ReferenceTables:
 
     def computable(self, request: ReferenceRequest) -> int:
         """Tokens that a step may have computed: those with blocks that the request may write to."""
-        if request.guarded is None:
-            return self.room(request)
-        return min(self.room(request), max(request.guarded * self.pool.block_size, len(request.tokens)))
+        tokens, room = len(request.tokens), self.room(request)
+        tail = [self.pool.blocks[request.blocks[slot // self.pool.block_size]] for slot in range(tokens, room)]
+        own = [block.held == 1 and block.content is None for block in tail]
+        return min(tokens, room) + (own.index(False) if False in own else len(own))
 
     def guard(self, request: ReferenceRequest, position: int) -> None:
         """Blocks from there on may be shared or registered; those behind the table are its own."""
