@@ -180,7 +180,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             (of_hit.max(if gap { end } else { 0 }).min(table.len()), holes)
         };
         let entries: Vec<_> = specs.iter().zip(&tables).map(entries).collect();
-        // Blocks of a group beyond its match, for so many tokens.
+        // The blocks that a group takes beyond its match to cover `tokens` tokens.
         let new_of = |group: usize, tokens: usize| match Layout::of(specs[group].kind) {
             Layout::Positions => {
                 let (whole, ref holes) = entries[group];
@@ -264,12 +264,11 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
         let step = groups.map_or(self.pool.block_size(), |groups| groups.alignment().0);
         let (external, most) = (self.part.external_tokens, longest);
         let longest = most.div_ceil(step);
-        let starts = [external.div_ceil(step), external / step, 0].map(|start| start.min(longest));
+        let mut starts = vec![external.div_ceil(step), external / step, 0];
+        starts.iter_mut().for_each(|start| *start = longest.min(*start));
+        starts.dedup();
         let mut first = None;
-        for (i, &start) in starts.iter().enumerate() {
-            if starts[..i].contains(&start) {
-                continue;
-            }
+        for start in starts {
             let found = self.within(groups, (start * step).min(most))?;
             if fits(&found) {
                 first = Some((start, found));
