@@ -40,11 +40,10 @@ def package(name: str, *needs: str, **changed: Any) -> crates_check.Crate:
 def test_the_published_crates_of_this_checkout_are_in_order() -> None:
     crates = crates_check.published()
     names = [crate.name for crate in crates]
-    assert {"kvpool", "kvpool-core", "kvpool-hash", "kvpool-store", "kvpool-journal"} <= set(names)
+    assert {"kvpool", "kvpool-hash", "kvpool-store", "kvpool-journal"} <= set(names)
     assert not {"kvpool-py", "kvpool-testing", "kvpool-fuzz"} & set(names)
     assert (
         names.index("kvpool-hash")
-        < names.index("kvpool-core")
         < names.index("kvpool")
         < names.index("kvpool-record")
         < names.index("kvpool-journal")

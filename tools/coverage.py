@@ -5,7 +5,7 @@
     python tools/coverage.py --missing           # which lines
     python tools/coverage.py --fuzz              # with the committed corpora of fuzz/, too
 
-Counts every line of kvpool-core, kvpool and kvpool-hash that has code, and of what makes an evictor of an order in
+Counts every line of kvpool and kvpool-hash that has code, and of what makes an evictor of an order in
 kvpool-policies, over the tests of the four, where orders meet their models, too, and of kvpool-journal, where its
 journals are replayed (examples in docs cannot be counted on stable Rust); tests within src are not counted as lines.
 rustc counts. What reads the counts:
@@ -36,7 +36,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 RUST: Final = ROOT / "rust"
 #: The core, what requests are over it, what tells it blocks apart, and what every order needs in a pool.
 SOURCES: Final = (
-    *(RUST / name / "src" for name in ("kvpool-core", "kvpool", "kvpool-hash")),
+    *(RUST / name / "src" for name in ("kvpool", "kvpool-hash")),
     *(RUST / "kvpool-policies" / "src" / name for name in ("closed.rs", "ranks", "recency.rs")),
 )
 CARGO: Final = os.environ.get("CARGO", "cargo")
@@ -231,7 +231,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         readers = find_readers(options.work, console)
         console.print("building the tests with counters")
-        packages = ["kvpool-core", "kvpool", "kvpool-hash", "kvpool-policies", "kvpool-journal"]
+        packages = ["kvpool", "kvpool-hash", "kvpool-policies", "kvpool-journal"]
         tests = build(options.work, packages + (["kvpool-fuzz"] if options.fuzz else []))
         shutil.rmtree(options.work / "profiles", ignore_errors=True)
         failed = []

@@ -59,7 +59,7 @@ class MutantError(Exception):
 class Replacement:
     """Text of a file, of the core or of what is over it, that is there exactly once, and what takes its place."""
 
-    #: Below rust, a crate's src left out of its path: kvpool-core/pool/mod.rs.
+    #: Below rust, a crate's src left out of its path: kvpool/pool/mod.rs.
     file: str
     old: str
     new: str
@@ -84,18 +84,18 @@ DEFECTS: Final = (
         "a block without references is released again: accepted, and queued twice",
         (
             Replacement(
-                "kvpool-core/allocator.rs",
+                "kvpool/allocator.rs",
                 "records.of_mut(block).filter(|record| record.references > record.fences)",
                 "records.of_mut(block).filter(|_| !block.is_null())",
             ),
             Replacement(
-                "kvpool-core/allocator.rs",
+                "kvpool/allocator.rs",
                 "            record.references -= 1;\n            if record.references == record.fences {",
                 "            record.references = record.references.saturating_sub(1);\n"
                 "            if record.references == record.fences {",
             ),
             Replacement(
-                "kvpool-core/allocator.rs",
+                "kvpool/allocator.rs",
                 "if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }",
                 "let _queued_already = self.free.push_front(records, block);\n        Ok(())",
             ),
@@ -108,7 +108,7 @@ DEFECTS: Final = (
         "a hit takes a cached-free block, and the evictor keeps it",
         (
             Replacement(
-                "kvpool-core/evictor/lru.rs",
+                "kvpool/evictor/lru.rs",
                 "return None;\n            }\n            record.flags &= !IN_ORDER;\n            hold(record);\n"
                 "            Some(std::mem::replace(&mut record.link, Link::LOOSE))",
                 "return None;\n            }\n            hold(record);\n            Some(record.link)",
@@ -122,7 +122,7 @@ DEFECTS: Final = (
         "an evicted block is handed out again, and its old hash stays in the index",
         (
             Replacement(
-                "kvpool-core/pool/lifetime.rs",
+                "kvpool/pool/lifetime.rs",
                 "            self.unregister_run(&out[first..], &mut gone);\n",
                 "            let _ = &mut gone;\n",
             ),
@@ -150,7 +150,7 @@ DEFECTS: Final = (
         "LRU evicts the start of a chain before what hangs on it",
         (
             Replacement(
-                "kvpool-core/evictor/lru.rs",
+                "kvpool/evictor/lru.rs",
                 "if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {\n"
                 "        candidates.sort_by_key(|candidate| Reverse(candidate.depth));\n"
                 "    }",
@@ -204,7 +204,7 @@ DEFECTS: Final = (
         "a lookup looks into one group of windows, chunks and states alone",
         (
             Replacement(
-                "kvpool-core/groups/hit.rs",
+                "kvpool/groups/hit.rs",
                 "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();",
                 "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).take(1).collect();",
             ),

@@ -16,8 +16,8 @@
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// T1 and B1.
 const ONCE: usize = 0;

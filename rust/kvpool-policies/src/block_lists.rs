@@ -8,8 +8,8 @@
 //! Costs: every operation O(1); 9 bytes per block, taken at once, and 24 bytes per list. A policy that keeps more by block may have its
 //! own array of it, links included ([`Members`]): one line per block then, where two arrays are two.
 
-use kvpool_core::parts::{END, Link, Links, List, ensure, try_reserve};
-use kvpool_core::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
+use kvpool::parts::{END, Link, Links, List, ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
 /// An array of what is kept by block: its links, the list that it is on, and whatever else somebody wants to know.
 pub trait Members: Links + Default {
@@ -90,7 +90,7 @@ impl Members for Bare {
 /// Lists `0..num_lists` over blocks `1..num_blocks`; a block is on at most one.
 ///
 /// ```
-/// use kvpool_core::BlockId;
+/// use kvpool::BlockId;
 /// use kvpool_policies::parts::BlockLists;
 /// let (a, b) = (BlockId::new(1), BlockId::new(2));
 /// let mut lists: BlockLists = BlockLists::new(2, 8)?;
@@ -99,7 +99,7 @@ impl Members for Bare {
 /// assert!(!lists.push_back(1, a), "a block is on one list at a time");
 /// assert_eq!((lists.list_of(a), lists.front(1), lists.back(1), lists.len(0)), (Some(0), Some(b), Some(b), 1));
 /// assert_eq!(lists.pop_front(0), Some(a));
-/// # Ok::<(), kvpool_core::PoolError>(())
+/// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct BlockLists<M = Bare> {

@@ -19,7 +19,7 @@
 //! as a duplicate ([`Evictor::has_dependents`]). A lookup that takes a child through *another* copy of its parent frees the copy
 //! that it was linked to; that one may go while the child is in use, and at the child's release the pool links it to a copy that is
 //! left ([`Evictor::relink`]), as it does if the parent was never computed. What remains is what callers do to contents by id:
-//! [`kvpool_core::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
+//! [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches until somebody computes it again, or
 //! they are evicted.
 //!
 //! Costs: O(1) amortized on top of the policy: each parking is paid for by what put the block into the order, a release, a
@@ -29,11 +29,11 @@
 
 pub(crate) mod chains;
 
-use kvpool_core::parts::{ensure, sort_deepest_first, try_reserve};
-use kvpool_core::retention::{
+use kvpool::parts::{ensure, sort_deepest_first, try_reserve};
+use kvpool::retention::{
     EvictionCause, Hint, Retain, Retention, RetentionConfig, RetentionStats, Said, TenantId,
 };
-use kvpool_core::{
+use kvpool::{
     BlockId, Candidate, Content, Evictor, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError,
     Release, Signal,
 };
@@ -99,7 +99,7 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
     nodes.get_mut(parent as usize).filter(|parent| parent.generation == generation)
 }
 
-/// A policy as a prefix-closed evictor, with [retention](kvpool_core::retention) if it is asked for. The order of eviction, first to last:
+/// A policy as a prefix-closed evictor, with [retention](kvpool::retention) if it is asked for. The order of eviction, first to last:
 ///
 /// 1. *demoted* blocks: ended sessions, `no_cache`, time to live run out with [`Then::Demote`];
 /// 2. blocks of a tenant above its ceiling, least recently released first, pinned ones apart;
@@ -123,11 +123,11 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 /// Costs of retention: O(1) per hint; O(log blocks) with a time to live, for an idle one at each hit and release, too; 45 bytes per
 /// block, 18 more with tenants' limits. A pool without has none of it.
 ///
-/// [`Then::Demote`]: kvpool_core::retention::Then::Demote
-/// [`Priority::NORMAL`]: kvpool_core::retention::Priority::NORMAL
+/// [`Then::Demote`]: kvpool::retention::Then::Demote
+/// [`Priority::NORMAL`]: kvpool::retention::Priority::NORMAL
 ///
 /// ```
-/// use kvpool_core::{BlockId, Candidate, Content, Evictor};
+/// use kvpool::{BlockId, Candidate, Content, Evictor};
 /// use kvpool_policies::{Closed, Recency};
 /// let id = BlockId::new;
 /// let mut evictor = Closed::new(Recency::new(8)?, 8, None)?;
@@ -137,7 +137,7 @@ fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> 
 /// evictor.insert(&mut [Candidate { block: id(2), depth: 1 }]);
 /// // The least recently released is 1; but 2 hangs on it.
 /// assert_eq!(evictor.order(), [id(2), id(1)]);
-/// # Ok::<(), kvpool_core::PoolError>(())
+/// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Closed<P> {

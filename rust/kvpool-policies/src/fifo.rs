@@ -8,7 +8,7 @@
 //! what loops and one-shot floods do to it is easy to see.
 
 use crate::block_lists::BlockLists;
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// First in, first out.
 #[derive(Clone, Debug)]

@@ -21,8 +21,8 @@
 //! this policy's.
 
 use crate::ranked::Ranked;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::parts::try_reserve;
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// The cost of a block at depth 0.
 const UNIT: u64 = 1 << 16;

@@ -11,10 +11,10 @@
 
 use crate::block_lists::BlockLists;
 use crate::slots::Slots;
-use kvpool_core::parts::ensure;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{BlockId, MAX_BLOCKS};
-use kvpool_core::{InvariantViolation, PoolError};
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
+use kvpool::{BlockId, MAX_BLOCKS};
+use kvpool::{InvariantViolation, PoolError};
 
 /// The list of the numbers that no ghost has; queue `q` is list `q + 1`.
 const UNUSED: usize = 0;
@@ -34,7 +34,7 @@ const UNUSED: usize = 0;
 /// assert_eq!(ghosts.take(12), Some((0, ())));
 /// ghosts.trim(0, 0);
 /// assert_eq!((ghosts.find(13), ghosts.find(10)), (None, Some((1, ()))));
-/// # Ok::<(), kvpool_core::PoolError>(())
+/// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ghosts<V = ()> {

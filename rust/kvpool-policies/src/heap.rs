@@ -13,8 +13,8 @@
 //! Costs: remove O(1); push and pop O(log n), and a pop as much more for each block at the top that is out; 28 bytes per block, taken
 //! at once.
 
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 
 /// What blocks are ordered by: a key, and of equal keys the second number. The lowest goes first.
 pub(crate) type Rank = (u64, u64);

@@ -10,8 +10,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
 
 /// The time of a block that nobody marked.
 const NEVER: f64 = -1.0;
@@ -39,7 +39,7 @@ type Key = (Time, Reverse<u32>, BlockId);
 /// Orders blocks by the time of their last access, as the caller tells it.
 ///
 /// ```
-/// use kvpool_core::{BlockId, Candidate, Evictor};
+/// use kvpool::{BlockId, Candidate, Evictor};
 /// use kvpool_policies::LastAccessEvictor;
 /// let id = BlockId::new;
 /// let mut evictor = LastAccessEvictor::new(8)?;
@@ -48,7 +48,7 @@ type Key = (Time, Reverse<u32>, BlockId);
 /// assert_eq!(evictor.order(), [id(2), id(1)]);
 /// evictor.mark_accessed(id(2), 30.0);
 /// assert_eq!(evictor.evict(), Some(id(1)));
-/// # Ok::<(), kvpool_core::PoolError>(())
+/// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct LastAccessEvictor {

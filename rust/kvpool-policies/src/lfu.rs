@@ -14,7 +14,7 @@
 //! a point above it at 5 to 10 % of a chat trace, 7 points below at 5 % of an agentic one.
 
 use crate::ranked::Ranked;
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Least frequently used; of equal counts the least recently used.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Eviction policies of kvpool, all of them by name, and the retention around them.
 //!
 //! Owns: orders of blocks, one file each: what it evicts, its paper, its cost, and when not to use it. The core knows none of
-//! them, and has plain LRU alone: each is a [`kvpool_core::Policy`], which [`Closed`] makes a prefix-closed evictor of, with retention if a pool
+//! them, and has plain LRU alone: each is a [`kvpool::Policy`], which [`Closed`] makes a prefix-closed evictor of, with retention if a pool
 //! has it; [`LastAccessEvictor`], and LRU without retention, are evictors of their own.
 //!
 //! | name | evicts first | cost per block |
@@ -21,10 +21,10 @@
 //! | `hazard` | what is least likely to come back soon, by what content of its class did | O(1), and O(classes) per moment |
 //!
 //! ```
-//! use kvpool_core::{BlockPool, PoolConfig};
+//! use kvpool::{BlockPool, PoolConfig};
 //! let pool = BlockPool::new(PoolConfig { eviction: kvpool_policies::SIEVE, ..PoolConfig::default() })?;
 //! assert_eq!(kvpool_policies::by_name("sieve")?, kvpool_policies::SIEVE);
-//! # Ok::<(), kvpool_core::PoolError>(())
+//! # Ok::<(), kvpool::PoolError>(())
 //! ```
 #![forbid(unsafe_code)]
 
@@ -48,7 +48,7 @@ mod sieve;
 mod slots;
 mod two_q;
 
-use kvpool_core::{EvictionPolicy, LruEvictor, PoolError};
+use kvpool::{EvictionPolicy, LruEvictor, PoolError};
 
 pub use adaptive::Adaptive;
 pub use arc::AdaptiveReplacement;
@@ -69,7 +69,7 @@ pub use two_q::TwoQ;
 /// [`Closed`] around that very type, so no call inside it is looked up at run time.
 ///
 /// ```
-/// use kvpool_core::{EvictionPolicy, PoolConfig};
+/// use kvpool::{EvictionPolicy, PoolConfig};
 /// use kvpool_policies::{Recency, eviction_policy};
 /// const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
 /// let config = PoolConfig { eviction: MINE, ..PoolConfig::default() };
@@ -141,7 +141,7 @@ pub mod parts {
     pub use crate::block_lists::{Bare, BlockLists, Members};
     pub use crate::ghosts::Ghosts;
     pub use crate::slots::Slots;
-    pub use kvpool_core::EvictionPolicy;
+    pub use kvpool::EvictionPolicy;
 }
 
 /// Every policy. New ones go to the end: fuzzers' inputs know them by number.
@@ -154,7 +154,7 @@ pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE, HA
 /// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any other is itself.
 ///
 /// ```
-/// use kvpool_core::EvictionPolicy;
+/// use kvpool::EvictionPolicy;
 /// assert!(!EvictionPolicy::LRU.has_order() && kvpool_policies::in_full(EvictionPolicy::LRU).has_order());
 /// assert!(!kvpool_policies::in_full(kvpool_policies::LAST_ACCESS).has_order(), "the caller states its times");
 /// ```

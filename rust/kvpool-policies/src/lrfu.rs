@@ -22,8 +22,8 @@
 
 use crate::ghosts::Ghosts;
 use crate::heap::BlockHeap;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::parts::try_reserve;
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// Fractional bits of times, keys and logarithms.
 const BITS: u32 = 32;

@@ -2,8 +2,8 @@
 //! in the order of LRU.
 
 use crate::heap::BlockHeap;
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 
 /// Blocks by a key that is made from their use count. 32 bytes per block.
 #[derive(Clone, Debug)]

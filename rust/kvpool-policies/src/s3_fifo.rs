@@ -17,11 +17,11 @@
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
-use kvpool_core::BlockId;
-use kvpool_core::parts::ensure;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{Content, Policy};
-use kvpool_core::{InvariantViolation, PoolError};
+use kvpool::BlockId;
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
+use kvpool::{Content, Policy};
+use kvpool::{InvariantViolation, PoolError};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;

@@ -13,8 +13,8 @@
 //! `docs/eviction-study.md`). Prefix-closed eviction makes it nearly LRU on agents, not on chats.
 
 use crate::block_lists::BlockLists;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::parts::try_reserve;
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 /// A lazily promoting FIFO queue with a hand.
 ///

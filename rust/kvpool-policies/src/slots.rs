@@ -10,8 +10,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use kvpool_core::PoolError;
-use kvpool_core::parts::try_reserve;
+use kvpool::PoolError;
+use kvpool::parts::try_reserve;
 
 /// The finalizer of `SplitMix64`, for samples and statistics: keys that a caller may choose say nothing about it unless he looks for them.
 /// Where a meeting of keys must not be chosen, [`Slots`] has a secret.

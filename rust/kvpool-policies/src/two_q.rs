@@ -14,8 +14,8 @@
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, Content, InvariantViolation, Policy, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
 const A1_IN: usize = 0;
 const A_M: usize = 1;

@@ -5,9 +5,9 @@
 #[path = "../../kvpool/tests/common/counting.rs"]
 mod counting;
 
-use kvpool_core::evictor::{Content, Policy, Release};
-use kvpool_core::retention::{RetentionConfig, TenantId, TenantLimits};
-use kvpool_core::{BlockId, PoolError};
+use kvpool::evictor::{Content, Policy, Release};
+use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool::{BlockId, PoolError};
 use kvpool_policies::{
     Adaptive, AdaptiveReplacement, Closed, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ,
 };

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use kvpool_core::retention::RetentionConfig;
-use kvpool_core::{BlockId, BlockPool, Candidate, Content, EvictionPolicy, PoolConfig, PoolError};
+use kvpool::retention::RetentionConfig;
+use kvpool::{BlockId, BlockPool, Candidate, Content, EvictionPolicy, PoolConfig, PoolError};
 use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, LRU, by_name};
 
 #[test]

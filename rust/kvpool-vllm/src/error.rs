@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 /// `n` items for a pool's blocks, or the refusal of a pool that does not fit in memory.
-pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool_core::PoolError> {
+pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::PoolError> {
     let mut items = Vec::new();
     items.try_reserve_exact(n).map_err(|_| no_memory(n))?;
     items.resize(n, item);
@@ -11,8 +11,8 @@ pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool_core:
 }
 
 /// The refusal of a pool that does not fit in memory.
-pub(crate) fn no_memory(num_blocks: usize) -> kvpool_core::PoolError {
-    kvpool_core::PoolError::config(
+pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
+    kvpool::PoolError::config(
         "num_gpu_blocks",
         num_blocks,
         "few enough for the pool's arrays to fit in memory",
@@ -66,5 +66,5 @@ pub enum VllmError {
     },
     /// The pool can't be made.
     #[error(transparent)]
-    Pool(#[from] kvpool_core::PoolError),
+    Pool(#[from] kvpool::PoolError),
 }

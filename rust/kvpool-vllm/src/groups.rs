@@ -1,9 +1,9 @@
 //! `Growth`: what a step asks of one KV-cache group of a running request.
 //!
 //! The arithmetic of vLLM's `allocate_slots` for requests that go on: which blocks of a table no token reads any more, how many it
-//! lacks. What tokens read is [`kvpool_core::groups`]'.
+//! lacks. What tokens read is [`kvpool::groups`]'.
 
-use kvpool_core::groups::{Blocks, GroupSpec, Tokens};
+use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
 /// A step of a request, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Arrival {
 
 #[cfg(test)]
 mod tests {
-    use kvpool_core::groups::{GroupKind, GroupSpec};
+    use kvpool::groups::{GroupKind, GroupSpec};
 
     use super::{Arrival, Growth, Step};
 

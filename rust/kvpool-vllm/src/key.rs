@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use kvpool_core::{BlockHash, Name};
+use kvpool::{BlockHash, Name};
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 

@@ -1,8 +1,8 @@
 //! vLLM's contract for a block pool, as a face of kvpool's.
 //!
-//! vLLM's pool differs from [`kvpool_core::BlockPool`] in what its callers may do: they name blocks one by one, set reference
+//! vLLM's pool differs from [`kvpool::BlockPool`] in what its callers may do: they name blocks one by one, set reference
 //! counts themselves, give a block several keys, and expect one queue with an exact order. This crate adds those words to one
-//! [`kvpool_core::BlockPool`] and nothing else: no counts, lists or tables of its own. It knows no Python; the bindings convert, and
+//! [`kvpool::BlockPool`] and nothing else: no counts, lists or tables of its own. It knows no Python; the bindings convert, and
 //! `kvpool.integrations.vllm` decides when vLLM gets to see any of it.
 //!
 //! - [`Pool`]: reference counts, hash keys, the queue, eviction; [`Start`]: where a run of blocks stands in its table.

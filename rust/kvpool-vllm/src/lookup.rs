@@ -4,7 +4,7 @@
 //! turns. Each accepts the length so far or shortens it, and when one has shortened it, all of them look again. Full attention looks
 //! once: what it has of a length, it has of a shorter one.
 //!
-//! The core's own walk ([`kvpool_core::groups::Groups::longest_hit`]) finds the same where nothing is computed again behind a hit. With EAGLE
+//! The core's own walk ([`kvpool::groups::Groups::longest_hit`]) finds the same where nothing is computed again behind a hit. With EAGLE
 //! or MTP vLLM does not always find the longest, nor only what is legal: a family that has looked behind its hit once does not do so
 //! again at a length that another family with such heads has shortened. A drop-in hits what vLLM hits, so the order of its questions
 //! is kept here, and its answers for each kind.

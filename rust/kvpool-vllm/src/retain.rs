@@ -5,7 +5,7 @@
 //! hit can end; 0: nowhere), where the prompt ends ([`replays`]), and at a *junction*, where this request turned off from an earlier
 //! one.
 //!
-//! The core has the same idea in other numbers ([`kvpool_core::groups::Keep`]); these are vLLM's, to the block.
+//! The core has the same idea in other numbers ([`kvpool::groups::Keep`]); these are vLLM's, to the block.
 //!
 //! Costs: O(boundaries) per block.
 

@@ -5,7 +5,7 @@
 //! within a chunk of a prompt, are null. This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`); tables are the
 //! caller's.
 
-use kvpool_core::groups::GroupSpec;
+use kvpool::groups::GroupSpec;
 
 use crate::groups::Arrival;
 
@@ -90,7 +90,7 @@ impl States {
 
 #[cfg(test)]
 mod tests {
-    use kvpool_core::groups::{GroupKind, GroupSpec};
+    use kvpool::groups::{GroupKind, GroupSpec};
 
     use super::{Move, NoState, States};
 

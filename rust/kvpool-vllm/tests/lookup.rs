@@ -3,8 +3,8 @@
 
 use std::convert::Infallible;
 
-use kvpool_core::BlockId;
-use kvpool_core::groups::{Blocks, Cached, GroupKind, GroupSpec, Groups, Tokens};
+use kvpool::BlockId;
+use kvpool::groups::{Blocks, Cached, GroupKind, GroupSpec, Groups, Tokens};
 use kvpool_vllm::{Family, Found, GroupsHit, Index, Lookup, Reads};
 use proptest::prelude::*;
 

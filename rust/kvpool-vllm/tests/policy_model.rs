@@ -8,8 +8,8 @@
 
 use std::collections::HashSet;
 
-use kvpool_core::EvictionPolicy;
-use kvpool_core::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::EvictionPolicy;
+use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool_vllm::{Key, Pool, Start};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};

@@ -6,7 +6,7 @@
 //! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 200,000).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
-use kvpool_core::EvictionPolicy;
+use kvpool::EvictionPolicy;
 use kvpool_vllm::{Key, Pool, Removed, Start, VllmError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};

@@ -7,14 +7,19 @@
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
 //!     Sequences         block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, trim
 //!     Tiers             one pool per tier; planned copies, two-phase swaps
-//!       BlockPool       of the crate kvpool-core, the core: allocation, prefix cache, eviction, fences
+//!       BlockPool       all-or-nothing operations on blocks; the only place where the parts below meet
+//!         BlockAllocator    reference counts, over a FreeBlockList
+//!         PrefixIndex       block hash -> blocks, computed bits, duplicates, verification
+//!         Evictor           the order of cached-free blocks
+//!         fences            references that running steps still hold
+//!     groups            what a hit needs of each KV-cache group of a hybrid model: arithmetic alone
+//!   BlockHasher         tokens -> HashChain, incrementally by HashCursor: of the crate kvpool-hash, needs none of the above
 //! ```
-//!
-//! All that the core has is here, too, under the same names.
 //!
 //! | operation | cost |
 //! |---|---|
 //! | allocate, acquire, release, register, match, evict | O(1) per block, whatever the size of the pool |
+//! | construct a pool | one allocation per array; 73 bytes per block, 16 more with fingerprints |
 //! | admit, resume | one lookup and one allocation, O(blocks of the prompt) |
 //! | append a token | O(1); a hash and a block every `block_size` tokens |
 //!
@@ -28,32 +33,60 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod allocator;
+mod block;
+mod error;
+pub mod evictor;
+mod fence;
+mod free_list;
+pub mod groups;
+mod list;
 mod manager;
 pub mod observe;
+mod pool;
+mod prefix_index;
+mod record;
+pub mod retention;
 mod sequence;
 mod shorten;
+mod stats;
 mod tiers;
 
-#[cfg(feature = "fault-injection")]
-pub use kvpool_core::Fault;
-pub use kvpool_core::hash::{
+pub use allocator::BlockAllocator;
+pub use block::{BlockId, BlockState, MAX_BLOCKS, NULL_BLOCK};
+pub use error::{ConfigDetail, InvariantViolation, PoolError, Refusal};
+pub use evictor::{
+    Candidate, Content, EvictionPolicy, Evictor, Finish, Kept, LruEvictor, Outlook, Policy, Release, Signal,
+};
+pub use fence::{Ticket, Until};
+pub use free_list::FreeBlockList;
+pub use kvpool_hash as hash;
+pub use kvpool_hash::{
     Adapter, BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
     HashError, HasherConfig, MultimodalItem, Verify,
-};
-#[doc(hidden)]
-pub use kvpool_core::parts;
-pub use kvpool_core::{
-    BlockAllocator, BlockId, BlockPool, BlockState, Candidate, ConfigDetail, Content, DuplicatePolicy,
-    EvictionPolicy, Evictor, Finish, FreeBlockList, Inserted, InvariantViolation, Kept, LruEvictor,
-    MAX_BLOCKS, Match, NULL_BLOCK, Name, Outlook, Policy, PoolConfig, PoolError, PoolImage, PoolStats,
-    PrefixIndex, Probe, Refusal, Registered, Release, Restored, SavedBlock, Signal, Ticket, Until, evictor,
-    groups, hash, retention,
 };
 pub use manager::{
     Admission, AdmissionFit, AdmitOptions, CacheManager, Computed, Covered, GroupFit, Loaded, ManagerConfig,
     ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestId, RequestInfo, RequestRef,
     RequestState, RetentionRange, Rows, StepOutcome, StepPlan,
 };
+#[cfg(feature = "fault-injection")]
+pub use pool::Fault;
+pub use pool::{
+    BlockPool, DuplicatePolicy, Match, PoolConfig, PoolImage, Probe, Registered, Restored, SavedBlock,
+};
+pub use prefix_index::{Inserted, PrefixIndex};
+pub use record::Name;
 pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
 pub use shorten::shorten;
+pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};
+
+/// What the sister crates are made of, and engines need not: it may change in any release.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::error::ensure;
+    pub use crate::evictor::lru::sort_deepest_first;
+    pub use crate::list::{END, Link, Links, List, try_reserve};
+    pub use crate::retention::no_clock;
+}

@@ -18,8 +18,8 @@
 //! Costs: O(1): 36 pairs per chunk, of which there are 64 per capacity.
 
 use super::mode::Mode;
-use kvpool_core::InvariantViolation;
-use kvpool_core::parts::ensure;
+use kvpool::InvariantViolation;
+use kvpool::parts::ensure;
 
 /// Modes that there are.
 pub(super) const MODES: usize = Mode::ALL.len();

@@ -14,9 +14,9 @@ use super::choice::{Choice, MODES};
 use super::mode::Mode;
 use super::shadow::{Sampled, Shadow};
 use crate::slots::mixed;
-use kvpool_core::parts::ensure;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{InvariantViolation, PoolError};
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
+use kvpool::{InvariantViolation, PoolError};
 
 /// One of so many keys is sampled at most.
 const RATE: usize = 8;

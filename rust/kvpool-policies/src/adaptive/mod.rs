@@ -41,11 +41,11 @@ mod shadow;
 
 pub use choice::Choice;
 use contest::Contest;
-use kvpool_core::BlockId;
-use kvpool_core::parts::ensure;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{Content, Policy, Release};
-use kvpool_core::{InvariantViolation, PoolError};
+use kvpool::BlockId;
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
+use kvpool::{Content, Policy, Release};
+use kvpool::{InvariantViolation, PoolError};
 pub use mode::Mode;
 use order::Order;
 use recent::Recent;

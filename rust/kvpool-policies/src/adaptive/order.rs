@@ -9,8 +9,8 @@
 
 use super::mode::{LISTS, Mode, TICK, Uses};
 use crate::block_lists::BlockLists;
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 
 /// Capacities without a use after which the uses count half.
 const HALF_LIFE: u64 = 16;

@@ -11,9 +11,9 @@
 //! Costs: all operations O(1); 15 bytes per eviction remembered and 14 per entry, taken by [`Recent::reserve`] alone.
 
 use crate::slots::Slots;
-use kvpool_core::parts::ensure;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{InvariantViolation, PoolError};
+use kvpool::parts::ensure;
+use kvpool::parts::try_reserve;
+use kvpool::{InvariantViolation, PoolError};
 
 /// The most evictions that are remembered.
 const MOST: usize = 1 << 31;

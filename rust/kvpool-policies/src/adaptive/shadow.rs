@@ -17,9 +17,9 @@
 use super::order::Order;
 use super::recent::Recent;
 use super::{Mode, REMEMBERED};
-use kvpool_core::parts::ensure;
-use kvpool_core::{BlockId, NULL_BLOCK};
-use kvpool_core::{InvariantViolation, PoolError};
+use kvpool::parts::ensure;
+use kvpool::{BlockId, NULL_BLOCK};
+use kvpool::{InvariantViolation, PoolError};
 
 /// A released block whose key is in the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

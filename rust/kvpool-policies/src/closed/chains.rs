@@ -5,7 +5,7 @@
 //!
 //! Costs: those of [`Closed`].
 
-use kvpool_core::{
+use kvpool::{
     BlockId, Content, Evictor, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
 };
 
@@ -14,7 +14,7 @@ use super::{Closed, Node};
 /// A policy as a prefix-closed order, for whoever has no [`Evictor`]'s words for what hangs on what.
 ///
 /// ```
-/// use kvpool_core::{BlockId, Content, Policy, Release};
+/// use kvpool::{BlockId, Content, Policy, Release};
 /// use kvpool_policies::{Chained, Fifo};
 /// let id = BlockId::new;
 /// let mut order = Chained::new(Fifo::new(8)?, 8)?;
@@ -28,7 +28,7 @@ use super::{Closed, Node};
 /// order.release(id(1));
 /// // The first that came in is 1; but 2 hangs on it.
 /// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [id(2), id(1)]);
-/// # Ok::<(), kvpool_core::PoolError>(())
+/// # Ok::<(), kvpool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Chained<P> {

@@ -16,7 +16,7 @@
 use std::fmt;
 
 use super::age::eighths;
-use kvpool_core::{Finish, Signal};
+use kvpool::{Finish, Signal};
 
 /// No gap yet.
 pub(super) const NO_GAP: u8 = u8::MAX;

@@ -7,7 +7,7 @@
 //! Invariant: time never goes back.
 
 use super::age;
-use kvpool_core::Kept;
+use kvpool::Kept;
 
 /// Capacities of admitted blocks during which a clock must move.
 const STILL: u64 = 8;

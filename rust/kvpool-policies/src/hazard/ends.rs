@@ -15,7 +15,7 @@ use super::states::States;
 use super::table::{Table, newer};
 use super::tails::Run;
 use crate::block_lists::BlockLists;
-use kvpool_core::BlockId;
+use kvpool::BlockId;
 
 pub(super) struct Ends<'a> {
     pub(super) lists: &'a BlockLists<States>,

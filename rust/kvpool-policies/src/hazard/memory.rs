@@ -16,8 +16,8 @@
 
 use super::class::CLASSES;
 use crate::slots::mixed;
-use kvpool_core::parts::try_reserve;
-use kvpool_core::{Content, PoolError};
+use kvpool::parts::try_reserve;
+use kvpool::{Content, PoolError};
 
 /// Of so many neighbours one is remembered: those at depths that it divides.
 pub(super) const EVERY: u32 = 4;

@@ -42,8 +42,8 @@ use crate::block_lists::BlockLists;
 use class::{CLASSES, History};
 use clock::Clock;
 use ends::Ends;
-use kvpool_core::parts::{Link, ensure};
-use kvpool_core::{
+use kvpool::parts::{Link, ensure};
+use kvpool::{
     BlockId, Candidate, Content, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
 };
 use memory::{EVERY, Ghost, Memory};

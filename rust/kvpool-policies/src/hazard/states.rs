@@ -8,8 +8,8 @@
 
 use super::class::{self, CLASSES, History};
 use crate::block_lists::Members;
-use kvpool_core::parts::{Link, Links, try_reserve};
-use kvpool_core::{BlockId, PoolError};
+use kvpool::parts::{Link, Links, try_reserve};
+use kvpool::{BlockId, PoolError};
 
 /// What is known of a block.
 #[derive(Clone, Copy, Debug)]

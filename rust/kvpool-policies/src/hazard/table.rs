@@ -22,8 +22,8 @@
 
 use super::age::{BINS, LOG_WIDTHS, bin, start};
 use super::class::{CLASSES, FAMILIES, family};
-use kvpool_core::PoolError;
-use kvpool_core::parts::try_reserve;
+use kvpool::PoolError;
+use kvpool::parts::try_reserve;
 
 /// What one block counts.
 const ONE: u32 = 16;

@@ -4,8 +4,8 @@
 //!
 //! Costs: O(log blocks) to set, end, or run out; 20 bytes per block.
 
-use kvpool_core::parts::{ensure, try_reserve};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::parts::{ensure, try_reserve};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 
 /// The time of a key.
 fn time_of(key: u64) -> f64 {

@@ -23,12 +23,12 @@ use deadlines::Deadlines;
 use tenants::{NOBODY, Tenants};
 
 use crate::block_lists::BlockLists;
-use kvpool_core::parts::{ensure, no_clock, try_reserve};
-use kvpool_core::retention::{
+use kvpool::parts::{ensure, no_clock, try_reserve};
+use kvpool::retention::{
     EvictionCause, Hint, Keep, Priority, Retention, RetentionConfig, RetentionStats, Said, TenantId,
     TenantLimits, Then, Ttl,
 };
-use kvpool_core::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
+use kvpool::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
 
 /// Ranks, as numbers of lists: demoted, priorities 0 to 100, pinned. [`NORMAL`]'s list is always empty: the policy has it.
 const DEMOTED: u8 = 0;

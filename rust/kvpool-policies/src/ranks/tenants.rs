@@ -7,9 +7,9 @@
 //! Costs: every operation O(1), but O(tenants) for a victim while one is above its ceiling; 18 bytes per block with limits.
 
 use crate::block_lists::BlockLists;
-use kvpool_core::parts::ensure;
-use kvpool_core::retention::{TenantId, TenantLimits};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::parts::ensure;
+use kvpool::retention::{TenantId, TenantLimits};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 
 /// No tenant with limits.
 pub(super) const NOBODY: u8 = u8::MAX;

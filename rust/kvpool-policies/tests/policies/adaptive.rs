@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use kvpool_core::evictor::{Content, Policy, Release};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::evictor::{Content, Policy, Release};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 use kvpool_policies::adaptive::{Choice, Mode};
 use kvpool_policies::{Adaptive, Recency};
 use proptest::prelude::*;

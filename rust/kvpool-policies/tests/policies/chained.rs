@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use kvpool_core::evictor::{Content, Policy, Release};
-use kvpool_core::{BlockId, PoolError};
+use kvpool::evictor::{Content, Policy, Release};
+use kvpool::{BlockId, PoolError};
 use kvpool_policies::{Adaptive, Chained, Fifo, Hazard, Lfu, Recency, S3Fifo};
 use proptest::prelude::*;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use kvpool_core::BlockId;
-use kvpool_core::evictor::{Candidate, Policy, Release};
+use kvpool::BlockId;
+use kvpool::evictor::{Candidate, Policy, Release};
 use kvpool_policies::{Gdsf, Lrfu};
 use proptest::prelude::*;
 
@@ -186,7 +186,7 @@ fn settings_out_of_range_are_refused() {
 fn the_largest_numbers_are_borne() {
     for (name, make) in POLICIES {
         let mut policy = make(4).unwrap();
-        let deepest = kvpool_core::evictor::Content { key: u64::MAX, depth: u32::MAX };
+        let deepest = kvpool::evictor::Content { key: u64::MAX, depth: u32::MAX };
         for block in 1..4 {
             policy.admit(id(block), deepest);
             for _ in 0..1000 {

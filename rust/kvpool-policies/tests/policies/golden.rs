@@ -1,6 +1,6 @@
 //! Small histories worked by hand from the papers' pseudocode. Block n holds content n; a cache of 4 unless said.
 
-use kvpool_core::evictor::{Content, Policy};
+use kvpool::evictor::{Content, Policy};
 use kvpool_policies::S3Fifo;
 use kvpool_policies::{AdaptiveReplacement, Gdsf, Lfu, LfuDa, Lrfu, Sieve, TwoQ};
 

@@ -1,8 +1,8 @@
 //! `hazard` against its model, in lockstep: requests for chains, on a clock or without, in a pool's form or in stream form, with signals;
 //! long enough that it learns, several times.
 
-use kvpool_core::evictor::{Candidate, Content, Policy, Release};
-use kvpool_core::{BlockId, Finish, Kept, Signal};
+use kvpool::evictor::{Candidate, Content, Policy, Release};
+use kvpool::{BlockId, Finish, Kept, Signal};
 use kvpool_policies::Hazard;
 use proptest::prelude::*;
 

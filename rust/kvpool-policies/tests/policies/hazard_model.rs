@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use kvpool_core::evictor::{Candidate, Content};
-use kvpool_core::{BlockId, Finish, Signal};
+use kvpool::evictor::{Candidate, Content};
+use kvpool::{BlockId, Finish, Signal};
 
 const STARTS: [u32; 28] = [
     0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,

@@ -13,8 +13,8 @@ mod models;
 mod parts;
 mod random;
 
-use kvpool_core::evictor::{Content, Policy};
-use kvpool_core::{BlockId, PoolError};
+use kvpool::evictor::{Content, Policy};
+use kvpool::{BlockId, PoolError};
 use kvpool_policies::{
     Adaptive, AdaptiveReplacement, Chained, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve,
     TwoQ,

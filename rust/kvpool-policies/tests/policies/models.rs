@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use kvpool_core::evictor::{Content, Policy};
-use kvpool_core::{BlockId, InvariantViolation, PoolError};
+use kvpool::evictor::{Content, Policy};
+use kvpool::{BlockId, InvariantViolation, PoolError};
 
 fn drop_from(list: &mut Vec<BlockId>, block: BlockId) -> bool {
     let before = list.len();

@@ -1,7 +1,7 @@
 //! Ghosts and lists, against vectors.
 
-use kvpool_core::BlockId;
-use kvpool_core::parts::{Link, Links};
+use kvpool::BlockId;
+use kvpool::parts::{Link, Links};
 use kvpool_policies::parts::{Bare, BlockLists, Ghosts, Members};
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Every policy against its model: any history of blocks that are admitted, hit, released, given up, parked, brought back,
 //! evicted and forgotten, in a pool that may grow.
 
-use kvpool_core::evictor::{Content, Policy, Release};
+use kvpool::evictor::{Content, Policy, Release};
 use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ};
 use proptest::prelude::*;
 

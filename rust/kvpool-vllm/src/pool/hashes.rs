@@ -8,7 +8,7 @@
 //!
 //! Costs: O(1) per key; O(copies) where a key leaves the core.
 
-use kvpool_core::{BlockId, Name, PoolError};
+use kvpool::{BlockId, Name, PoolError};
 
 use crate::error::VllmError;
 use crate::key::Key;
@@ -21,7 +21,7 @@ pub(crate) const SHARED: u32 = 1 << 31;
 pub(crate) const NO_TOKENS: u32 = SHARED - 1;
 
 /// A key as the core has it.
-type Named = (kvpool_core::BlockHash, u16);
+type Named = (kvpool::BlockHash, u16);
 
 impl Pool {
     /// Writes the hash of `block`; what leads to it stays.

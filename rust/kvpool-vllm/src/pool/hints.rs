@@ -1,13 +1,13 @@
-//! What somebody knows of the future of blocks: the retention of [`kvpool_core::BlockPool`], and how requests ended, for vLLM's ids.
+//! What somebody knows of the future of blocks: the retention of [`kvpool::BlockPool`], and how requests ended, for vLLM's ids.
 //!
-//! Owns nothing: what hints mean, and where they end, is [`kvpool_core::retention`]'s. Blocks without a hash are ignored, and so are those
+//! Owns nothing: what hints mean, and where they end, is [`kvpool::retention`]'s. Blocks without a hash are ignored, and so are those
 //! whose hash is no content of the core's. A pool with retention orders its cached blocks as one with another policy than `lru` does:
 //! it [keeps a history](Pool::keeps_history), and vLLM's order among them is not kept to the block.
 //!
 //! Costs: O(1) per block, O(log blocks) with a time to live; a pool without retention has none of it.
 
-use kvpool_core::retention::{HintReport, Retention, RetentionStats, TenantId};
-use kvpool_core::{BlockId, Signal};
+use kvpool::retention::{HintReport, Retention, RetentionStats, TenantId};
+use kvpool::{BlockId, Signal};
 
 use crate::error::VllmError;
 use crate::pool::Pool;
@@ -16,7 +16,7 @@ impl Pool {
     /// Says how long blocks, held or free, are worth keeping. Of the null block nothing is said.
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what [`kvpool_core::BlockPool::retain`] refuses.
+    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what [`kvpool::BlockPool::retain`] refuses.
     pub fn retain(&mut self, blocks: &[u32], retention: Retention) -> Result<HintReport, VllmError> {
         let mut ids = self.named(blocks)?;
         let said = ids.len();
@@ -35,7 +35,7 @@ impl Pool {
         self.core.assign_tenant(&ids, tenant).map_err(|error| self.refusal(error))
     }
 
-    /// Says of blocks in use how the request that is about to give them back ended: see [`kvpool_core::BlockPool::signal`].
+    /// Says of blocks in use how the request that is about to give them back ended: see [`kvpool::BlockPool::signal`].
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for what that refuses.
@@ -53,7 +53,7 @@ impl Pool {
     /// Lets time pass, in seconds on a clock of the caller's. Returns how many retentions ran out.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] for what [`kvpool_core::BlockPool::advance_time`] refuses.
+    /// [`VllmError::Pool`] for what [`kvpool::BlockPool::advance_time`] refuses.
     pub fn advance_time(&mut self, now: f64) -> Result<usize, VllmError> {
         self.core.advance_time(now).map_err(|error| self.refusal(error))
     }

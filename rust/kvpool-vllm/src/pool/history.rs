@@ -22,7 +22,7 @@
 //!
 //! Costs: nothing with `lru`, if there is no retention; else O(1) per block and what the policy costs.
 
-use kvpool_core::BlockId;
+use kvpool::BlockId;
 
 use crate::key::Key;
 use crate::pool::Pool;

@@ -1,6 +1,6 @@
 //! [`Pool::check_invariants`]: V1 to V4, as [`Pool`]'s module states them, recounted over the core and the overlays.
 
-use kvpool_core::{BlockId, BlockState, InvariantViolation};
+use kvpool::{BlockId, BlockState, InvariantViolation};
 
 use crate::pool::Pool;
 

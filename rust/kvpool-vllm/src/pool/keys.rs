@@ -6,7 +6,7 @@
 //!
 //! A view of a [`Pool`]: what the core's index has, and what is in the overlay beside it.
 
-use kvpool_core::{BlockId, Name};
+use kvpool::{BlockId, Name};
 
 use crate::key::Key;
 use crate::pool::Pool;

@@ -1,7 +1,7 @@
-//! `Pool`: vLLM's block pool as a face of [`kvpool_core::BlockPool`].
+//! `Pool`: vLLM's block pool as a face of [`kvpool::BlockPool`].
 //!
 //! Owns nothing that the core owns: references, contents, the free list and the order of eviction are those of one
-//! [`kvpool_core::BlockPool`], with its invariants, its scrubber and its digest. What is here is what only vLLM does:
+//! [`kvpool::BlockPool`], with its invariants, its scrubber and its digest. What is here is what only vLLM does:
 //!
 //! | what vLLM does | what the core has |
 //! |---|---|
@@ -38,8 +38,8 @@ pub(crate) mod overlay;
 pub(crate) mod queue;
 pub(crate) mod run;
 
-use kvpool_core::retention::RetentionConfig;
-use kvpool_core::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError};
+use kvpool::retention::RetentionConfig;
+use kvpool::{BlockHash, BlockId, BlockPool, EvictionPolicy, PoolConfig, PoolError};
 use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
 
 use crate::error::{VllmError, filled};

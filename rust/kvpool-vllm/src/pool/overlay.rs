@@ -1,6 +1,6 @@
 //! `Overlay`: the keys that the core's index has no room for.
 //!
-//! A key is *regular* if the core knows it: a digest of the pool's length, a group up to [`kvpool_core::Name::MAX_GROUP`], and the hash of each block that it
+//! A key is *regular* if the core knows it: a digest of the pool's length, a group up to [`kvpool::Name::MAX_GROUP`], and the hash of each block that it
 //! leads to. All others are here, with all their blocks: further keys of a block, for prefixes that end inside it; digests of
 //! another length; larger groups; and whatever vLLM writes by hand, a hash without its entry in the index or an entry without
 //! its hash. A key is regular for all of its blocks or for none, and once it is here it stays until it leads nowhere, so that its

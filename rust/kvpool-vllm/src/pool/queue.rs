@@ -7,7 +7,7 @@
 //! Costs: O(1) per block; the calls of a pool with differences look each block up.
 
 use hashbrown::HashMap;
-use kvpool_core::{BlockId, PoolError};
+use kvpool::{BlockId, PoolError};
 
 use crate::error::VllmError;
 use crate::pool::{Pool, Removed};

@@ -5,7 +5,7 @@
 //!
 //! Costs: the core's, and a copy of each digest; policies with a history are told of each block by itself.
 
-use kvpool_core::{BlockHash, BlockId, Name, PoolError};
+use kvpool::{BlockHash, BlockId, Name, PoolError};
 
 use crate::error::VllmError;
 use crate::key::{Key, padded};

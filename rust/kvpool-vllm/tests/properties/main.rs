@@ -11,7 +11,7 @@ mod p17_superseded_partial;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvpool_core::EvictionPolicy;
+use kvpool::EvictionPolicy;
 use kvpool_vllm::{Key, Pool, Removed, Start, VllmError};
 use proptest::prelude::*;
 

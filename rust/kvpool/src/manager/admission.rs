@@ -7,12 +7,12 @@ use super::observe::Admitted;
 use super::request::{External, Leaving, Request, RequestId, RequestRef, RequestState};
 use super::step::StepPlan;
 use super::tables::DEVICE;
+use crate::groups::{GroupKind, Groups, Tokens};
+use crate::hash::HashCursor;
+use crate::retention::HintReport;
 use crate::sequence::{Grouped, Part, Room, Sequence, Staged, StagedTable, Table};
 use crate::tiers::Fit;
-use kvpool_core::groups::{GroupKind, Groups, Tokens};
-use kvpool_core::hash::HashCursor;
-use kvpool_core::retention::HintReport;
-use kvpool_core::{BlockId, PoolError, Signal, Until};
+use crate::{BlockId, PoolError, Signal, Until};
 
 /// What a request got.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 
 use super::request::{Request, RequestState};
 use super::{CacheManager, ManagerError, ManagerStats};
-use kvpool_core::InvariantViolation;
-use kvpool_core::parts::ensure;
+use crate::InvariantViolation;
+use crate::error::ensure;
 
 /// M1.
 const REFERENCES: &str = "M1 (references are block tables, fences and swaps)";

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use kvpool_core::groups::Groups;
-use kvpool_core::hash::{HashAlgorithm, HasherConfig, Verify};
-use kvpool_core::retention::{HintReport, RetentionConfig, RetentionStats};
-use kvpool_core::{DuplicatePolicy, EvictionPolicy, PoolConfig, PoolStats};
+use crate::groups::Groups;
+use crate::hash::{HashAlgorithm, HasherConfig, Verify};
+use crate::retention::{HintReport, RetentionConfig, RetentionStats};
+use crate::{DuplicatePolicy, EvictionPolicy, PoolConfig, PoolStats};
 
 /// Settings of a [`CacheManager`](super::CacheManager).
 #[derive(Clone, PartialEq)]

@@ -1,9 +1,9 @@
 //! What the manager refuses to do, and why.
 
 use super::request::{RequestId, RequestState};
+use crate::hash::{HashCursor, HashError};
 use crate::tiers::TierError;
-use kvpool_core::hash::{HashCursor, HashError};
-use kvpool_core::{PoolError, Refusal};
+use crate::{PoolError, Refusal};
 
 pub(super) type Result<T, E = ManagerError> = std::result::Result<T, E>;
 

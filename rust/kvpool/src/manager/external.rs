@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::CacheManager;
 use super::error::{ManagerError, Result};
 use super::request::{External, RequestRef, RequestState};
-use kvpool_core::Until;
+use crate::Until;
 
 /// Which external tokens have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

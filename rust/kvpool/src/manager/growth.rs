@@ -3,10 +3,10 @@
 use super::error::{ManagerError, Result};
 use super::request::{Request, RequestRef, RequestState};
 use super::{CacheManager, lost_slot};
+use crate::hash::MultimodalItem;
 use crate::sequence::{GivenUp, Sequence, TableChange};
 use crate::tiers::out_of_blocks;
-use kvpool_core::hash::MultimodalItem;
-use kvpool_core::{BlockId, BlockPool};
+use crate::{BlockId, BlockPool};
 
 /// A position of a request's block table that an append changed: a new block at the end, or a copy in the place of a shared
 /// or registered one.
@@ -421,7 +421,7 @@ impl CacheManager {
     }
 
     /// Makes the tables of an encoder's output cover its first `num_tokens` tokens, in groups of kind
-    /// [`GroupKind::Cross`](kvpool_core::groups::GroupKind): they are written once, nothing of them is cached, and the request holds them until
+    /// [`GroupKind::Cross`](crate::groups::GroupKind): they are written once, nothing of them is cached, and the request holds them until
     /// it is preempted or released. Returns the positions that changed. Atomic. O(new blocks).
     ///
     /// # Errors

@@ -15,11 +15,11 @@
 use std::ops::Range;
 
 use super::request::Request;
+use crate::groups::{Blocks, GroupKind, Groups};
+use crate::hash::HashCursor;
+use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
 use crate::sequence::Part;
-use kvpool_core::groups::{Blocks, GroupKind, Groups};
-use kvpool_core::hash::HashCursor;
-use kvpool_core::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
-use kvpool_core::{BlockId, BlockPool, PoolError};
+use crate::{BlockId, BlockPool, PoolError};
 
 /// What is said of a range of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]

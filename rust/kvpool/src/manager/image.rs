@@ -3,9 +3,9 @@
 //! Requests are none of it: after a restart they come again, and hit. Neither is the host tier, where only swapped requests are.
 
 use super::{CacheManager, ManagerError};
-use kvpool_core::groups::Groups;
-use kvpool_core::hash::{BlockHasher, ExtraKeys, HashCursor};
-use kvpool_core::{PoolError, PoolImage, Restored, SavedBlock};
+use crate::groups::Groups;
+use crate::hash::{BlockHasher, ExtraKeys, HashCursor};
+use crate::{PoolError, PoolImage, Restored, SavedBlock};
 
 impl CacheManager {
     /// What the device has cached, blocks of running requests included as far as they are registered: see [`crate::BlockPool::image`].
@@ -40,7 +40,7 @@ impl CacheManager {
     /// manager first compares the settings of the image with its own, and takes none of them from the image.
     ///
     /// # Errors
-    /// [`kvpool_core::PoolError::InvalidConfig`] if the image is of other hashes or KV-cache groups, and as
+    /// [`crate::PoolError::InvalidConfig`] if the image is of other hashes or KV-cache groups, and as
     /// [`crate::BlockPool::restore`]; then nothing has changed.
     pub fn restore(
         &mut self,

@@ -57,11 +57,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use crate::groups::Groups;
+use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
 use crate::sequence::{Staged, TableChange, reusable_blocks};
 use crate::tiers::{TierError, Tiers};
-use kvpool_core::groups::Groups;
-use kvpool_core::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use kvpool_core::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
+use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
 
 pub use admission::{Admission, AdmissionFit, GroupFit};
 pub use config::{ManagerConfig, ManagerStats};
@@ -197,7 +197,7 @@ impl CacheManager {
     /// As [`Self::new`].
     #[cfg(feature = "replay")]
     pub fn with_hasher(config: ManagerConfig, hasher: Arc<BlockHasher>) -> Result<Self> {
-        let algorithm = kvpool_core::hash::HashAlgorithm::Sha256;
+        let algorithm = crate::hash::HashAlgorithm::Sha256;
         let own = ManagerConfig { key: None, seed: None, algorithm, ..config };
         Ok(Self { hasher, ..Self::new(own)? })
     }

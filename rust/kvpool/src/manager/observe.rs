@@ -1,6 +1,6 @@
 //! `ManagerObserver`: what a manager tells whoever watches it, and its requests, to look at.
 //!
-//! Beside it each pool of a manager may have an observer ([`kvpool_core::observe::PoolObserver`]). The manager gives the same
+//! Beside it each pool of a manager may have an observer ([`crate::observe::PoolObserver`]). The manager gives the same
 //! answers with one and without, which costs one branch per call.
 
 use std::any::Any;
@@ -10,12 +10,12 @@ use std::ops::Range;
 use super::hints::Hints;
 use super::request::{Request, RequestId, RequestState};
 use super::{CacheManager, ManagerError};
+use crate::InvariantViolation;
+use crate::groups::Tokens;
+use crate::hash::HashCursor;
+use crate::observe::{Blocks, PoolObserver};
+use crate::retention::TenantId;
 use crate::tiers::TierError;
-use kvpool_core::InvariantViolation;
-use kvpool_core::groups::Tokens;
-use kvpool_core::hash::HashCursor;
-use kvpool_core::observe::{Blocks, PoolObserver};
-use kvpool_core::retention::TenantId;
 
 /// A request, to look at.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use hashbrown::Equivalent;
 use super::error::{ManagerError, Result};
 use super::hints::Hints;
 use crate::sequence::Sequence;
-use kvpool_core::{Signal, Until};
+use crate::{Signal, Until};
 
 use crate::shorten::shorten;
 

@@ -21,11 +21,11 @@ use super::error::{ManagerError, Refused};
 use super::hints::{AdmitOptions, Hints, RetentionRange, Scope};
 use super::request::{Leaving, RequestId, RequestRef};
 use super::{Admission, CacheManager};
+use crate::hash::HashCursor;
+use crate::retention::no_clock;
+use crate::retention::{HintReport, RetentionStats, TenantId};
 use crate::sequence::Sequence;
-use kvpool_core::hash::HashCursor;
-use kvpool_core::parts::no_clock;
-use kvpool_core::retention::{HintReport, RetentionStats, TenantId};
-use kvpool_core::{PoolError, Until};
+use crate::{PoolError, Until};
 
 impl CacheManager {
     /// [`Self::admit`] of a part, or with what is known of the request.

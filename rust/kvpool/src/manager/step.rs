@@ -19,9 +19,9 @@ use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use super::tables::DEVICE;
+use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
-use kvpool_core::hash::{BlockHasher, HashCursor};
-use kvpool_core::{BlockId, BlockPool, PoolError, Until};
+use crate::{BlockId, BlockPool, PoolError, Until};
 
 /// One operation of a [`StepPlan`]: the arguments of the call that planned it, and what it found.
 #[doc(hidden)]

@@ -7,7 +7,7 @@ use super::error::{ManagerError, Result};
 use super::growth::check_length;
 use super::request::{Request, RequestId, RequestRef, RequestState};
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
-use kvpool_core::{BlockId, PoolError, Until};
+use crate::{BlockId, PoolError, Until};
 
 /// The device's tier, and the host's.
 pub(super) const DEVICE: usize = 0;

@@ -1,9 +1,9 @@
 //! What sequences refuse, and why.
 
 use super::SequenceId;
+use crate::hash::HashError;
 use crate::tiers::{PlanError, TierError};
-use kvpool_core::hash::HashError;
-use kvpool_core::{PoolError, Refusal};
+use crate::{PoolError, Refusal};
 
 /// A typed refusal. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

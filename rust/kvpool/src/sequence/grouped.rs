@@ -6,7 +6,7 @@
 //! A recurrent state is one block, the first of its table, which every step overwrites. A step that verifies drafts has one block more for
 //! each: block `i` gets the state behind the `i`-th draft. When the accepted ones are committed, the block of the last of them becomes
 //! the first; the states behind rejected drafts are overwritten. What stays of a state are copies, *checkpoints*: one is made, and registered,
-//! where a commit ends at a boundary that the group keeps ([`kvpool_core::groups::Keep`]), if no step that may have gone further was under
+//! where a commit ends at a boundary that the group keeps ([`crate::groups::Keep`]), if no step that may have gone further was under
 //! way, for then the block holds another state. A request that hits a checkpoint, and a fork, get a copy of it to write to. All of
 //! these copies are planned; the engine executes them with the others.
 //!
@@ -18,11 +18,11 @@ use std::sync::Arc;
 use super::staged::{Staged, StagedTable};
 use super::table::{Layout, Table, TableChange};
 use super::tables::Sequence;
+use crate::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
+use crate::hash::{BlockHash, HashCursor};
+use crate::record::MAX_POSITIONS;
 use crate::tiers::{TierError, Tiers};
-use kvpool_core::groups::{Blocks, Boundaries, GroupSpec, Groups, Keep, Tokens};
-use kvpool_core::hash::{BlockHash, HashCursor};
-use kvpool_core::parts::MAX_POSITIONS;
-use kvpool_core::{BlockId, BlockPool, Name, PoolError};
+use crate::{BlockId, BlockPool, Name, PoolError};
 
 /// Where a step ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

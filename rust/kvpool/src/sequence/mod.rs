@@ -48,11 +48,11 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 
+use crate::error::ensure;
+use crate::hash::{BlockHasher, HashCursor, Verify};
+use crate::observe::{Blocks, PoolObserver};
 use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
-use kvpool_core::hash::{BlockHasher, HashCursor, Verify};
-use kvpool_core::observe::{Blocks, PoolObserver};
-use kvpool_core::parts::ensure;
-use kvpool_core::{BlockId, InvariantViolation, PoolError, Until};
+use crate::{BlockId, InvariantViolation, PoolError, Until};
 
 pub use error::SequenceError;
 pub(crate) use grouped::Grouped;

@@ -6,11 +6,11 @@
 use std::ops::Range;
 
 use super::table::Layout;
+use crate::groups::{Blocks, GroupHit, GroupKind, GroupSpec, Groups, Tokens};
+use crate::hash::HashCursor;
+use crate::pool::PrefixMatch;
 use crate::tiers::{TierError, Tiers};
-use kvpool_core::groups::{Blocks, GroupHit, GroupKind, GroupSpec, Groups, Tokens};
-use kvpool_core::hash::HashCursor;
-use kvpool_core::parts::PrefixMatch;
-use kvpool_core::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
+use crate::{BlockId, BlockPool, NULL_BLOCK, PoolError, Refusal};
 
 /// How much of a prompt is admitted now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -14,11 +14,11 @@ use std::ops::Range;
 
 use hashbrown::HashMap;
 
+use crate::error::ensure;
+use crate::groups::GroupKind;
+use crate::hash::HashCursor;
 use crate::tiers::{TierError, Tiers};
-use kvpool_core::groups::GroupKind;
-use kvpool_core::hash::HashCursor;
-use kvpool_core::parts::ensure;
-use kvpool_core::{BlockId, BlockPool, InvariantViolation, NULL_BLOCK, PoolError, Until};
+use crate::{BlockId, BlockPool, InvariantViolation, NULL_BLOCK, PoolError, Until};
 
 /// A position of a block table that holds another block now: a new one at the end, a copy in the place of a shared block, or
 /// a cached block in the place of an equal one.

@@ -10,10 +10,11 @@ use hashbrown::HashMap;
 use super::grouped::Grouped;
 use super::staged::Staged;
 use super::table::{GivenUp, Layout, NOT_GUARDED, Table, TableChange, users};
+use crate::error::ensure;
+use crate::hash::HashCursor;
+use crate::record::MAX_POSITIONS;
 use crate::tiers::{SwapId, TierError, Tiers, out_of_blocks};
-use kvpool_core::hash::HashCursor;
-use kvpool_core::parts::{MAX_POSITIONS, ensure};
-use kvpool_core::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
+use crate::{BlockId, BlockPool, InvariantViolation, Name, PoolError, Until};
 
 /// What a growth takes.
 #[derive(Debug, Default)]

@@ -33,9 +33,9 @@ use std::collections::BTreeMap;
 
 use hashbrown::HashMap;
 
-use kvpool_core::observe::PoolObserver;
-use kvpool_core::parts::ensure;
-use kvpool_core::{BlockId, BlockPool, Evictor, InvariantViolation, PoolConfig, PoolError, Refusal, Ticket};
+use crate::error::ensure;
+use crate::observe::PoolObserver;
+use crate::{BlockId, BlockPool, Evictor, InvariantViolation, PoolConfig, PoolError, Refusal, Ticket};
 
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
 use swap::Swap;

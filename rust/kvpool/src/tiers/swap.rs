@@ -8,8 +8,8 @@
 use hashbrown::{HashMap, HashSet};
 
 use super::{Place, Result, TierError, Tiers, out_of_blocks};
-use kvpool_core::parts::check_id;
-use kvpool_core::{BlockId, BlockPool, PoolError};
+use crate::free_list::check_id;
+use crate::{BlockId, BlockPool, PoolError};
 
 /// Names a swap that is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

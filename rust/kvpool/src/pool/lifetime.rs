@@ -457,8 +457,7 @@ impl BlockPool {
     }
 
     /// Whether what is released until then is held back.
-    #[doc(hidden)]
-    pub fn holds_back(&self, until: Until) -> bool {
+    pub(crate) fn holds_back(&self, until: Until) -> bool {
         match until {
             Until::Now => false,
             Until::Step(step) => !self.fences.is_completed(step),
@@ -467,8 +466,7 @@ impl BlockPool {
     }
 
     /// Refuses a ticket that is not open.
-    #[doc(hidden)]
-    pub fn check_until(&self, until: Until) -> Result<(), PoolError> {
+    pub(crate) fn check_until(&self, until: Until) -> Result<(), PoolError> {
         self.check_poison()?;
         match until {
             Until::Ticket(ticket) if !self.fences.is_open(ticket) => {
@@ -575,8 +573,7 @@ impl BlockPool {
     }
 
     /// Refuses while blocks are held.
-    #[doc(hidden)]
-    pub fn check_idle(&self) -> Result<(), PoolError> {
+    pub(crate) fn check_idle(&self) -> Result<(), PoolError> {
         let fenced = self.num_fenced();
         match self.allocator.num_held() {
             0 => Ok(()),

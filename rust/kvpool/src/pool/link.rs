@@ -90,8 +90,7 @@ impl BlockPool {
     }
 
     /// What is known of a registered and computed block's content.
-    #[doc(hidden)]
-    pub fn content_of(&self, block: BlockId) -> Option<Carried<'_>> {
+    pub(crate) fn content_of(&self, block: BlockId) -> Option<Carried<'_>> {
         let name = self.name_of(block).filter(|_| self.is_computed(block))?;
         let named = || {
             Some(Index::link(*name.hash, self.depth_of(block)?, self.index.parent_of(&self.records, block)))
@@ -101,8 +100,7 @@ impl BlockPool {
     }
 
     /// The computed block with a content of another tier's pool.
-    #[doc(hidden)]
-    pub fn find_content(&self, content: &Carried<'_>) -> Option<BlockId> {
+    pub(crate) fn find_content(&self, content: &Carried<'_>) -> Option<BlockId> {
         let found = match *content {
             Carried { ref link, group: 0 } => self.index.find_link(&self.records, link).ok().flatten()?,
             Carried { link: LinkRef { ref hash, .. }, group } => self.find_named(Name { hash, group })?,
@@ -114,8 +112,7 @@ impl BlockPool {
 
     /// Registers a held block, computed, with a content of another tier's pool. A collision is counted, and leaves it
     /// unregistered.
-    #[doc(hidden)]
-    pub fn adopt_content(&mut self, block: BlockId, content: &Carried<'_>) -> Result<(), PoolError> {
+    pub(crate) fn adopt_content(&mut self, block: BlockId, content: &Carried<'_>) -> Result<(), PoolError> {
         let Carried { ref link, group } = *content;
         if self.is_registered(block) {
             return Err(PoolError::AlreadyRegistered { block });
@@ -137,7 +134,7 @@ impl BlockPool {
 }
 
 /// A content that goes from one tier's pool to another's, or is looked up there.
-pub struct Carried<'a> {
+pub(crate) struct Carried<'a> {
     link: LinkRef<'a>,
     group: u16,
 }

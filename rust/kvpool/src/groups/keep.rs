@@ -35,9 +35,8 @@ impl Groups {
     }
 
     /// What a group keeps of a request; `None` if it caches nothing. O(groups).
-    #[doc(hidden)]
     #[must_use]
-    pub fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
+    pub(crate) fn kept_of(&self, group: usize, boundaries: Boundaries) -> Option<Kept<'_>> {
         let spec = self.specs.get(group).filter(|spec| spec.is_cached())?;
         let interval = match spec.keep {
             Keep::All => Some(self.alignment),
@@ -52,8 +51,7 @@ impl Groups {
 }
 
 /// Where hits of a request are expected to end, as far as a group is concerned.
-#[doc(hidden)]
-pub struct Kept<'a> {
+pub(crate) struct Kept<'a> {
     spec: &'a GroupSpec,
     /// At the end of the prompt, and at a junction; a hit of no tokens needs nothing.
     fixed: [Tokens; 3],
@@ -63,9 +61,8 @@ pub struct Kept<'a> {
 
 impl Kept<'_> {
     /// Whether the block at a position stays cached when it is full.
-    #[doc(hidden)]
     #[must_use]
-    pub fn keeps(&self, at: Blocks) -> bool {
+    pub(crate) fn keeps(&self, at: Blocks) -> bool {
         let Self { spec, .. } = *self;
         if spec.kind.is_full() || spec.keep == Keep::All || at < spec.sink_blocks() {
             return true;

@@ -40,7 +40,7 @@ pub(crate) const HIDDEN: u16 = u16::MAX;
 const UNNAMED: u16 = u16::MAX - 1;
 
 /// Positions of a chain that a record can note.
-pub const MAX_POSITIONS: usize = IN_ORDER as usize;
+pub(crate) const MAX_POSITIONS: usize = IN_ORDER as usize;
 
 /// One block.
 #[derive(Clone, Copy, Debug)]

@@ -100,8 +100,7 @@ impl BlockPool {
     }
 
     /// The same, of blocks of the pool that somebody holds; among them may be the null block.
-    #[doc(hidden)]
-    pub fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
+    pub(crate) fn signal_held(&mut self, blocks: &[BlockId], signal: Signal) {
         self.order.signal(blocks, signal);
     }
 

@@ -371,8 +371,7 @@ impl BlockPool {
     }
 
     /// Whether blocks remember the hash of what is before them, for the evictor or for an observer.
-    #[doc(hidden)]
-    pub const fn keeps_parents(&self) -> bool {
+    pub(crate) const fn keeps_parents(&self) -> bool {
         self.index.keeps_parents()
     }
 
@@ -380,8 +379,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is no memory.
-    #[doc(hidden)]
-    pub fn keep_parents(&mut self) -> Result<(), PoolError> {
+    pub(crate) fn keep_parents(&mut self) -> Result<(), PoolError> {
         self.index.keep_parents(&self.records)
     }
 }

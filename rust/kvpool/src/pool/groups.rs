@@ -96,8 +96,7 @@ impl BlockPool {
     }
 
     /// The blocks registered for a position of a chain in a group, as [`Self::copies`]; none of a group that caches nothing.
-    #[doc(hidden)]
-    pub fn copies_in_group(
+    pub(crate) fn copies_in_group(
         &self,
         groups: &Groups,
         chain: &HashChain,
@@ -141,8 +140,7 @@ impl BlockPool {
 
     /// Acquires what [`Self::find_groups`] found since the pool last changed: so many tokens of a chain of these hashes, of which `hits`
     /// blocks of the first group. An observer is told of hash units.
-    #[doc(hidden)]
-    pub fn acquire_in_groups(
+    pub(crate) fn acquire_in_groups(
         &mut self,
         blocks: &[BlockId],
         hits: usize,

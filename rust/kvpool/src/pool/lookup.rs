@@ -37,7 +37,7 @@ pub struct Registered {
 
 /// A match that nothing has acquired yet. Only valid until the pool changes.
 #[derive(Clone, Debug, Default)]
-pub struct PrefixMatch {
+pub(crate) struct PrefixMatch {
     /// The computed copies that were found, in order.
     pub blocks: Vec<BlockId>,
     /// Blocks asked for.
@@ -50,8 +50,7 @@ pub struct PrefixMatch {
 
 impl BlockPool {
     /// Checks that `chain` belongs to this pool's epoch, block size and verification.
-    #[doc(hidden)]
-    pub fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
+    pub(crate) fn check_chain(&self, chain: &HashChain) -> Result<(), PoolError> {
         if chain.epoch() != self.epoch {
             return Err(PoolError::StaleEpoch { chain: chain.epoch(), pool: self.epoch });
         }
@@ -59,8 +58,7 @@ impl BlockPool {
     }
 
     /// The longest computed prefix of `chain`, at most `max_blocks` long. Changes nothing.
-    #[doc(hidden)]
-    pub fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
+    pub(crate) fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
         self.find_from(chain, 0, max_blocks)
     }
 
@@ -99,14 +97,16 @@ impl BlockPool {
     }
 
     /// Of blocks those without references: acquiring them leaves as many fewer to allocate.
-    #[doc(hidden)]
-    pub fn num_idle(&self, blocks: &[BlockId]) -> usize {
+    pub(crate) fn num_idle(&self, blocks: &[BlockId]) -> usize {
         blocks.iter().filter(|block| self.records.at(block.get()).references == 0).count()
     }
 
     /// Acquires a match made since the pool last changed, in a chain of these hashes. Cannot fail, short of a broken invariant.
-    #[doc(hidden)]
-    pub fn acquire_found(&mut self, found: &PrefixMatch, hashes: &[BlockHash]) -> Result<(), PoolError> {
+    pub(crate) fn acquire_found(
+        &mut self,
+        found: &PrefixMatch,
+        hashes: &[BlockHash],
+    ) -> Result<(), PoolError> {
         self.acquire_blocks(&found.blocks)?;
         self.counters.hits += found.blocks.len() as u64;
         self.counters.misses += (found.asked - found.blocks.len()) as u64;

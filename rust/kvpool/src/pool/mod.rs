@@ -44,7 +44,7 @@ mod lifetime;
 mod link;
 mod lookup;
 mod named;
-pub mod observe;
+pub(crate) mod observe;
 mod order;
 mod owned;
 mod pins;
@@ -71,8 +71,7 @@ use crate::stats::PoolStats;
 #[cfg(feature = "fault-injection")]
 pub use faults::Fault;
 pub use image::{PoolImage, Restored, SavedBlock};
-pub use link::Carried;
-pub use lookup::PrefixMatch;
+pub(crate) use lookup::PrefixMatch;
 pub use lookup::{Probe, Registered};
 use observe::{PoolObserver, RemovalCause};
 pub use weak::Match;
@@ -301,8 +300,7 @@ impl BlockPool {
     /// References of `block` that forbid somebody else to write to it: those of holders, and of steps that may still touch it.
     /// Pins do not: a planned copy is made before anything of the step is written.
     #[must_use]
-    #[doc(hidden)]
-    pub fn num_users(&self, block: BlockId) -> u32 {
+    pub(crate) fn num_users(&self, block: BlockId) -> u32 {
         let record = self.records.at(block.get());
         record.references.saturating_sub(record.pins.into())
     }

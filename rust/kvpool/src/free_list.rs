@@ -203,7 +203,7 @@ pub(crate) fn torn() -> PoolError {
 /// # Errors
 /// [`PoolError::NullBlock`], [`PoolError::UnknownBlock`].
 #[inline]
-pub fn check_id(block: BlockId, num_blocks: usize, operation: &'static str) -> Result<(), PoolError> {
+pub(crate) fn check_id(block: BlockId, num_blocks: usize, operation: &'static str) -> Result<(), PoolError> {
     if block.is_null() {
         return Err(PoolError::NullBlock { operation });
     }

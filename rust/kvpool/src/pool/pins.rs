@@ -20,8 +20,7 @@ impl BlockPool {
     ///
     /// # Errors
     /// As [`Self::acquire`].
-    #[doc(hidden)]
-    pub fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {
+    pub(crate) fn pin(&mut self, block: BlockId) -> Result<(), PoolError> {
         if !self.is_pinned(block) {
             self.add_references(&[block], false)?;
             self.fences.pin(&mut self.records, block);
@@ -30,8 +29,7 @@ impl BlockPool {
     }
 
     /// Ends all pins. O(pinned blocks).
-    #[doc(hidden)]
-    pub fn unpin(&mut self) -> Result<(), PoolError> {
+    pub(crate) fn unpin(&mut self) -> Result<(), PoolError> {
         let ended = self.fences.end_pins();
         self.end_fences(ended, true).map(|_| ())
     }
@@ -42,8 +40,7 @@ impl BlockPool {
     }
 
     /// Whether a planned copy reads or writes `block`.
-    #[doc(hidden)]
-    pub fn is_pinned(&self, block: BlockId) -> bool {
+    pub(crate) fn is_pinned(&self, block: BlockId) -> bool {
         self.records.at(block.get()).pins > 0
     }
 
@@ -53,8 +50,7 @@ impl BlockPool {
     }
 
     /// Whether pins alone hold `block`, and its turn has come: what it depends on may be gone.
-    #[doc(hidden)]
-    pub fn is_overtaken(&self, block: BlockId) -> bool {
+    pub(crate) fn is_overtaken(&self, block: BlockId) -> bool {
         let record = self.records.at(block.get());
         record.pins > 0
             && record.is_released()

@@ -178,8 +178,7 @@ impl HintReport {
         }
     }
 
-    #[doc(hidden)]
-    pub fn add(&mut self, more: Self) {
+    pub(crate) fn add(&mut self, more: Self) {
         self.accepted += more.accepted;
         self.clipped += more.clipped;
         self.ignored += more.ignored;
