@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Vectors of the bytes of KV events, written from ``docs/events.md`` alone: no code of the package is used.
 
-    python tools/make_event_vectors.py          # writes rust/kvpool-events/tests/vectors.json
+    python tools/make_event_vectors.py          # writes rust/kvpool-observe/tests/publish/vectors.json
     python tools/make_event_vectors.py --check  # compares; make lint runs it
 
 Map headers are written as vLLM's packer writes them: that of a ``BlockStored`` always in its long form.
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-FILE: Final = Path(__file__).resolve().parents[1] / "rust/kvpool-events/tests/vectors.json"
+FILE: Final = Path(__file__).resolve().parents[1] / "rust/kvpool-observe/tests/publish/vectors.json"
 
 TIME: Final = 1700000000.5
 FIRST, SECOND, PARENT = 0xFEDCBA9876543210, 0xDEADBEEF, 0x0123456789ABCDEF

@@ -12,7 +12,9 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kvpool::{BlockHasher, BlockId, BlockPool, ExtraKeys, HashChain, HashCursor, HasherConfig, PoolError};
 use kvpool_benches::{REQUEST_BLOCKS, pool, store, time};
-use kvpool_events::{Digest, Event, Form, Group, GroupName, Label, Publisher, SinkConfig, base, encode};
+use kvpool_observe::publish::{
+    Digest, Event, Form, Group, GroupName, Label, Publisher, SinkConfig, base, encode,
+};
 use kvpool_observe::{FeedBatch, PoolWatch};
 
 const SIZES: [usize; 2] = [1 << 14, 1 << 17];

@@ -2,7 +2,7 @@
 
 What is so is counted apart from the publisher: by the manager's own events, closed under parents. Where there are tiers
 beneath the device, whose changes a manager does not tell in Python, it is the publisher's snapshot, which the tests of
-kvpool-events compare with the pools block by block.
+kvpool-observe compare with the pools block by block.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ use kvpool::{
     HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_benches::{REQUEST_BLOCKS, chain, fill, pool, store, vllm};
-use kvpool_events::{Group, Publisher, SinkConfig};
+use kvpool_observe::publish::{Group, Publisher, SinkConfig};
 use kvpool_observe::{AdvisorConfig, FeedBatch, PoolWatch, WatchConfig};
 use kvpool_vllm::Pool;
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | events: which contents became findable, and which are no longer | [`PoolWatch::take_events`] |
 //! | a feed: the same with tokens, for a publisher outside of the step | [`PoolWatch::take_feed`], [`ManagerWatch::take_feed`] |
+//! | batches of KV events for routers, in the bytes of vLLM, SGLang and Dynamo | [`publish`] |
 //! | payloads: what hangs on a content, handed out when it is evicted | [`PoolWatch::set_payloads`], [`PoolWatch::take_evicted`] |
 //! | a digest of the state: equal histories, equal numbers | [`PoolWatch::state_digest`] |
 //! | the scrubber: a few blocks per step, checked against all that is known of them | [`Scrubber`], [`ManagerScrubber`] |
@@ -26,6 +27,7 @@ mod feed;
 mod manager;
 pub mod metrics;
 mod payloads;
+pub mod publish;
 mod scrub;
 mod tiers;
 mod watch;

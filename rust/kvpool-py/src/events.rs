@@ -1,11 +1,11 @@
-//! `EventPublisher`: kvpool-events over a manager or a pool.
+//! `EventPublisher`: kvpool_observe::publish over a manager or a pool.
 //!
 //! Its state has a lock of its own, which is taken detached and never while a manager's is held: a step waits for nothing here. What a
 //! feed has is taken away under the manager's lock, in O(1), and turned into bytes without it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool_events::{Batch, Digest, Form, Group, Keys, Publisher, PublisherError, SinkConfig};
+use kvpool_observe::publish::{Batch, Digest, Form, Group, Keys, Publisher, PublisherError, SinkConfig};
 use kvpool_observe::{FeedBatch, ManagerWatch};
 use pyo3::types::{PyBytes, PyDict};
 
@@ -92,7 +92,7 @@ impl Source {
         match self {
             Self::Manager(manager) => manager.get().enter(py, 0, |manager| {
                 manager.unrecorded(|manager| {
-                    let tiers = manager.tiers().len().min(usize::from(kvpool_events::MAX_TIERS));
+                    let tiers = manager.tiers().len().min(usize::from(kvpool_observe::publish::MAX_TIERS));
                     taken.resize_with(tiers, Taken::default);
                     for (tier, taken) in (0..tiers).rev().zip(taken) {
                         taken.tier = tier as u8;
@@ -265,7 +265,8 @@ impl PyEventPublisher {
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (contents, untold, ignored) = self.run(py, |publisher| {
             let contents = publisher.contents();
-            let tiers: Vec<_> = (0..kvpool_events::MAX_TIERS).map(|tier| contents.len(tier)).collect();
+            let tiers: Vec<_> =
+                (0..kvpool_observe::publish::MAX_TIERS).map(|tier| contents.len(tier)).collect();
             (tiers, contents.untold(), contents.ignored())
         });
         let counts = PyDict::new(py);

@@ -13,8 +13,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool::BlockHash;
-use kvpool_events::{Digest, Extra, Group, GroupName, Keys, Label};
 use kvpool_observe::FeedBatch;
+use kvpool_observe::publish::{Digest, Extra, Group, GroupName, Keys, Label};
 use kvpool_vllm::{Key, Removed};
 use pyo3::PyVisit;
 use pyo3::gc::PyTraverseError;

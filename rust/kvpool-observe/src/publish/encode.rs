@@ -10,14 +10,14 @@
 
 use std::sync::Arc;
 
-use crate::event::{Digest, Event, Extra, GroupName, Label};
-use crate::form::{Dialect, Form, HashForm, Layout};
-use crate::msgpack::Writer;
+use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
+use crate::publish::form::{Dialect, Form, HashForm, Layout};
+use crate::publish::msgpack::Writer;
 
 /// The bytes of a batch. Without events it is a heartbeat.
 ///
 /// ```
-/// use kvpool_events::{Event, Form, encode};
+/// use kvpool_observe::publish::{Event, Form, encode};
 /// let bytes = encode(Form::default(), 1_700_000_000.5, 0, &[Event::Cleared]);
 /// assert_eq!(bytes[..2], [0x93, 0xcb]); // an array of three, the first of them a float
 /// assert!(bytes.ends_with(b"AllBlocksCleared\0"));

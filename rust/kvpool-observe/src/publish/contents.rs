@@ -23,7 +23,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use kvpool::BlockHash;
 
-use crate::event::{Digest, Extra, Label};
+use crate::publish::event::{Digest, Extra, Label};
 
 /// No node.
 const NONE: u32 = u32::MAX;

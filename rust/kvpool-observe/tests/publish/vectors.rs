@@ -1,12 +1,10 @@
 //! The bytes of every form against vectors that a script of its own wrote from the specification, `tools/make_event_vectors.py`.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kvpool::BlockHash;
-use kvpool_events::{Digest, Event, Extra, Form, GroupName, HashForm, Label, encode};
+use kvpool_observe::publish::{Digest, Event, Extra, Form, GroupName, HashForm, Label, encode};
 
 const TIME: f64 = 1_700_000_000.5;
 const TOKENS: [u32; 8] = [1, 2, 3, 4, 100_000, 6, 7, 8];

@@ -1,10 +1,8 @@
 //! Numbers, first words, gaps, heartbeats and replays of a publisher; what blocks were hashed with beside tokens.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
-
 use std::sync::Arc;
 
-use kvpool_events::{
+use kvpool_observe::publish::{
     Digest, Extra, Form, Group, GroupName, Keys, Label, Publisher, PublisherError, SinkConfig, base,
 };
 

@@ -16,16 +16,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::{FeedBatch, FeedEvent};
 use kvpool::CacheManager;
 use kvpool::groups::GroupKind;
-use kvpool_observe::{FeedBatch, FeedEvent};
 use thiserror::Error;
 
-use crate::contents::{Arrival, Change, Contents, Keys};
-use crate::encode::encode;
-use crate::event::{Digest, Event, Extra, GroupName, Label};
-use crate::form::Form;
-use crate::keys::KeysOf;
+use crate::publish::contents::{Arrival, Change, Contents, Keys};
+use crate::publish::encode::encode;
+use crate::publish::event::{Digest, Event, Extra, GroupName, Label};
+use crate::publish::form::Form;
+use crate::publish::keys::KeysOf;
 
 /// Contents that one batch tells of at most, as far as what is told anew can be cut.
 const SNAPSHOT_CONTENTS: usize = 8192;
@@ -33,7 +33,7 @@ const SNAPSHOT_CONTENTS: usize = 8192;
 /// The first number of what starts at this time: a million numbers for each second since 1970.
 ///
 /// ```
-/// assert_eq!(kvpool_events::base(1_700_000_000), 1_700_000_000 << 20);
+/// assert_eq!(kvpool_observe::publish::base(1_700_000_000), 1_700_000_000 << 20);
 /// ```
 #[must_use]
 pub const fn base(unix_seconds: u64) -> u64 {
@@ -161,7 +161,7 @@ impl Sink {
 ///
 /// ```
 /// use kvpool::BlockHash;
-/// use kvpool_events::{Digest, Group, Publisher, SinkConfig, base};
+/// use kvpool_observe::publish::{Digest, Group, Publisher, SinkConfig, base};
 /// let groups = vec![Group { name: Default::default(), block_tokens: 2, chained: true }];
 /// let mut publisher = Publisher::new(groups, 0, base(1_700_000_000))?;
 /// let sink = publisher.add(SinkConfig::default());
@@ -172,7 +172,7 @@ impl Sink {
 /// assert_eq!((batches.len(), batches[0].sink, batches[0].number), (1, sink, 1_700_000_000 << 20));
 /// assert!(publisher.flush(2.0, 5.0).is_empty()); // nothing has changed
 /// assert_eq!(publisher.flush(6.0, 5.0).len(), 1); // a heartbeat
-/// # Ok::<(), kvpool_events::PublisherError>(())
+/// # Ok::<(), kvpool_observe::publish::PublisherError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Publisher {

@@ -1,13 +1,11 @@
 //! What a publisher tells of a real manager, in random histories: prompts that share and grow, releases, evictions, drops in the middle
 //! of chains, swaps, resets, epochs, feeds that overflow. Behind each flush what was told is what its pools hold and a lookup reaches.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{BlockHash, BlockId, CacheManager, ExtraKeys, ManagerConfig, RequestRef};
-use kvpool_events::{Digest, Group, GroupName, Publisher, SinkConfig, base};
+use kvpool_observe::publish::{Digest, Group, GroupName, Publisher, SinkConfig, base};
 use kvpool_observe::{FeedBatch, ManagerWatch};
 use proptest::prelude::*;
 

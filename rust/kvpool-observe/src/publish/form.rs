@@ -39,11 +39,11 @@ pub enum HashForm {
 /// The form of a sink's events.
 ///
 /// ```
-/// use kvpool_events::{Dialect, Form, HashForm, Layout};
+/// use kvpool_observe::publish::{Dialect, Form, HashForm, Layout};
 /// let form: Form = "vllm-array".parse()?;
 /// assert_eq!(form, Form { layout: Layout::Array, dialect: Dialect::Vllm, hashes: HashForm::Last8 });
 /// assert!("json".parse::<Form>().is_err());
-/// # Ok::<(), kvpool_events::UnknownForm>(())
+/// # Ok::<(), kvpool_observe::publish::UnknownForm>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Form {

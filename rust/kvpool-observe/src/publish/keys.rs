@@ -12,11 +12,11 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use crate::Learned;
 use kvpool::ExtraKeys;
-use kvpool_observe::Learned;
 
-use crate::contents::Keys;
-use crate::event::{Extra, Label};
+use crate::publish::contents::Keys;
+use crate::publish::event::{Extra, Label};
 
 /// The label of the latest request: its blocks come one after the other.
 #[derive(Default)]

@@ -1,20 +1,13 @@
 //! A publisher against a model: what consumers know, by the bytes that they got, is what can be reached in the pools; whatever comes,
 //! goes, moves between tiers, is dropped in the middle of a chain, becomes known late, or is lost on the way.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "helpers of tests fail by panicking, as tests do"
-)]
-
 mod decode;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use decode::{Value, events};
 use kvpool::BlockHash;
-use kvpool_events::{Digest, Group, GroupName, Publisher, SinkConfig, base};
+use kvpool_observe::publish::{Digest, Group, GroupName, Publisher, SinkConfig, base};
 use proptest::prelude::*;
 
 /// Contents that there can be: a tree, two groups of it.
