@@ -13,7 +13,7 @@ use super::{CacheManager, ManagerError};
 use crate::InvariantViolation;
 use crate::groups::Tokens;
 use crate::hash::HashCursor;
-use crate::observe::{Blocks, PoolObserver};
+use crate::pool::observe::{Blocks, PoolObserver};
 use crate::retention::TenantId;
 use crate::tiers::TierError;
 

@@ -50,7 +50,7 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::error::ensure;
 use crate::hash::{BlockHasher, HashCursor, Verify};
-use crate::observe::{Blocks, PoolObserver};
+use crate::pool::observe::{Blocks, PoolObserver};
 use crate::tiers::{Fit, SwapId, Tiers, TransferPlan};
 use crate::{BlockId, InvariantViolation, PoolError, Until};
 

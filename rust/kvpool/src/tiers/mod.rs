@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use hashbrown::HashMap;
 
 use crate::error::ensure;
-use crate::observe::PoolObserver;
+use crate::pool::observe::PoolObserver;
 use crate::{BlockId, BlockPool, Evictor, InvariantViolation, PoolConfig, PoolError, Refusal, Ticket};
 
 pub use plan::{Place, PlanError, Run, Transfer, TransferPlan, runs};
