@@ -32,23 +32,30 @@ def rust(folder: Path, **files: str) -> Path:
     return write(folder, **{f"{name}.rs": text for name, text in files.items()})
 
 
-def test_modules_of_a_crate_that_need_each_other(tool: ModuleType, tmp_path: Path) -> None:
+def test_files_of_a_crate_that_need_each_other(tool: ModuleType, tmp_path: Path) -> None:
     source = rust(
         tmp_path,
-        lib="mod a; mod b; pub use b::{Thing, other};",
-        a="use crate::Thing;\n",
-        b__mod="//! crate::a is not needed here.\n",
-        b__inner="fn f() { crate::a::g(); }\n",
+        lib="mod a;\nmod b;\npub use b::{Thing, other};\n",
+        a="use crate::{Thing, b};\n",
+        b__mod="//! crate::a is not needed here.\npub use inner::{Thing as Thing};\nmod inner;\n",
+        b__inner="pub struct Thing;\nfn f() { crate::a::g(); super::super::a::h() }\n",
     )
-    graph = tool.rust_modules(source)
-    assert graph == {"a": {"b": {"Thing"}}, "b": {"a": {"g"}}}
-    assert [sorted(set(cycle)) for cycle in tool.cycles(graph)] == [["a", "b"]]
+    graph = tool.rust_files(source)
+    assert graph == {"": {}, "a": {"b": {"crate::b"}, "b/inner": {"Thing"}}, "b": {}, "b/inner": {"a": {"g", "h"}}}
+    assert [sorted(set(cycle)) for cycle in tool.cycles(graph)] == [["a", "b/inner"]]
 
 
-def test_tests_and_comments_of_a_crate_are_no_needs(tool: ModuleType, tmp_path: Path) -> None:
+def test_tests_comments_and_files_of_one_type_are_no_needs(tool: ModuleType, tmp_path: Path) -> None:
     tests = "#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}\n"
-    source = rust(tmp_path, lib="", a="use crate::b::B;\n", b=f"// crate::a\n/// [`crate::a::A`]\nstruct B;\n\n{tests}")
-    assert tool.cycles(tool.rust_modules(source)) == []
+    source = rust(
+        tmp_path,
+        lib="",
+        a="use crate::b::B;\npub struct A;\n",
+        b=f"// crate::a\n/// [`crate::a::A`]\nstruct B;\n\n{tests}",
+        a__more="use super::A;\nimpl A {}\n",
+    )
+    source.joinpath("a.rs").write_text("use crate::b::B;\nuse more::f;\npub struct A;\n")
+    assert tool.cycles(tool.rust_files(source)) == []
 
 
 def test_modules_of_a_package(tool: ModuleType, tmp_path: Path) -> None:

@@ -1,60 +1,123 @@
-"""Import cycles: modules of the Rust crates and of the Python package that need each other.
+"""Import circles: files of the Rust crates and of the Python package that need each other.
 
-A module of a crate is a file or a folder right below ``src``; what it needs is what it names with ``crate::``, comments
-and its own unit tests aside. A module of the package is a file; what it needs is what it imports when it is imported
-itself: imports under ``TYPE_CHECKING`` and in functions are not counted.
+A file of a crate needs the files of the names that it uses: in ``use`` declarations and in paths that begin with
+``crate``, ``super`` or a module of its own. A name that a file re-exports belongs to the file that defines it. Comments
+and unit tests do not count. A file with an ``impl`` of a type does not need the file that defines the type: the files
+of one type are one.
 
-    python tools/cycles.py            # prints each cycle, with the names that tie it; fails if there is one
-    python tools/cycles.py --verbose  # and the order of the modules, from those that need nothing
+A module of the package is a file; what it needs is what it imports when it is imported itself: imports under
+``TYPE_CHECKING`` and in functions are not counted.
+
+    python tools/cycles.py            # prints each circle, with the names that tie it; fails if there is one
 """
 
 import argparse
 import ast
 import re
 import sys
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-CRATES = sorted(path.parent.name for path in ROOT.glob("rust/*/src"))
 Graph = dict[str, dict[str, set[str]]]
+Module = tuple[str, ...]
 
-NAMED = re.compile(r"\bcrate::(\w+)(?:::(\w+|\{[^}]*\}))?")
-
-
-def rust_modules(source: Path) -> Graph:
-    """What each module of a crate names of the others."""
-    modules = {path.stem: [path] for path in source.glob("*.rs") if path.stem not in {"lib", "main"}}
-    modules |= {
-        path.name: sorted(path.rglob("*.rs")) for path in source.iterdir() if path.is_dir() and path.name != "bin"
-    }
-    exported = exports(source / "lib.rs", modules)
-    graph: Graph = {module: {} for module in modules}
-    for module, paths in modules.items():
-        for path in paths:
-            code = path.read_text().split("#[cfg(test)]\nmod tests")[0]
-            code = "\n".join(line for line in code.splitlines() if not line.lstrip().startswith("//"))
-            for name, what in NAMED.findall(code):
-                needed = name if name in modules else exported.get(name)
-                if needed and needed != module:
-                    graph[module].setdefault(needed, set()).add(what or name)
-    return graph
+VISIBLE = r"(?:pub(?:\([^)]*\))?\s+)?"
+USE = re.compile(rf"^\s*({VISIBLE})use\s+([^;]+);", re.MULTILINE)
+PATH = re.compile(r"\b((?:crate|super)(?:::\w+)+)")
+IMPL = re.compile(r"^impl(?:<[^{]*?>)?\s+(?:super::|crate::)?(\w+)(?:<[^{]*>)?\s*\{", re.MULTILINE)
+TYPE = re.compile(rf"^\s*{VISIBLE}(?:struct|enum|union)\s+(\w+)", re.MULTILINE)
+TESTS = re.compile(r"#\[cfg\((?:all\()?test")
 
 
-def exports(lib: Path, modules: dict[str, list[Path]]) -> dict[str, str]:
-    """The module of each name that the crate's root exports."""
-    found: dict[str, str] = {}
-    for module, names in re.findall(
-        r"pub use (\w+)::(?:\w+::)*(\w+|\{[^}]*\});", lib.read_text() if lib.exists() else ""
-    ):
-        if module in modules:
-            found |= dict.fromkeys(re.findall(r"\w+", names), module)
+@dataclass
+class Source:
+    """A file of a crate: its code, and the paths that it re-exports by their names."""
+
+    code: str
+    exports: dict[str, str] = field(default_factory=dict)
+    uses: list[str] = field(default_factory=list)
+
+
+def leaves(tree: str) -> list[str]:
+    """The paths of a ``use`` declaration."""
+    tree = tree.strip()
+    braces = re.fullmatch(r"((?:\w+::)*)\{(.*)\}", tree, re.DOTALL)
+    if braces is None:
+        return [tree] if tree else []
+    found, part, depth = [], "", 0
+    for character in f"{braces[2]},":
+        if character == "," and depth == 0:
+            found += leaves(part)
+            part = ""
+            continue
+        depth += (character == "{") - (character == "}")
+        part += character
+    return [braces[1] + path for path in found]
+
+
+def sources(folder: Path) -> dict[Module, Source]:
+    """The files of a crate by their modules."""
+    found = {}
+    for path in sorted(folder.rglob("*.rs")):
+        module = path.relative_to(folder).with_suffix("").parts
+        module = module[:-1] if module[-1] in {"mod", "lib", "main"} else module
+        code = TESTS.split(path.read_text())[0]
+        code = "\n".join(line for line in code.splitlines() if not line.lstrip().startswith("//"))
+        source = found[module] = Source(USE.sub("", code))
+        for visible, tree in USE.findall(code):
+            for leaf in leaves(" ".join(tree.split())):
+                used, _, alias = leaf.partition(" as ")
+                if visible:
+                    source.exports[alias or used.rpartition("::")[2]] = used
+                else:
+                    source.uses.append(used)
     return found
 
 
+def resolve(modules: dict[Module, Source], at: Module, path: str, depth: int = 0) -> tuple[Module, str] | None:
+    """The file of the crate that defines what a path names, and the name."""
+    first, *names = path.split("::")
+    if first == "crate":
+        at = ()
+    elif first == "super":
+        at = at[:-1]
+        while names and names[0] == "super":
+            at, names = at[:-1], names[1:]
+    elif first != "self":
+        if (*at, first) not in modules:
+            return None
+        at = (*at, first)
+    while names and (*at, names[0]) in modules:
+        at, names = (*at, names[0]), names[1:]
+    further = modules[at].exports.get(names[0]) if names and at in modules and depth < len(modules) else None
+    if further and (found := resolve(modules, at, "::".join([further, *names[1:]]), depth + 1)):
+        return found
+    return at, names[0] if names else ""
+
+
+def rust_files(folder: Path) -> Graph:
+    """What each file of a crate needs of the others."""
+    modules = sources(folder)
+    types = {module: set(TYPE.findall(source.code)) for module, source in modules.items()}
+    graph: Graph = {}
+    for module, source in modules.items():
+        needs = graph.setdefault("/".join(module), {})
+        children = [other[-1] for other in modules if other and other[:-1] == module]
+        paths = [*source.uses, *PATH.findall(source.code)]
+        paths += re.findall(rf"(?<![\w:])((?:{'|'.join(children)})(?:::\w+)+)", source.code) if children else []
+        implemented = set(IMPL.findall(source.code))
+        for path in paths:
+            found = resolve(modules, module, path)
+            if found and found[0] not in {module, ()} and not implemented & types[found[0]]:
+                needs.setdefault("/".join(found[0]), set()).add(found[1] or path)
+    return graph
+
+
 def python_modules(package: Path) -> Graph:
-    """What each module of a package imports from the others when it is imported."""
+    """What each file of a package imports from the others when it is imported."""
     names = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -90,7 +153,7 @@ def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """One cycle of each knot of modules, tied up by cutting its last edge."""
+    """One circle of each knot of files, untied by cutting its last edge."""
     graph = {name: dict(needed) for name, needed in graph.items()}
     found = []
     while True:
@@ -106,11 +169,10 @@ def cycles(graph: Graph) -> list[list[str]]:
 
 
 def main() -> int:
-    """Prints the cycles."""
+    """Prints the circles."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--verbose", action="store_true", help="print the modules, from those that need nothing")
-    arguments = parser.parse_args()
-    graphs = {f"rust/{crate}": rust_modules(ROOT / "rust" / crate / "src") for crate in CRATES}
+    parser.parse_args()
+    graphs = {str(folder.parent.relative_to(ROOT)): rust_files(folder) for folder in sorted(ROOT.glob("rust/*/src"))}
     graphs["python/kvpool"] = python_modules(ROOT / "python" / "kvpool")
     count = 0
     for place, graph in graphs.items():
@@ -120,9 +182,7 @@ def main() -> int:
             print(f"{place}: {' needs '.join(cycle)}")
             for needing, needed in pairwise(cycle):
                 print(f"    {needing} -> {needed}: {', '.join(sorted(graph[needing][needed]))}")
-        if arguments.verbose and not found:
-            print(f"{place}: {', '.join(TopologicalSorter(graph).static_order())}")
-    print(f"{count} cycles in {sum(map(len, graphs.values()))} modules")
+    print(f"{count} circles in {sum(map(len, graphs.values()))} files")
     return int(count > 0)
 
 
