@@ -7,7 +7,7 @@
 //! [`text_block`] is the common case, with one 8-byte store per token; [`Cbor`] handles everything else and
 //! appends to a vector.
 
-use super::vllm::{Encoder, ObjectId};
+use super::encoder::{Encoder, ObjectId};
 
 const UNSIGNED: u8 = 0x00;
 const NEGATIVE: u8 = 0x20;

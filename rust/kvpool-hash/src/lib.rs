@@ -60,6 +60,8 @@ mod cbor;
 mod chain;
 mod config;
 mod cursor;
+#[cfg(feature = "vllm")]
+mod encoder;
 mod error;
 mod extra;
 mod fingerprint;

@@ -14,7 +14,7 @@
 
 use hashbrown::HashMap;
 
-use super::vllm::{Encoder, ObjectId};
+use super::encoder::{Encoder, ObjectId};
 
 const FRAME: u8 = 0x95;
 const FRAME_HEADER: usize = 9;

@@ -20,20 +20,14 @@
 
 use super::canonical::Scratch;
 use super::cbor::{self, Cbor};
+use super::encoder::Encoder;
+pub use super::encoder::ObjectId;
 use super::extra::{ExtraKeys, ItemIndex};
 use super::pickle::{self, Pickler};
 use super::{BlockHash, HashAlgorithm, HashError, MultimodalItem};
 
 /// The seed of vLLM's cryptographic algorithms when `PYTHONHASHSEED` is not set.
 pub const DEFAULT_SEED: &str = "vllm-none-hash";
-
-/// The identity of a Python object: equal ids, same object. Any numbering will do, such as the object's
-/// address.
-///
-/// The id decides a pickle's bytes: a string or bytes object that occurs a second time is written as a
-/// reference to the first. Equal text in distinct objects is not. CBOR takes no notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId(pub u64);
 
 /// A member of one of the tuples in a block's extra keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -161,19 +155,6 @@ pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHa
     let mut out = Vec::new();
     method.encode(&mut out, |encoder| encoder.str(seed, None));
     Ok(method.digest(&out))
-}
-
-/// What both serializers can write.
-pub(super) trait Encoder {
-    /// Announces a tuple of `len` members, which follow.
-    fn begin_tuple(&mut self, len: usize);
-    /// Ends it.
-    fn end_tuple(&mut self, len: usize);
-    fn none(&mut self);
-    fn int(&mut self, value: i64);
-    /// `object` is `None` for an object that surely occurs once.
-    fn bytes(&mut self, bytes: &[u8], object: Option<ObjectId>);
-    fn str(&mut self, text: &str, object: Option<ObjectId>);
 }
 
 /// The extra keys of one block, in the form of their owner.

@@ -1,6 +1,6 @@
 //! What is counted of one stream of references: everybody's, or a tenant's.
 
-use super::config::{AdvisorConfig, Scale};
+use super::config::{AdvisorConfig, DEEPEST, Scale};
 use super::histogram::DistanceHistogram;
 use super::stack::{Bound, SampledStack};
 use kvpool::PoolError;
@@ -102,7 +102,7 @@ pub(super) struct Tenant {
 impl Tenant {
     /// A place for a tenant, with all its memory taken: its stack is as deep as the pool.
     pub(super) fn new(config: &AdvisorConfig, scale: Scale) -> Result<Self, PoolError> {
-        let depth = Bound::Depth(config.max_sampled_blocks / super::DEEPEST);
+        let depth = Bound::Depth(config.max_sampled_blocks / DEEPEST);
         Ok(Self {
             id: TenantId(0),
             tally: Tally::new()?,

@@ -3,7 +3,8 @@
 //! [`CacheManager::check_invariants`] is for tests; a scrubber checks a few entries per call. A broken invariant poisons the
 //! device's pool, and a manager with a poisoned pool in any tier refuses every operation.
 
-use super::request::{Request, RequestState};
+use super::id::RequestState;
+use super::request::Request;
 use super::{CacheManager, ManagerError, ManagerStats};
 use crate::InvariantViolation;
 use crate::error::ensure;

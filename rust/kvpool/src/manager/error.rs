@@ -1,6 +1,6 @@
 //! What the manager refuses to do, and why.
 
-use super::request::{RequestId, RequestState};
+use super::id::{RequestId, RequestState};
 use crate::hash::{HashCursor, HashError};
 use crate::tiers::TierError;
 use crate::{PoolError, Refusal};

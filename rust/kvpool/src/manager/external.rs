@@ -13,7 +13,8 @@ use std::ops::Range;
 
 use super::CacheManager;
 use super::error::{ManagerError, Result};
-use super::request::{External, RequestRef, RequestState};
+use super::id::{RequestRef, RequestState};
+use super::request::External;
 use crate::Until;
 
 /// Which external tokens have arrived.

@@ -1,7 +1,8 @@
 //! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
 use super::error::{ManagerError, Result};
-use super::request::{Request, RequestRef, RequestState};
+use super::id::{RequestRef, RequestState};
+use super::request::Request;
 use super::{CacheManager, lost_slot};
 use crate::hash::MultimodalItem;
 use crate::sequence::{GivenUp, Sequence, TableChange};

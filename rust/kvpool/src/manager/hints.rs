@@ -14,11 +14,10 @@
 
 use std::ops::Range;
 
-use super::request::Request;
 use crate::groups::{Blocks, GroupKind, Groups};
 use crate::hash::HashCursor;
 use crate::retention::{HintReport, Keep, Retention, TenantId, Then, Ttl};
-use crate::sequence::Part;
+use crate::sequence::{Part, Sequence};
 use crate::{BlockId, BlockPool, PoolError};
 
 /// What is said of a range of a request's tokens.
@@ -181,12 +180,12 @@ impl Hints {
     /// Hints of a request take effect on the blocks at some positions of its table, as far as these are registered.
     pub(super) fn apply(
         &self,
-        request: &Request,
+        sequence: &Sequence,
+        own_from: usize,
         pool: &mut BlockPool,
         positions: Range<usize>,
         scope: Scope,
     ) -> Result<HintReport, PoolError> {
-        let sequence = &request.sequence;
         let mut report = HintReport::default();
         if sequence.tier != 0 {
             return Ok(report);
@@ -201,7 +200,7 @@ impl Hints {
             if start >= end {
                 continue;
             }
-            let (blocks, own_from) = (&table.blocks, at(request.own_from));
+            let (blocks, own_from) = (&table.blocks, at(own_from));
             if let Some(tenant) = self.tenant.filter(|_| scope == Scope::All) {
                 pool.assign_tenant(&blocks[start.max(own_from).min(end)..end], tenant)?;
             }

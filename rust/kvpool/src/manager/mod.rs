@@ -40,12 +40,14 @@
 //! ```
 
 mod admission;
+mod answers;
 mod checks;
 mod config;
 mod error;
 mod external;
 mod growth;
 mod hints;
+mod id;
 mod image;
 pub(crate) mod observe;
 mod request;
@@ -63,16 +65,17 @@ use crate::sequence::{Staged, TableChange, reusable_blocks};
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
 
-pub use admission::{Admission, AdmissionFit, GroupFit};
+pub use answers::{Admission, AdmissionFit, GroupFit};
 pub use config::{ManagerConfig, ManagerStats};
 use error::Result;
 pub use error::{ManagerError, Refused};
 pub use external::Loaded;
 pub use growth::{Computed, Covered, NewBlock, Rows};
 pub use hints::{AdmitOptions, RetentionRange};
+pub use id::{RequestId, RequestRef, RequestState};
 use observe::ManagerObserver;
 use request::Request;
-pub use request::{RequestId, RequestInfo, RequestRef, RequestState};
+pub use request::RequestInfo;
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.

@@ -8,7 +8,8 @@ use std::fmt;
 use std::ops::Range;
 
 use super::hints::Hints;
-use super::request::{Request, RequestId, RequestState};
+use super::id::{RequestId, RequestState};
+use super::request::Request;
 use super::{CacheManager, ManagerError};
 use crate::InvariantViolation;
 use crate::groups::Tokens;

@@ -19,7 +19,8 @@ use std::ops::Range;
 
 use super::error::{ManagerError, Refused};
 use super::hints::{AdmitOptions, Hints, RetentionRange, Scope};
-use super::request::{Leaving, RequestId, RequestRef};
+use super::id::{RequestId, RequestRef};
+use super::request::Leaving;
 use super::{Admission, CacheManager};
 use crate::hash::HashCursor;
 use crate::retention::no_clock;
@@ -128,7 +129,8 @@ impl CacheManager {
     ) -> Result<HintReport, ManagerError> {
         let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
         let Some(hints) = said.or(request.hints.as_deref()) else { return Ok(HintReport::default()) };
-        let report = hints.apply(request, self.tiers.device_mut(), positions, scope)?;
+        let report =
+            hints.apply(&request.sequence, request.own_from, self.tiers.device_mut(), positions, scope)?;
         self.stats.hints.add(report);
         Ok(report)
     }

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::CacheManager;
-use super::admission::Admission;
+use super::answers::Admission;
 use super::error::{ManagerError, Refused, Result};
 use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
 use super::hints::{AdmitOptions, Hints};
-use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::id::{RequestId, RequestRef, RequestState};
+use super::request::Request;
 use super::tables::DEVICE;
 use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};

@@ -5,7 +5,8 @@ use hashbrown::{HashMap, HashSet};
 use super::CacheManager;
 use super::error::{ManagerError, Result};
 use super::growth::check_length;
-use super::request::{Request, RequestId, RequestRef, RequestState};
+use super::id::{RequestId, RequestRef, RequestState};
+use super::request::Request;
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 use crate::{BlockId, PoolError, Until};
 

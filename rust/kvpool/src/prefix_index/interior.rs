@@ -129,3 +129,32 @@ impl Interior {
         Ok(())
     }
 }
+
+/// What an index knows of the units inside its blocks.
+impl Index {
+    /// From now on units inside blocks can be named, at most `per_block` of each.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidConfig`] if there are too many, or no memory; then nothing has changed.
+    pub(crate) fn keep_interior(&mut self, num_blocks: usize, per_block: usize) -> Result<(), PoolError> {
+        self.interior = Some(Box::new(Interior::new(num_blocks, per_block)?));
+        Ok(())
+    }
+
+    /// Names the first units inside a registered block, as far as there is room, if none is named.
+    pub(crate) fn name_interior(&mut self, block: BlockId, hashes: &[BlockHash], group: u16) {
+        if let Some(interior) = self.interior.as_mut().filter(|interior| !interior.names(block)) {
+            interior.name(block, hashes, group);
+        }
+    }
+
+    /// The block that was named first of those with a unit of this name inside.
+    pub(crate) fn find_interior(&self, name: Name<'_>) -> Option<BlockId> {
+        self.interior.as_ref()?.find(name)
+    }
+
+    /// Units inside a block that can be named.
+    pub(crate) fn interior_units(&self) -> usize {
+        self.interior.as_ref().map_or(0, |interior| interior.per_block())
+    }
+}

@@ -1,0 +1,175 @@
+//! The ids of requests, and their states.
+
+use std::fmt;
+
+use hashbrown::Equivalent;
+
+use crate::shorten::shorten;
+
+/// A number or a string, whichever the engine uses. Every `i64` and every `u64` is an id of its own; equal numbers of
+/// different types are one id, because the conversions choose the variant.
+///
+/// An engine with ids of another type gives each request a number, such as its place in the engine's own slab
+/// or arena: 8 bytes that are compared in one instruction. A UUID, or any other type that has a text, is a
+/// string: the manager copies it once, at the admission, and later calls borrow it. The manager is not
+/// generic over ids: journals, explanations and events contain ids of both kinds, and a type parameter would
+/// be in each of them.
+///
+/// ```
+/// use kvpool::RequestId;
+/// assert_eq!(RequestId::from(7u64), RequestId::from(7i32));
+/// assert_ne!(RequestId::from(u64::MAX), RequestId::from(-1i64));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Id<S> {
+    /// A number.
+    Int(i64),
+    /// A string.
+    Str(S),
+    /// A number above [`i64::MAX`]. A smaller one in here would be another id than the same one in `Int`.
+    Uint(u64),
+}
+
+/// The engine's name of a request.
+pub type RequestId = Id<Box<str>>;
+
+/// A borrowed [`RequestId`]: what look-ups take, so that a string is not copied.
+pub type RequestRef<'a> = Id<&'a str>;
+
+impl RequestId {
+    /// Borrows the id.
+    #[must_use]
+    pub fn as_ref(&self) -> RequestRef<'_> {
+        match self {
+            Self::Int(id) => Id::Int(*id),
+            Self::Str(id) => Id::Str(id),
+            Self::Uint(id) => Id::Uint(*id),
+        }
+    }
+}
+
+impl RequestRef<'_> {
+    /// Copies the id.
+    #[must_use]
+    pub fn to_owned(self) -> RequestId {
+        match self {
+            Self::Int(id) => Id::Int(id),
+            Self::Str(id) => Id::Str(id.into()),
+            Self::Uint(id) => Id::Uint(id),
+        }
+    }
+}
+
+impl Equivalent<RequestId> for RequestRef<'_> {
+    fn equivalent(&self, id: &RequestId) -> bool {
+        *self == id.as_ref()
+    }
+}
+
+impl<S> From<i64> for Id<S> {
+    fn from(id: i64) -> Self {
+        Self::Int(id)
+    }
+}
+
+impl<S> From<u64> for Id<S> {
+    fn from(id: u64) -> Self {
+        i64::try_from(id).map_or(Self::Uint(id), Self::Int)
+    }
+}
+
+impl<S> From<i32> for Id<S> {
+    fn from(id: i32) -> Self {
+        Self::Int(id.into())
+    }
+}
+
+impl<S> From<u32> for Id<S> {
+    fn from(id: u32) -> Self {
+        Self::Int(id.into())
+    }
+}
+
+impl<S> From<usize> for Id<S> {
+    fn from(id: usize) -> Self {
+        Self::from(id as u64)
+    }
+}
+
+impl From<&str> for RequestId {
+    fn from(id: &str) -> Self {
+        Self::Str(id.into())
+    }
+}
+
+impl From<String> for RequestId {
+    fn from(id: String) -> Self {
+        Self::Str(id.into())
+    }
+}
+
+impl<'a> From<&'a str> for RequestRef<'a> {
+    fn from(id: &'a str) -> Self {
+        Self::Str(id)
+    }
+}
+
+impl<'a> From<&'a RequestId> for RequestRef<'a> {
+    fn from(id: &'a RequestId) -> Self {
+        id.as_ref()
+    }
+}
+
+/// For messages: a long string is shortened. `Debug` shows it whole.
+impl<S: AsRef<str>> fmt::Display for Id<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(id) => id.fmt(f),
+            Self::Str(id) => write!(f, "{:?}", shorten(id.as_ref())),
+            Self::Uint(id) => id.fmt(f),
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Id<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(id) => id.fmt(f),
+            Self::Str(id) => write!(f, "{id:?}"),
+            Self::Uint(id) => id.fmt(f),
+        }
+    }
+}
+
+/// Whether a request holds blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RequestState {
+    /// It holds blocks of the device for its tokens, or for those that come next.
+    Running,
+    /// It was preempted: it holds nothing, and its tokens wait to be computed again.
+    Preempted,
+    /// It was preempted by swap: its blocks are in the host tier.
+    Swapped,
+    /// A swap moves its blocks between the tiers.
+    Moving,
+    /// A connector loads external tokens into its blocks: it runs once [`crate::CacheManager::external_done`] is called.
+    Loading,
+    /// It was released while it was moving or loading: it gives up its blocks when that ends.
+    Releasing,
+}
+
+impl RequestState {
+    /// The state's name, as users read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Preempted => "preempted",
+            Self::Swapped => "swapped",
+            Self::Moving => "moving",
+            Self::Loading => "loading",
+            Self::Releasing => "releasing",
+        }
+    }
+}
