@@ -19,7 +19,10 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use crate::{error::TraceError, validate::IdHasherBuilder};
+use crate::{error::TraceError, id_hash::IdHasherBuilder};
+
+/// References that one trace may get by being regrouped: 8 GiB of them.
+pub(crate) const MOST_REFERENCES: u64 = 1 << 30;
 
 /// New ids for (prefix, id), counted from 0 in the order of first use.
 #[derive(Debug, Default)]

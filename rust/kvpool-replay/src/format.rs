@@ -43,3 +43,11 @@ impl TraceFormat {
         }
     }
 }
+
+/// What is read as which format, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Assumed {
+    pub(crate) format: TraceFormat,
+    /// Whether it was told from the first record; otherwise the caller named it.
+    pub(crate) detected: bool,
+}

@@ -13,7 +13,7 @@ use std::collections::{HashMap, hash_map::Entry};
 
 use serde::Serialize;
 
-use crate::{trace::Trace, validate::IdHasherBuilder};
+use crate::{id_hash::IdHasherBuilder, trace::Trace};
 
 /// Counts, percentiles and ideal hit rates of a trace. Rates are shares, 0 to 1.
 ///

@@ -23,52 +23,18 @@
 //!
 //! Costs: 40 bytes and one allocation per request, 8 bytes per block reference; labels 32 bytes per request.
 
-use std::{
-    collections::HashSet,
-    io::{self, Write},
-};
+use std::collections::HashSet;
 
 use crate::{
-    blocks::{Chains, can_regroup, regroup},
+    blocks::{Chains, MOST_REFERENCES, can_regroup, regroup},
     error::TraceError,
-    formats::{MOST_REFERENCES, TraceFormat, write_trace},
+    id_hash::IdHasherBuilder,
     labels::Labels,
-    validate::{IdHasherBuilder, RequestChecker},
+    validate::RequestChecker,
 };
 
-/// Tokens of a block in the published Mooncake traces.
-pub const DEFAULT_BLOCK_TOKENS: usize = 512;
-
-/// One request of a trace.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TraceRequest {
-    /// When the request arrives, in ms from the start of the recording; finite, 0 or more. Files hold whole
-    /// milliseconds as a rule; a fraction is kept.
-    pub timestamp_ms: f64,
-    /// Prompt tokens, 1 or more.
-    pub input_length: u32,
-    /// Tokens that the model answered with; may be 0.
-    pub output_length: u32,
-    /// One chained id per block of the prompt; a partial last block may have one or not.
-    pub hash_ids: Box<[u64]>,
-}
-
-impl TraceRequest {
-    /// The ids of the full blocks: all that an engine, which indexes full blocks only, can find again.
-    ///
-    /// ```
-    /// use kvpool_replay::trace::TraceRequest;
-    ///
-    /// let request =
-    ///     TraceRequest { timestamp_ms: 0.0, input_length: 600, output_length: 1, hash_ids: [8, 9].into() };
-    /// assert_eq!(request.full_blocks(512), [8]);
-    /// ```
-    #[must_use]
-    pub fn full_blocks(&self, block_tokens: usize) -> &[u64] {
-        let full = (self.input_length as usize).checked_div(block_tokens).unwrap_or(0);
-        self.hash_ids.get(..full).unwrap_or(&self.hash_ids)
-    }
-}
+pub use crate::formats::write_jsonl;
+pub use crate::request::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 
 /// A workload: requests in order of arrival.
 ///
@@ -278,30 +244,4 @@ pub struct TraceSummary {
     pub partial_blocks: u64,
     /// Different ids: what a cache that never evicts would have to compute.
     pub unique_blocks: u64,
-}
-
-/// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, ids in full.
-///
-/// As [`write_trace`] in the format `mooncake`: the bytes depend on the trace alone, and reading them back gives the same
-/// requests (times of more than 15 digits may change in the last bit). The output is buffered here and flushed at the end.
-///
-/// ```
-/// use kvpool_replay::trace::{Trace, TraceRequest, write_jsonl};
-///
-/// let request =
-///     TraceRequest { timestamp_ms: 27.0, input_length: 600, output_length: 9, hash_ids: [4, 5].into() };
-/// let mut file = Vec::new();
-/// write_jsonl(&Trace::new(vec![request], 512).unwrap(), &mut file).unwrap();
-/// let line = r#"{"timestamp": 27, "input_length": 600, "output_length": 9, "hash_ids": [4, 5]}"#;
-/// assert_eq!(file, [line.as_bytes(), b"\n"].concat());
-/// ```
-///
-/// # Errors
-///
-/// What `out` says; part of the trace may have been written.
-pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
-    write_trace(trace, TraceFormat::Mooncake, out).map_err(|error| match error {
-        TraceError::Write { source } => source,
-        other => io::Error::other(other),
-    })
 }

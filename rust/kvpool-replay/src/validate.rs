@@ -14,16 +14,10 @@
 //!    before it is no repeat, so it is not the parent that the map holds.
 //!
 //! Costs: one hash-map step per block reference and 40 to 80 bytes per different id.
-//!
-//! The map's hash is two multiplications, keyed per map: ids come from files, and a file must not be able to
-//! choose ids that collide. No answer depends on the key, since the map is never walked.
 
-use std::{
-    collections::{HashMap, hash_map::Entry, hash_map::RandomState},
-    hash::{BuildHasher, Hasher},
-};
+use std::collections::{HashMap, hash_map::Entry};
 
-use crate::{error::TraceError, trace::TraceRequest};
+use crate::{error::TraceError, id_hash::IdHasherBuilder, request::TraceRequest};
 
 /// Block sizes in use, most likely first: the order decides which one an error suggests.
 const USUAL_BLOCK_TOKENS: [usize; 9] = [16, 512, 64, 32, 128, 256, 1024, 2048, 4096];
@@ -248,59 +242,6 @@ fn conflict(
             first_parent: origin.parent,
         },
     }
-}
-
-/// Makes hashers for ids, with a key of their own per map.
-#[derive(Clone, Debug)]
-pub(crate) struct IdHasherBuilder {
-    key: u64,
-}
-
-impl Default for IdHasherBuilder {
-    fn default() -> Self {
-        // The standard library's random keys, drawn once per map.
-        Self { key: RandomState::new().hash_one(0_u64) }
-    }
-}
-
-impl BuildHasher for IdHasherBuilder {
-    type Hasher = IdHasher;
-
-    fn build_hasher(&self) -> IdHasher {
-        IdHasher { state: self.key }
-    }
-}
-
-/// Hashes one id: the key goes in before the multiplication, and both halves of the 128-bit product count.
-#[derive(Debug)]
-pub(crate) struct IdHasher {
-    state: u64,
-}
-
-/// The 64 bits of the golden ratio, and a second odd constant with no pattern (both from `SplitMix64`).
-const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
-const SECOND: u64 = 0xbf58_476d_1ce4_e5b9;
-
-impl Hasher for IdHasher {
-    fn write_u64(&mut self, id: u64) {
-        self.state = fold(fold(id ^ self.state, FIRST) ^ self.state.rotate_left(32), SECOND);
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.state
-    }
-}
-
-/// The two halves of the product, joined.
-fn fold(left: u64, right: u64) -> u64 {
-    let product = u128::from(left) * u128::from(right);
-    (product >> 64) as u64 ^ product as u64
 }
 
 #[cfg(test)]

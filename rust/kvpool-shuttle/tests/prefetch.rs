@@ -19,14 +19,6 @@ mod replay {
     use self::prefetch::{Form, Prefetch};
     use crate::common::check;
 
-    mod lookup {
-        use kvpool_replay::trace::TraceRequest;
-
-        pub(super) fn indexed_tokens(request: &TraceRequest, block_tokens: usize) -> u64 {
-            u64::from(request.input_length).min((request.hash_ids.len() * block_tokens) as u64)
-        }
-    }
-
     /// More requests than the queues of two threads hold.
     const REQUESTS: u64 = 40;
 
@@ -79,5 +71,5 @@ mod sync {
 }
 
 mod trace {
-    pub(crate) use kvpool_replay::trace::Trace;
+    pub(crate) use kvpool_replay::trace::{Trace, TraceRequest};
 }

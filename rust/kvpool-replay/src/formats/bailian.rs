@@ -24,7 +24,7 @@ use super::{
     Assumed, Output, Ready,
     json::{self, Field},
 };
-use crate::{blocks::Chains, error::TraceError, reader::ReadOptions, trace::TraceRequest};
+use crate::{blocks::Chains, error::TraceError, options::ReadOptions, request::TraceRequest};
 
 /// Tokens of a block in the published traces.
 pub(crate) const BLOCK_TOKENS: usize = 16;

@@ -22,7 +22,7 @@ use super::{
     json::{self, Field},
     sized::SizedRequests,
 };
-use crate::{blocks::Chains, error::TraceError, reader::ReadOptions, trace::TraceRequest};
+use crate::{blocks::Chains, error::TraceError, options::ReadOptions, request::TraceRequest};
 
 const FIELDS: &[Field] = &[
     Field::needed("hash_ids", json::check_ids),

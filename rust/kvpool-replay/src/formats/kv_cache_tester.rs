@@ -34,7 +34,7 @@ use super::{
     json::{self, Field, Name},
     sized::SizedRequests,
 };
-use crate::{blocks::Chains, error::TraceError, reader::ReadOptions, trace::TraceRequest};
+use crate::{blocks::Chains, error::TraceError, options::ReadOptions, request::TraceRequest};
 
 const FIELDS: &[Field] = &[
     Field::optional("id", json::check_name),

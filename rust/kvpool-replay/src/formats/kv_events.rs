@@ -44,10 +44,14 @@ use serde_json::{Map, Value};
 use super::{
     Assumed, Output, Ready,
     json::{self, Field},
-    sized::{MOST_REFERENCES, SizedRequests},
+    sized::SizedRequests,
 };
 use crate::{
-    blocks::room_for, error::TraceError, reader::ReadOptions, trace::TraceRequest, validate::IdHasherBuilder,
+    blocks::{MOST_REFERENCES, room_for},
+    error::TraceError,
+    id_hash::IdHasherBuilder,
+    options::ReadOptions,
+    request::TraceRequest,
 };
 
 const BATCH: &[Field] = &[Field::needed("ts", json::check_seconds), Field::needed("events", check_events)];

@@ -25,21 +25,20 @@ pub mod kv_cache_tester;
 pub mod kv_events;
 pub mod mooncake;
 pub mod mooncake_sessions;
+mod output;
 pub(crate) mod scan;
 mod sized;
 mod write;
 
-use std::{collections::VecDeque, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
-use serde::Serialize;
-
-use kvpool::Finish;
-
-use crate::{error::TraceError, labels::Label, reader::ReadOptions, trace::TraceRequest};
+use crate::{error::TraceError, options::ReadOptions};
+pub use output::ReadNotes;
+pub(crate) use output::{Output, Ready};
 use scan::Scanner;
-pub(crate) use sized::MOST_REFERENCES;
-pub use write::write_trace;
+pub use write::{write_jsonl, write_trace};
 
+pub(crate) use crate::format::Assumed;
 pub use crate::format::TraceFormat;
 
 impl TraceFormat {
@@ -47,7 +46,7 @@ impl TraceFormat {
     #[must_use]
     pub const fn default_block_tokens(self) -> Option<usize> {
         match self {
-            Self::Mooncake | Self::MooncakeSessions => Some(crate::trace::DEFAULT_BLOCK_TOKENS),
+            Self::Mooncake | Self::MooncakeSessions => Some(crate::request::DEFAULT_BLOCK_TOKENS),
             Self::Bailian => Some(bailian::BLOCK_TOKENS),
             Self::KvCacheTester | Self::BlockRows | Self::KvEvents => None,
         }
@@ -112,69 +111,6 @@ impl FromStr for TraceFormat {
             .find(|format| format.name() == name)
             .ok_or_else(|| TraceError::UnknownFormat { name: json::shorten(name) })
     }
-}
-
-/// What was noticed, and what was done to the records, while a trace was read. None of it is an error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ReadNotes {
-    /// Records: lines that are not blank, or documents.
-    pub records: u64,
-    /// Requests that stood behind a later one, and were put in order.
-    pub reordered: u64,
-    /// Prefixes behind which an id stood that stood behind another prefix before: ids that name contents. They were
-    /// made into ids that name prefixes. 0 where ids name prefixes already, or were not chained.
-    pub unchained: u64,
-    /// Requests whose blocks were made into blocks of another size.
-    pub regrouped: u64,
-    /// Requests without a time of their own, placed by their delay or behind the request before.
-    pub untimed: u64,
-    /// Recorded events that are no stored blocks of the first tier: removals, other tiers, other kinds.
-    pub skipped_events: u64,
-    /// Stored runs whose parent block was not recorded: the prompt before it is taken to be that one block.
-    pub unknown_parents: u64,
-}
-
-/// What is read as which format, and since when.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Assumed {
-    pub(crate) format: TraceFormat,
-    /// Whether it was told from the first record; otherwise the caller named it.
-    pub(crate) detected: bool,
-}
-
-/// A request that is ready to be checked.
-#[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) line: u64,
-    pub(crate) request: TraceRequest,
-    pub(crate) session: Option<Box<str>>,
-    pub(crate) kind: Option<Box<str>>,
-    pub(crate) think_ms: Option<f64>,
-    pub(crate) finish: Finish,
-}
-
-impl Ready {
-    pub(crate) fn new(line: u64, request: TraceRequest) -> Self {
-        Self { line, request, session: None, kind: None, think_ms: None, finish: Finish::Unknown }
-    }
-
-    pub(crate) fn label(&self) -> Label<'_> {
-        Label {
-            session: self.session.as_deref(),
-            kind: self.kind.as_deref(),
-            think_ms: self.think_ms,
-            finish: self.finish,
-        }
-    }
-}
-
-/// What decoders give: requests, their block size, and what they noticed.
-#[derive(Debug, Default)]
-pub(crate) struct Output {
-    pub(crate) ready: VecDeque<Ready>,
-    /// Set before the first request is given.
-    pub(crate) block_tokens: usize,
-    pub(crate) notes: ReadNotes,
 }
 
 /// A format's way from records to requests.

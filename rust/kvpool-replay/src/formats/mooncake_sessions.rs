@@ -30,8 +30,8 @@ use super::{
 };
 use crate::{
     error::TraceError,
-    reader::ReadOptions,
-    trace::{DEFAULT_BLOCK_TOKENS, TraceRequest},
+    options::ReadOptions,
+    request::{DEFAULT_BLOCK_TOKENS, TraceRequest},
 };
 
 const FIELDS: &[Field] = &[

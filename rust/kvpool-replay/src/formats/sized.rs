@@ -10,13 +10,10 @@ use std::collections::{HashMap, hash_map::Entry};
 
 use super::{Output, Ready};
 use crate::{
-    blocks::{Chains, can_regroup, regroup},
+    blocks::{Chains, MOST_REFERENCES, can_regroup, regroup},
     error::TraceError,
     validate::RequestChecker,
 };
-
-/// References that one trace may get by being regrouped: 8 GiB of them.
-pub(crate) const MOST_REFERENCES: u64 = 1 << 30;
 
 /// Requests with a block size each; their ids are chained already.
 #[derive(Debug, Default)]

@@ -9,8 +9,7 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
-use super::TraceFormat;
-use crate::{error::TraceError, trace::Trace};
+use crate::{error::TraceError, format::TraceFormat, trace::Trace};
 
 /// Writes a trace, one request a line.
 ///
@@ -49,6 +48,32 @@ pub fn write_trace(trace: &Trace, format: TraceFormat, out: impl Write) -> Resul
         }
     };
     written.and_then(|()| out.flush()).map_err(|source| TraceError::Write { source })
+}
+
+/// Writes a trace as Mooncake JSONL: one request a line, `\n` after each, ids in full.
+///
+/// As [`write_trace`] in the format `mooncake`: the bytes depend on the trace alone, and reading them back gives the same
+/// requests (times of more than 15 digits may change in the last bit). The output is buffered here and flushed at the end.
+///
+/// ```
+/// use kvpool_replay::trace::{Trace, TraceRequest, write_jsonl};
+///
+/// let request =
+///     TraceRequest { timestamp_ms: 27.0, input_length: 600, output_length: 9, hash_ids: [4, 5].into() };
+/// let mut file = Vec::new();
+/// write_jsonl(&Trace::new(vec![request], 512).unwrap(), &mut file).unwrap();
+/// let line = r#"{"timestamp": 27, "input_length": 600, "output_length": 9, "hash_ids": [4, 5]}"#;
+/// assert_eq!(file, [line.as_bytes(), b"\n"].concat());
+/// ```
+///
+/// # Errors
+///
+/// What `out` says; part of the trace may have been written.
+pub fn write_jsonl(trace: &Trace, out: impl Write) -> io::Result<()> {
+    write_trace(trace, TraceFormat::Mooncake, out).map_err(|error| match error {
+        TraceError::Write { source } => source,
+        other => io::Error::other(other),
+    })
 }
 
 /// What a format adds to a line.

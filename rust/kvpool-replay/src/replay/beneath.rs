@@ -13,16 +13,8 @@ use std::collections::{HashMap, VecDeque};
 
 use kvpool::BlockHash;
 
+use super::config::TierConfig;
 use super::report::{TierReport, share};
-
-/// A tier beneath the device.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TierConfig {
-    /// Blocks that it holds. At least 1.
-    pub blocks: usize,
-    /// Milliseconds that one block takes from it to the tier above.
-    pub load_ms_per_block: f64,
-}
 
 /// What is used last goes last.
 #[derive(Debug, Default)]

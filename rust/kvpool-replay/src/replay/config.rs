@@ -6,8 +6,16 @@ use std::str::FromStr;
 use kvpool::groups::Groups;
 use kvpool::{EvictionPolicy, HashAlgorithm, ManagerError, Verify};
 
-use super::beneath::TierConfig;
 use crate::error::ExpandError;
+
+/// A tier beneath the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TierConfig {
+    /// Blocks that it holds. At least 1.
+    pub blocks: usize,
+    /// Milliseconds that one block takes from it to the tier above.
+    pub load_ms_per_block: f64,
+}
 
 /// How requests are run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

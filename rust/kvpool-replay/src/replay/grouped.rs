@@ -19,8 +19,8 @@ use kvpool_journal::Journaled;
 use kvpool_journal::ops::manager as op;
 
 use super::ReplayError;
-use super::lookup::indexed_tokens;
 use super::prefetch::Prefetch;
+use super::prefetch::indexed_tokens;
 use super::report::{GroupReport, HitCounts, share};
 use crate::trace::Trace;
 

@@ -5,9 +5,9 @@ use kvpool_journal::Journaled;
 use kvpool_journal::ops::pool as op;
 
 use super::ReplayError;
-use super::prefetch::Prefetch;
+use super::prefetch::{Prefetch, indexed_tokens};
 use super::report::HitCounts;
-use crate::trace::{Trace, TraceRequest};
+use crate::trace::Trace;
 
 /// The pool and what was counted.
 #[derive(Debug)]
@@ -16,12 +16,6 @@ pub(super) struct Lookup {
     done: usize,
     pub(super) hits: HitCounts,
     pub(super) last_half: HitCounts,
-}
-
-/// Tokens of the prompt that lie in blocks which the trace names. A trace that names full blocks only leaves its prompts'
-/// tails out: they are never hit.
-pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) -> u64 {
-    u64::from(request.input_length).min(request.hash_ids.len() as u64 * trace_block_tokens as u64)
 }
 
 impl Lookup {

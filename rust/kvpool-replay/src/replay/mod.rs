@@ -28,9 +28,8 @@ use kvpool_journal::{Journal, Journaled};
 use kvpool_observe::{ExplainConfig, ManagerWatch, ManagerWatchConfig, MissStats};
 
 use crate::trace::{Trace, TraceRequest};
-pub use beneath::TierConfig;
 use config::check;
-pub use config::{Mode, ReplayConfig, ReplayError};
+pub use config::{Mode, ReplayConfig, ReplayError, TierConfig};
 use engine::Engine;
 use grouped::Grouped;
 use lookup::Lookup;

@@ -13,7 +13,7 @@ use super::ReplayError;
 use crate::expand::{TokenExpander, output_token};
 use crate::sync::mpsc::{Receiver, sync_channel};
 use crate::sync::thread;
-use crate::trace::Trace;
+use crate::trace::{Trace, TraceRequest};
 
 /// More threads than this are a mistake.
 pub(super) const MAX_THREADS: usize = 1024;
@@ -31,6 +31,12 @@ pub(super) enum Form {
     /// Those of the whole blocks that the trace names, and, if there are more, one that no other request has. A trace does not say what
     /// the rest of a partial block has in common with the request that goes on from there; without it, prompts end where others hit.
     Named,
+}
+
+/// Tokens of the prompt that lie in blocks which the trace names. A trace that names full blocks only leaves its prompts'
+/// tails out: they are never hit.
+pub(super) fn indexed_tokens(request: &TraceRequest, trace_block_tokens: usize) -> u64 {
+    u64::from(request.input_length).min(request.hash_ids.len() as u64 * trace_block_tokens as u64)
 }
 
 type Prompt = Result<HashCursor, ReplayError>;
@@ -112,7 +118,7 @@ fn prompt(trace: &Trace, hasher: &Arc<BlockHasher>, form: Form, index: usize) ->
     match form {
         Form::Whole => expander.expand_request(request, index as u32, &mut tokens).map_err(expand_error)?,
         Form::Filled => {
-            let indexed = super::lookup::indexed_tokens(request, block_tokens);
+            let indexed = indexed_tokens(request, block_tokens);
             let whole = indexed.next_multiple_of(hasher.block_size() as u64);
             let whole = u32::try_from(whole).unwrap_or(u32::MAX);
             expander.expand(&request.hash_ids, whole, &mut tokens).map_err(expand_error)?;

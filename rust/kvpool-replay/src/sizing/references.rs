@@ -23,8 +23,8 @@ use kvpool::{Finish, Signal};
 
 use super::error::{SizingError, setting};
 use super::runs::{Run, Runs};
+use crate::id_hash::IdHasherBuilder;
 use crate::trace::Trace;
-use crate::validate::IdHasherBuilder;
 
 /// Which blocks of a prompt are references.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
