@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-trace-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot eviction-study top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	size-screenshot top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
 	workflows-check clean
 
 help: ## Show this list
@@ -348,10 +348,6 @@ docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every l
 
 docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search; pictures in target/docs/pictures
 	$(BIN)/python tools/docs_site.py browse
-
-eviction-study: $(BIN)/python ## The tables of docs/eviction-study.md, section D, from TRACES=folder (two hours for everything)
-	@test -n "$(TRACES)" || { echo "eviction-study needs TRACES=folder, with traces and families.py" >&2; exit 2; }
-	$(BIN)/python tools/eviction_study.py $(TRACES)
 
 docs-pictures: $(BIN)/python ## The drawings of the docs, from tools/docs_pictures.py
 	$(BIN)/python tools/docs_pictures.py

@@ -15,7 +15,7 @@ BLOCK_BYTES = 131_072 * 512
 #: What a file may be called, and a page must not fall for.
 HOSTILE = "</script><img src=x onerror=\"console.error('in')\">&amp;'`$\\frac$"
 #: Each so much better than LRU.
-POLICIES = {"fifo": 0.92, "lru": 1.0, "sieve": 0.7, "s3-fifo": 1.02, "arc": 1.06, "2q": 0.97, "adaptive": 1.06}
+POLICIES = {"lru": 1.0, "s3-fifo": 1.02, "arc": 1.06, "hazard": 0.97, "adaptive": 1.06}
 PERCENTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 

@@ -21,13 +21,11 @@ from kvpool.sizing import References
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvpool._core import EvictionPolicy
     from kvpool._core.advisor import AdvicePoint
     from kvpool._core.hashing import HashChain
 
 #: All that a ghost cache can be kept of.
 POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
-DEFAULT_POLICIES: list[EvictionPolicy] = ["lru", "s3-fifo", "arc", "lfu-da", "adaptive", "hazard"]
 #: Sizes of a curve, in eighths of the pool's.
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)
@@ -253,7 +251,7 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
     advice = pool.advice()
     assert advice is not None
     assert (advice["capacity_blocks"], advice["curve"][-1]["blocks"]) == (16, 128)
-    assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(DEFAULT_POLICIES)
+    assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(POLICIES)
 
 
 # ------------------------------------------------------------------------------------------------------- memory
@@ -327,8 +325,8 @@ def test_settings_are_values() -> None:
     assert config != AdvisorConfig()
     assert (config.max_sampled_blocks, config.sample_every, config.policies) == (128, 3, ["arc"])
     assert (config.max_tenants, config.window, config.seed) == (2, 9, 7)
-    assert AdvisorConfig().policies == DEFAULT_POLICIES
-    assert AdvisorConfig(policies=iter(DEFAULT_POLICIES)) == AdvisorConfig()
+    assert AdvisorConfig().policies == AdvisorConfig(policies=None).policies == POLICIES
+    assert AdvisorConfig(policies=iter(POLICIES)) == AdvisorConfig()
     with pytest.raises(AttributeError):
         config.seed = 1  # type: ignore[misc]
 

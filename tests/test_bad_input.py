@@ -1008,6 +1008,35 @@ def test_an_unknown_policy_lists_the_known(eviction: str) -> None:
         refused(lambda make=make: make(10, eviction=eviction), wrong, ValueError, *known)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("eviction", "instead"),
+    [
+        ("fifo", "lru"),
+        ("lfu", "s3-fifo"),
+        ("lfu-da", "arc"),
+        ("sieve", "s3-fifo"),
+        ("2q", "s3-fifo"),
+        ("lrfu", "arc"),
+        ("gdsf", "arc"),
+    ],
+)
+def test_a_removed_policy_is_refused_with_the_policy_to_use_instead(eviction: str, instead: str) -> None:
+    words = [*kvpool.sizing.POLICIES, f"kvpool no longer has {eviction}, use {instead}"]
+    trace = kvpool.traces.Trace.generate(3)
+    calls: list[Callable[[Any], object]] = [
+        lambda name: kvpool.BlockPool(10, eviction=name),
+        lambda name: kvpool.CacheManager(10, eviction=name),
+        lambda name: kvpool.TieredPool([10, 10], eviction=name),
+        lambda name: kvpool.AdvisorConfig(policies=["lru", name]),
+        lambda name: kvpool.sizing.References(trace).run(name, 8),
+        lambda name: kvpool.traces.Replay(trace, eviction=name),
+        lambda name: _core.vllm.VllmPool(8, True, name),
+        lambda name: kvpool.sizing.check_sizing(policies=["lru", name]),
+    ]
+    for call in calls:
+        refused(lambda call=call: call(eviction), errors.InvalidArgumentError, ValueError, *words)  # type: ignore[misc]
+
+
 def test_time_that_goes_backwards() -> None:
     for made in (kvpool.BlockPool(10, retention=RETAINED), kvpool.CacheManager(10, retention=RETAINED)):
         made.advance_time(5.5)

@@ -81,7 +81,7 @@ def test_two_sizings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     paths = tmp_path / "a.json", tmp_path / "b.json"
     asked = ["--limit", "100", "--hints", "none", "--policies"]
     a = json_of(capsys, "size", "example", *asked, "lru,arc", *SIZES)
-    b = json_of(capsys, "size", "example", *asked, "lru,sieve", "--capacities", "5%,700,900", "--form", "stream")
+    b = json_of(capsys, "size", "example", *asked, "lru,s3-fifo", "--capacities", "5%,700,900", "--form", "stream")
     for path, report in zip(paths, (a, b), strict=True):
         path.write_text(json.dumps(report))
     found = json_of(capsys, "compare", *paths)

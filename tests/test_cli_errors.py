@@ -94,7 +94,7 @@ TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "replay {}/t.jsonl --eviction lruu",
         2,
-        "--eviction is 'lruu': must be one of lru, last-accessed, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive, hazard",
+        "--eviction is 'lruu': must be one of lru, last-accessed, s3-fifo, arc, adaptive, hazard",
         "did you mean lru?",
     ),
     (
@@ -135,10 +135,28 @@ TABLE: list[tuple[str, int, str, str | None]] = [
         "leave a comma out",
     ),
     (
-        "size {}/t.jsonl --policies lru,lfuu",
+        "replay {}/t.jsonl --eviction lfu",
         2,
-        "--policies is 'lfuu': must be one of lru, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive, hazard",
-        "did you mean lfu?",
+        "--eviction is 'lfu': must be one of lru, last-accessed, s3-fifo, arc, adaptive, hazard",
+        "kvpool no longer has lfu, use s3-fifo",
+    ),
+    (
+        "size {}/t.jsonl --policies lru,arcc",
+        2,
+        "--policies is 'arcc': must be one of lru, s3-fifo, arc, adaptive, hazard",
+        "did you mean arc?",
+    ),
+    (
+        "size {}/t.jsonl --policies lru,2q",
+        2,
+        "--policies is '2q': must be one of lru, s3-fifo, arc, adaptive, hazard",
+        "kvpool no longer has 2q, use s3-fifo",
+    ),
+    (
+        "compare lru gdsf --trace {}/t.jsonl",
+        2,
+        "--policies is 'gdsf': must be one of lru, s3-fifo, arc, adaptive, hazard",
+        "kvpool no longer has gdsf, use arc",
     ),
     (
         "size {}/t.jsonl --gpu h1000 --weights-gib 3 --model llama-3.1-8b",

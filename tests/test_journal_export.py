@@ -334,7 +334,7 @@ class Pool:
             r.choice([1, 2, 3]),
             verify=self.verify,
             duplicates=r.choice(["keep", "drop-on-release"]),
-            eviction=r.choice(["lru", "s3-fifo", "gdsf"]),
+            eviction=r.choice(["lru", "s3-fifo", "hazard"]),
             retention=r.choice([None, True, kvpool.RetentionConfig(tenants=[kvpool.TenantLimits(1, ceiling=3)])]),
             event_capacity=r.choice([0, 50]),
             journal=ring(),
@@ -448,7 +448,7 @@ class Vllm:
     }
 
     def __init__(self, r: random.Random) -> None:
-        self.pool = VllmPool(r.choice([2, 12]), r.random() < 0.8, r.choice(["lru", "s3-fifo", "gdsf"]), ring())
+        self.pool = VllmPool(r.choice([2, 12]), r.random() < 0.8, r.choice(["lru", "s3-fifo", "hazard"]), ring())
         self.image = self.pool.journal_image
         self.held: list[Any] = []
 

@@ -330,7 +330,7 @@ def test_sizes_in_gib_need_a_model_and_all_have_a_limit() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policies", "mru"], "error: --policies is 'mru': must be one of lru, fifo, lfu, lfu-da, sieve,"),
+        (["--policies", "mru"], "error: --policies is 'mru': must be one of lru, s3-fifo, arc,"),
         (["--policies", ""], "error: --policies is '': there is nothing between two commas"),
         (["--policies", "lru,last-accessed"], "error: --policies is 'last-accessed': must be one of lru,"),
         (["--capacities", "5%,much"], "error: --capacities is 'much': must be like 5%, 60GiB or 9139"),
@@ -436,9 +436,9 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "References", Noted)
     monkeypatch.setattr(measure, "_over_time", lambda *_: None)
     found = size(
-        kvpool.traces.Trace.generate(100), policies=["lru", "fifo"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
+        kvpool.traces.Trace.generate(100), policies=["lru", "arc"], capacities=["9", "5", "7", "3"], hints=[], jobs=1
     )
-    assert ran == [(policy, blocks) for blocks in (7, 3, 9, 5) for policy in ("lru", "fifo")]
+    assert ran == [(policy, blocks) for blocks in (7, 3, 9, 5) for policy in ("lru", "arc")]
     assert [capacity["blocks"] for capacity in found["capacities"]] == [3, 5, 7, 9]
 
 

@@ -92,7 +92,7 @@ def test_pointing_at_a_plot_tells_its_figures(browser: HeadlessBrowser, page: Pa
     before, there, gone = clean(browser.visit(page, steps)).values
     assert before is None
     assert there[0] == f"5 % of the unique blocks: {capacity['blocks']:,} blocks, 571 GiB"
-    for policy, name in zip(report["policies"][4:6], ("ARC", "2Q"), strict=True):
+    for policy, name in zip(report["policies"][2:4], ("ARC", "hazard"), strict=True):
         hits = policy["hits"][2]
         rates = f"{100 * hits['block_hit_rate']:.2f} % of blocks, {100 * hits['token_hit_rate']:.2f} % of tokens"
         assert f"{name}: {rates}" in there

@@ -30,7 +30,6 @@ NO_CHECK: Final = {
     "gpu-check": "needs a GPU",
     "crates-publish": "publishes",
     "release": "builds for every platform; release-host is the part for one",
-    "eviction-study": "measures, for hours",
     "bench": "measures",
     "bench-rust": "measures",
     "bench-counts": "measures",

@@ -46,7 +46,7 @@ OUT: Final = ROOT / "target" / "docs"
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Start": ("quickstart", "concepts", "porting"),
     "Engines": ("vllm", "vllm-offloading", "sglang", "stored-names", "sglang-settings", "lineage"),
-    "Size and tune": ("command-line", "sizing", "models", "traces", "eviction-study", "advisor", "retention", "groups"),
+    "Size and tune": ("command-line", "sizing", "models", "traces", "advisor", "retention", "groups"),
     "Run": ("operations", "metrics", "events", "explain", "journal", "store", "restart", "transfer", "threads"),
     "Design": ("design", "hashing", "properties", "numbers"),
 }

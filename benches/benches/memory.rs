@@ -14,7 +14,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 fn main() {
     println!("blocks    verify       bytes per block (empty / full, with open fences)");
     for num_blocks in [1 << 16, 1 << 22] {
-        for policy in [kvpool_policies::LRU, kvpool_policies::FIFO, kvpool_policies::HAZARD] {
+        for policy in [kvpool_policies::LRU, kvpool_policies::ARC, kvpool_policies::HAZARD] {
             let region = Region::new(ALLOCATOR);
             let config = PoolConfig { num_blocks, eviction: policy, ..PoolConfig::default() };
             let mut pool = BlockPool::new(config).unwrap();

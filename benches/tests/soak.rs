@@ -41,7 +41,7 @@ fn every_configuration_stands_a_short_soak() {
         assert!(configuration.hit_rate > 0.1 && configuration.hit_rate < 0.9, "{configuration:?}");
         let counts = [configuration.refusals, configuration.preemptions, configuration.evictions];
         assert!(counts.iter().all(|&count| count > 20), "{configuration:?}");
-        let swapped = configuration.swaps.1 > 20 || configuration.name == "2q"; // which has no host tier
+        let swapped = configuration.swaps.1 > 20 || configuration.name == "hazard"; // which has no host tier
         assert!(swapped && configuration.invalid > 200 && configuration.copies > 100, "{configuration:?}");
     }
     assert!(report.aborts.iter().all(|&(_, times)| times > 10), "{:?}", report.aborts);

@@ -37,7 +37,7 @@ def test_every_policy_of_kvpools_is_a_setting_but_the_one_that_needs_times() -> 
     assert set(kvpool.policies.eviction_policies()) - set(EVICTIONS) == {"last-accessed"}
     assert len(EVICTIONS) == len(set(EVICTIONS))
     assert EVICTIONS[0] == LRU
-    assert {"s3-fifo", "arc", "lfu"} <= set(POLICIES)
+    assert {"s3-fifo", "arc", "hazard"} <= set(POLICIES)
 
 
 @pytest.mark.parametrize("level", ["pool", "manager"])
@@ -49,7 +49,14 @@ def test_a_name_is_taken_at_any_level_that_decides(level: str, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["last-accessed", "mru", "s3_fifo"])
 def test_any_other_name_is_refused_with_all_there_are(name: str) -> None:
-    with pytest.raises(ValueError, match=f"KVPOOL_VLLM_EVICTION is '{name}': must be one of lru, fifo, ") as refused:
+    with pytest.raises(ValueError, match=f"KVPOOL_VLLM_EVICTION is '{name}': must be one of lru, s3-fifo, ") as refused:
+        Settings.from_environment({"KVPOOL_VLLM_EVICTION": name})
+    assert all(known in str(refused.value) for known in EVICTIONS)
+
+
+@pytest.mark.parametrize(("name", "instead"), [("lfu", "s3-fifo"), (" FIFO", "lru"), ("2q", "s3-fifo")])
+def test_a_removed_policy_is_refused_with_the_policy_to_use_instead(name: str, instead: str) -> None:
+    with pytest.raises(ValueError, match=f"; kvpool no longer has {name.strip().lower()}, use {instead}$") as refused:
         Settings.from_environment({"KVPOOL_VLLM_EVICTION": name})
     assert all(known in str(refused.value) for known in EVICTIONS)
 
@@ -74,9 +81,9 @@ def test_the_shadow_takes_vllms_order_alone(
 
 def test_a_level_makes_its_pools_with_the_setting() -> None:
     install = part("install")
-    with install.installed("pool", Settings(level="pool", eviction="lfu")):
+    with install.installed("pool", Settings(level="pool", eviction="arc")):
         pool = part("pool").BlockPool(4, True, UNIT)
-        assert (pool.eviction, pool.core.keeps_history) == ("lfu", True)
+        assert (pool.eviction, pool.core.keeps_history) == ("arc", True)
     with install.installed("pool"):
         assert not part("pool").BlockPool(4, True, UNIT).core.keeps_history
 
@@ -106,7 +113,7 @@ def look_up(pool: Any, groups: list[int], tokens: list[int]) -> Any:
 
 
 def test_uses_count_whether_a_block_is_free_or_held() -> None:
-    pool = make_pool(eviction="lfu")
+    pool = make_pool(eviction="s3-fifo")
     tables = [pool.get_new_blocks(1) for _ in range(3)]
     for nth, table in enumerate(tables):
         cache(pool, table, [nth, nth])
@@ -122,7 +129,7 @@ def test_uses_count_whether_a_block_is_free_or_held() -> None:
 
 
 def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
-    pool = make_pool(eviction="fifo")
+    pool = make_pool(eviction="s3-fifo")
     found, length = look_up(pool, [FULL], [1, 2, 3, 4])
     assert (found, length) == (([],), 0)
     full, window = pool.get_new_blocks(2), pool.get_new_blocks(2)
@@ -134,7 +141,7 @@ def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
 
 
 def test_a_chain_goes_on_where_an_earlier_call_ended() -> None:
-    pool = make_pool(eviction="fifo")
+    pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([FULL])
     table = pool.get_new_blocks(3)
     cache(pool, table[:2], [1, 2, 3, 4])
@@ -144,7 +151,7 @@ def test_a_chain_goes_on_where_an_earlier_call_ended() -> None:
 
 
 def test_a_chain_does_not_go_on_behind_a_null_block_or_one_of_others() -> None:
-    pool = make_pool(eviction="fifo")
+    pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([FULL])
     (first, last), loose = pool.get_new_blocks(2), LooseBlock(1000, ref_cnt=1)
     cache(pool, [pool.null_block, first], [1, 2, 3, 4], first=1)
@@ -154,7 +161,7 @@ def test_a_chain_does_not_go_on_behind_a_null_block_or_one_of_others() -> None:
 
 
 def test_what_is_cached_beside_blocks_of_others_hangs_on_the_block_under_its_parents_key() -> None:
-    pool = make_pool(eviction="fifo")
+    pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([FULL])
     first, last = pool.get_new_blocks(2)
     loose = LooseBlock(1000, ref_cnt=1)
@@ -165,7 +172,7 @@ def test_what_is_cached_beside_blocks_of_others_hangs_on_the_block_under_its_par
 
 
 def test_a_part_of_a_block_hangs_on_the_block_before_it() -> None:
-    pool = make_pool(eviction="fifo")
+    pool = make_pool(eviction="s3-fifo")
     pool.chain_groups([1])
     first, part_of = pool.get_new_blocks(2)
     request = request_of([1, 2, 3, 4, 5, 6])

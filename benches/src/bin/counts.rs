@@ -1,6 +1,6 @@
 //! Operations of the pool, for a tool that counts their instructions: `tools/bench_counts.py`. Each is a function of its own, so
 //! that only what happens in it is counted; those of vLLM's face, of a manager, of a pool with each observer, and of one with `hazard` and with
-//! `fifo`, which does next to nothing behind the same `Closed`, beside the core's.
+//! LRU behind the same `Closed`, which shows what `Closed` costs, beside the core's.
 //! Prints how many blocks each operation had; of a decode step it is rows.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a tool that stops at the first error")]
 
@@ -263,6 +263,10 @@ macro_rules! fed {
 fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
 fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
 
+/// LRU behind `Closed`, as a pool with retention has it, without the retention.
+const CLOSED_LRU: EvictionPolicy =
+    kvpool_policies::eviction_policy!("closed-lru", kvpool_policies::Recency::new);
+
 fn with_policy(eviction: EvictionPolicy) -> Result<BlockPool, PoolError> {
     BlockPool::new(PoolConfig { num_blocks: BLOCKS, eviction, ..PoolConfig::default() })
 }
@@ -275,11 +279,11 @@ watched!(
     counted_store_evicting_hazard
 );
 watched!(
-    fifo,
-    || with_policy(kvpool_policies::FIFO),
-    counted_hit_fifo,
-    counted_release_fifo,
-    counted_store_evicting_fifo
+    closed,
+    || with_policy(CLOSED_LRU),
+    counted_hit_closed,
+    counted_release_closed,
+    counted_store_evicting_closed
 );
 
 /// The same of vLLM's face.
@@ -314,7 +318,7 @@ fn main() {
     unfed();
     feed();
     hazard();
-    fifo();
+    closed();
     let mut pool = pool(BLOCKS).unwrap();
     let mut table = Vec::new();
     for nth in 0..REQUESTS as u64 {

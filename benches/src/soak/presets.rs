@@ -52,42 +52,20 @@ pub const PRESETS: &[Preset] = &[
         ..PLAIN
     },
     Preset {
-        eviction: kvpool_policies::FIFO,
+        eviction: kvpool_policies::S3_FIFO,
         algorithm: HashAlgorithm::Blake3,
-        duplicates: DuplicatePolicy::DropOnRelease,
-        retention: true,
-        ..PLAIN
-    },
-    Preset {
-        eviction: kvpool_policies::LFU,
-        algorithm: HashAlgorithm::Xxh3,
         verify: Verify::Tokens,
+        retention: true,
+        events: 64,
         host_share: 60,
         ..PLAIN
     },
-    Preset { eviction: kvpool_policies::LFU_DA, retention: true, advisor: true, ..PLAIN },
-    Preset {
-        eviction: kvpool_policies::SIEVE,
-        verify: Verify::Fingerprint,
-        retention: true,
-        watermark: 0.02,
-        ..PLAIN
-    },
-    Preset { eviction: kvpool_policies::S3_FIFO, retention: true, events: 64, host_share: 10, ..PLAIN },
     Preset {
         eviction: kvpool_policies::ARC,
         verify: Verify::Fingerprint,
         duplicates: DuplicatePolicy::DropOnRelease,
         events: 1 << 12,
-        ..PLAIN
-    },
-    Preset { eviction: kvpool_policies::TWO_Q, advisor: true, host_share: 0, ..PLAIN },
-    Preset { eviction: kvpool_policies::LRFU, retention: true, ..PLAIN },
-    Preset {
-        eviction: kvpool_policies::GDSF,
-        algorithm: HashAlgorithm::Blake3,
-        verify: Verify::Tokens,
-        watermark: 0.05,
+        host_share: 10,
         ..PLAIN
     },
     Preset {
@@ -98,6 +76,14 @@ pub const PRESETS: &[Preset] = &[
         advisor: true,
         events: 1 << 14,
         watermark: 0.01,
+        ..PLAIN
+    },
+    Preset {
+        eviction: kvpool_policies::HAZARD,
+        retention: true,
+        advisor: true,
+        watermark: 0.05,
+        host_share: 0,
         ..PLAIN
     },
 ];

@@ -104,21 +104,7 @@ HashAlgorithm: TypeAlias = Literal[
 ]
 VerifyMode: TypeAlias = Literal["none", "fingerprint", "tokens"]
 Duplicates: TypeAlias = Literal["keep", "drop-on-release"]
-EvictionPolicy: TypeAlias = Literal[
-    "lru",
-    "last-accessed",
-    "fifo",
-    "lfu",
-    "lfu-da",
-    "sieve",
-    "s3-fifo",
-    "arc",
-    "2q",
-    "lrfu",
-    "gdsf",
-    "adaptive",
-    "hazard",
-]
+EvictionPolicy: TypeAlias = Literal["lru", "last-accessed", "s3-fifo", "arc", "adaptive", "hazard"]
 ExpiredAs: TypeAlias = Literal["normal", "demote"]
 TraceFormat: TypeAlias = Literal[
     "mooncake", "mooncake-sessions", "bailian", "kv-cache-tester", "block-rows", "kv-events"

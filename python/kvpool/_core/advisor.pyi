@@ -75,7 +75,7 @@ class AdvisorConfig:
             the error of the estimates falls with their square root.
         sample_every: Samples at most one block in so many, 1 or more: less work on a small pool.
         policies: Names of the policies to estimate, each once, with a ghost cache of the pool's size; not
-            ``"last-accessed"``, which needs access times.
+            ``"last-accessed"``, which needs access times. None is every other policy of ``eviction_policies()``.
         max_tenants: Tenants that are counted apart at once, 0 to 1024.
         window: Block references after which all counts are halved, 1 or more; None is 16 times the contents of
             ``block_size`` tokens that the pool holds, and at least 65,536.
@@ -95,7 +95,7 @@ class AdvisorConfig:
         *,
         max_sampled_blocks: int = 16384,
         sample_every: int = 1,
-        policies: Iterable[EvictionPolicy] = ("lru", "s3-fifo", "arc", "lfu-da", "adaptive", "hazard"),
+        policies: Iterable[EvictionPolicy] | None = None,
         max_tenants: int = 8,
         window: int | None = None,
         seed: int = 0,

@@ -4,6 +4,7 @@ from kvpool._core import EvictionPolicy
 
 __all__ = [
     "eviction_policies",
+    "policy_removal",
 ]
 
 def eviction_policies() -> list[EvictionPolicy]:
@@ -11,4 +12,11 @@ def eviction_policies() -> list[EvictionPolicy]:
 
     >>> "lru" in kvpool.policies.eviction_policies()
     True
+    """
+
+def policy_removal(name: str) -> str | None:
+    """A note about a policy that earlier versions had, which names the policy to use instead; None for any other name.
+
+    >>> kvpool._core.policies.policy_removal("fifo")
+    'kvpool no longer has fifo, use lru'
     """

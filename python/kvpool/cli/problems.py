@@ -38,7 +38,7 @@ class UsageError(Exception):
 #: An error of the library about an unknown name: the argument, the given name, and the known ones.
 _UNKNOWN: Final = re.compile(
     r"""(?P<what>unknown [a-z ]+?|[a-z_]+ is) ["'](?P<given>.*?)["'](?:,|;|:) """
-    r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)"""
+    r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)(?:; (?P<removal>.+))?"""
 )
 #: The options that take such a name.
 _TAKES: Final = {
@@ -68,7 +68,7 @@ def bad_usage(error: KvpoolError | ValueError, **options: str) -> UsageError:
         option = _TAKES.get(what) or _option_of(what.removesuffix(" is"))
         option = options.get(option.removeprefix("--"), option)
         near = did_you_mean(found["given"], known)
-        hint = f"did you mean {near[0]}?" if near else None
+        hint = found["removal"] or (f"did you mean {near[0]}?" if near else None)
         return UsageError(f"{option} is {found['given']!r}: must be one of {', '.join(known)}", hint)
     subject, is_, rest = message.partition(" is ")
     if is_ and re.fullmatch(r"[a-z_]+( \+ [a-z_]+)*", subject):

@@ -105,7 +105,7 @@ def _arguments(command: Any) -> str:
 def did_you_mean(text: str, known: Sequence[str]) -> list[str]:
     """Find the name of a list that is nearest to a text, if one is near.
 
-    >>> did_you_mean("lruu", ["lru", "lfu", "arc"])
+    >>> did_you_mean("lruu", ["lru", "hazard", "arc"])
     ['lru']
     """
     lower = {name.lower(): name for name in known}

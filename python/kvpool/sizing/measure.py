@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import kvpool
+from kvpool._core.policies import policy_removal
 from kvpool._core.sizing import References, sampled_lru
 from kvpool.errors import InvalidArgumentError
 from kvpool.sizing.grouped import DEFAULT_KEEP, group_runs
@@ -46,33 +47,17 @@ __all__ = [
 
 #: Where each policy is defined.
 PAPERS: Final = {
-    "fifo": "",
     "lru": "",
-    "lfu": "",
-    "lfu-da": "Arlitt et al., SIGMETRICS PER 27(4), 2000",
-    "sieve": "Zhang et al., NSDI 2024",
     "s3-fifo": "Yang et al., SOSP 2023",
     "arc": "Megiddo and Modha, FAST 2003",
-    "2q": "Johnson and Shasha, VLDB 1994",
-    "lrfu": "Lee et al., IEEE TC 50(12), 2001",
-    "gdsf": "Cherkasova, HPL-98-69R1, 1998",
-    "adaptive": "kvpool, docs/eviction-study.md",
-    "hazard": "kvpool, docs/eviction-study.md; after LHD, Beckmann et al., NSDI 2018",
+    "adaptive": "kvpool",
+    "hazard": "kvpool; after LHD, Beckmann et al., NSDI 2018",
 }
 
 #: Policies that have an order of their own: all but the one whose order the caller states.
 POLICIES: Final = tuple(name for name in kvpool.policies.eviction_policies() if name in PAPERS)
-DEFAULT_POLICIES: Final[tuple[EvictionPolicy, ...]] = (
-    "fifo",
-    "lru",
-    "lfu",
-    "lfu-da",
-    "sieve",
-    "s3-fifo",
-    "arc",
-    "adaptive",
-    "hazard",
-)
+#: Those that a run compares unless it names others: the defaults of the advisor.
+DEFAULT_POLICIES: Final[tuple[EvictionPolicy, ...]] = tuple(kvpool.AdvisorConfig().policies)
 #: Per cent of the trace's different blocks.
 DEFAULT_CAPACITIES: Final = ("1%", "2%", "5%", "10%", "20%", "30%", "40%", "50%")
 #: How often an end-of-life hint is given, 0 to 1.
@@ -316,8 +301,10 @@ def check_sizing(
     check_tiers(tiers, shape)
     unknown = [policy for policy in policies if policy not in POLICIES]
     if unknown or not policies:
-        known = ", ".join(POLICIES)
-        raise InvalidArgumentError(f"policies is {', '.join(map(repr, unknown)) or 'empty'}: must be of {known}")
+        must = f"must be of {', '.join(POLICIES)}"
+        removed = [note for note in map(policy_removal, unknown) if note is not None]
+        what = ", ".join(map(repr, unknown)) or "empty"
+        raise InvalidArgumentError(f"policies is {what}: {'; '.join([must, *removed])}")
     if sample_blocks is not None and not 1 <= sample_blocks <= _MOST_SAMPLED:
         raise InvalidArgumentError(f"sample_blocks is {sample_blocks}: must be 1 to {_MOST_SAMPLED}")
     asked = [Size.parse(one) if isinstance(one, str) else one for one in capacities]

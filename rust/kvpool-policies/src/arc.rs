@@ -91,7 +91,7 @@ impl Policy for AdaptiveReplacement {
     fn admit(&mut self, block: BlockId, content: Content) {
         self.lists.remove(block);
         let (b1, b2) = (self.ghosts.len(ONCE), self.ghosts.len(AGAIN));
-        let ghost = self.ghosts.take(content.key).map(|(queue, ())| queue);
+        let ghost = self.ghosts.take(content.key);
         match ghost {
             Some(ONCE) => {
                 let most = (self.capacity() as u64) << BITS;
@@ -132,7 +132,7 @@ impl Policy for AdaptiveReplacement {
     fn evicted(&mut self, block: BlockId, content: Content) {
         let list = self.list_of(block);
         self.forget(block);
-        self.ghosts.push(list, content.key, ());
+        self.ghosts.push(list, content.key);
         self.ghosts.trim(ONCE, self.in_t2); // T1 + B1 <= capacity, and T1 is all that is not T2
         self.ghosts.trim(AGAIN, self.capacity().saturating_sub(self.ghosts.len(ONCE)));
     }

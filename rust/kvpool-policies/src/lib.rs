@@ -8,22 +8,15 @@
 //! |---|---|---|
 //! | `lru` | what was released longest ago; of one release the deepest | O(1) |
 //! | `last-accessed` | the earliest access time that the caller stated; of equal times the deepest | O(log n) |
-//! | `fifo` | the oldest content | O(1) |
-//! | `lfu` | the least often used since it came | O(log n) |
-//! | `lfu-da` | the same, with an age that rises as the cache does | O(log n) |
-//! | `sieve` | the oldest not used since the hand last passed | O(1) |
 //! | `arc` | used once or used again, by which of the two was lately evicted too early | O(1) |
-//! | `2q` | of what came lately; what comes back soon after is kept by recency | O(1) |
-//! | `lrfu` | the smallest count of uses, each halved with time; remembered after eviction | O(log n) |
-//! | `gdsf` | the cheapest to compute again for how often it is used | O(log n) |
 //! | `s3-fifo` | of what came lately and was never used again; else the oldest not used lately | O(1) |
 //! | `adaptive` | by recency and frequency, weighed as a sample of the traffic says at the time | O(1) |
 //! | `hazard` | what is least likely to come back soon, by what content of its class did | O(1), and O(classes) per moment |
 //!
 //! ```
 //! use kvpool::{BlockPool, PoolConfig};
-//! let pool = BlockPool::new(PoolConfig { eviction: kvpool_policies::SIEVE, ..PoolConfig::default() })?;
-//! assert_eq!(kvpool_policies::by_name("sieve")?, kvpool_policies::SIEVE);
+//! let pool = BlockPool::new(PoolConfig { eviction: kvpool_policies::ARC, ..PoolConfig::default() })?;
+//! assert_eq!(kvpool_policies::by_name("arc")?, kvpool_policies::ARC);
 //! # Ok::<(), kvpool::PoolError>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -32,21 +25,13 @@ pub mod adaptive;
 mod arc;
 mod block_lists;
 mod closed;
-mod fifo;
-mod gdsf;
 mod ghosts;
 mod hazard;
-mod heap;
 mod last_access;
-mod lfu;
-mod lrfu;
-mod ranked;
 mod ranks;
 mod recency;
 mod s3_fifo;
-mod sieve;
 mod slots;
-mod two_q;
 
 use kvpool::{EvictionPolicy, LruEvictor, PoolError};
 
@@ -54,16 +39,10 @@ pub use adaptive::Adaptive;
 pub use arc::AdaptiveReplacement;
 pub use closed::Closed;
 pub use closed::chains::Chained;
-pub use fifo::Fifo;
-pub use gdsf::Gdsf;
 pub use hazard::Hazard;
 pub use last_access::LastAccessEvictor;
-pub use lfu::{Lfu, LfuDa};
-pub use lrfu::Lrfu;
 pub use recency::Recency;
 pub use s3_fifo::S3Fifo;
-pub use sieve::Sieve;
-pub use two_q::TwoQ;
 
 /// The [`EvictionPolicy`] of a name and of an order's constructor, `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`:
 /// [`Closed`] around that very type, so no call inside it is looked up at run time.
@@ -107,24 +86,10 @@ pub const LAST_ACCESS: EvictionPolicy =
             "left out with the policy last-accessed, whose order the caller states",
         )),
     });
-/// First in, first out: see [`Fifo`].
-pub const FIFO: EvictionPolicy = eviction_policy!("fifo", Fifo::new);
-/// Least frequently used: see [`Lfu`].
-pub const LFU: EvictionPolicy = eviction_policy!("lfu", Lfu::new);
-/// Least frequently used, with dynamic aging: see [`LfuDa`].
-pub const LFU_DA: EvictionPolicy = eviction_policy!("lfu-da", LfuDa::new);
-/// See [`Sieve`].
-pub const SIEVE: EvictionPolicy = eviction_policy!("sieve", Sieve::new);
 /// Three FIFO queues: see [`S3Fifo`].
 pub const S3_FIFO: EvictionPolicy = eviction_policy!("s3-fifo", S3Fifo::new);
 /// Adaptive replacement: see [`AdaptiveReplacement`].
 pub const ARC: EvictionPolicy = eviction_policy!("arc", AdaptiveReplacement::new);
-/// Two queues: see [`TwoQ`].
-pub const TWO_Q: EvictionPolicy = eviction_policy!("2q", TwoQ::new);
-/// Least recently and frequently used: see [`Lrfu`].
-pub const LRFU: EvictionPolicy = eviction_policy!("lrfu", Lrfu::new);
-/// Greedy dual, size and frequency: see [`Gdsf`].
-pub const GDSF: EvictionPolicy = eviction_policy!("gdsf", Gdsf::new);
 /// Chooses between recency and frequency for itself: see [`adaptive`].
 pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new);
 /// By when content comes back: see [`Hazard`].
@@ -144,12 +109,33 @@ pub mod parts {
     pub use kvpool::EvictionPolicy;
 }
 
-/// Every policy. New ones go to the end: fuzzers' inputs know them by number.
-pub const ALL: &[EvictionPolicy] =
-    &[LRU, LAST_ACCESS, FIFO, LFU, LFU_DA, SIEVE, S3_FIFO, ARC, TWO_Q, LRFU, GDSF, ADAPTIVE, HAZARD];
+/// Every policy. New ones go to the end, because inputs of fuzzers hold positions in this list.
+pub const ALL: &[EvictionPolicy] = &[LRU, LAST_ACCESS, S3_FIFO, ARC, ADAPTIVE, HAZARD];
 
-/// The policies that an advisor compares by default.
-pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, LFU_DA, ADAPTIVE, HAZARD];
+/// The policies that an advisor and a sizing run compare by default.
+pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, ADAPTIVE, HAZARD];
+
+/// Names of policies that earlier versions had, each with the remaining policy that evicts most alike.
+const REMOVED: &[(&str, EvictionPolicy)] = &[
+    ("fifo", LRU),
+    ("lfu", S3_FIFO),
+    ("lfu-da", ARC),
+    ("sieve", S3_FIFO),
+    ("2q", S3_FIFO),
+    ("lrfu", ARC),
+    ("gdsf", ARC),
+];
+
+/// The policy to use instead of one that earlier versions had. `None` for any other name.
+///
+/// ```
+/// assert_eq!(kvpool_policies::replacement("sieve"), Some(kvpool_policies::S3_FIFO));
+/// assert_eq!(kvpool_policies::replacement("lru"), None);
+/// ```
+#[must_use]
+pub fn replacement(name: &str) -> Option<EvictionPolicy> {
+    REMOVED.iter().find(|(removed, _)| *removed == name).map(|&(_, instead)| instead)
+}
 
 /// `policy` with its order and retention: the core's `lru`, which has neither, is [`LRU`] here; any other is itself.
 ///
@@ -163,14 +149,28 @@ pub fn in_full(policy: EvictionPolicy) -> EvictionPolicy {
     if policy == LRU { LRU } else { policy }
 }
 
+/// What an error says of a policy that earlier versions had. `None` for any other name.
+#[must_use]
+pub fn removal(name: &str) -> Option<String> {
+    replacement(name).map(|instead| format!("kvpool no longer has {name}, use {}", instead.name()))
+}
+
 /// The policy of a name.
 ///
 /// # Errors
-/// [`PoolError::InvalidConfig`] for any other name; it lists those that there are.
+/// [`PoolError::InvalidConfig`] for any other name. The error lists the policies, and adds the [`removal`] of a policy that
+/// earlier versions had.
+///
+/// ```
+/// let error = kvpool_policies::by_name("fifo").unwrap_err().to_string();
+/// assert!(error.ends_with("hazard; kvpool no longer has fifo, use lru"));
+/// ```
 pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
     ALL.iter().copied().find(|policy| policy.name() == name).ok_or_else(|| {
         let known: Vec<_> = ALL.iter().map(|policy| policy.name()).collect();
-        PoolError::config("eviction", format!("{name:?}"), format!("one of {}", known.join(", ")))
+        let known = format!("one of {}", known.join(", "));
+        let expected = removal(name).map_or_else(|| known.clone(), |removal| format!("{known}; {removal}"));
+        PoolError::config("eviction", format!("{name:?}"), expected)
     })
 }
 

@@ -115,7 +115,7 @@ impl Policy for S3Fifo {
 
     fn evicted(&mut self, block: BlockId, content: Content) {
         if self.queue_of(block) == SMALL {
-            self.ghosts.push(0, content.key, ());
+            self.ghosts.push(0, content.key);
         }
         self.forget(block);
     }

@@ -8,9 +8,7 @@ mod counting;
 use kvpool::evictor::{Content, Policy, Release};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockId, PoolError};
-use kvpool_policies::{
-    Adaptive, AdaptiveReplacement, Closed, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ,
-};
+use kvpool_policies::{Adaptive, AdaptiveReplacement, Closed, Hazard, Recency, S3Fifo};
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {
     Ok(Box::new(policy?))
@@ -19,17 +17,10 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
 /// Bytes per block that the documentation states, ghosts included, and those that every pool has.
-const POLICIES: [(usize, usize, Make); 12] = [
-    (9, 0, |blocks| boxed(Fifo::new(blocks))),
+const POLICIES: [(usize, usize, Make); 5] = [
     (9, 0, |blocks| boxed(Recency::new(blocks))),
-    (10, 0, |blocks| boxed(Sieve::new(blocks))),
     (32, 0, |blocks| boxed(S3Fifo::new(blocks))),
     (33, 0, |blocks| boxed(AdaptiveReplacement::new(blocks))),
-    (22, 0, |blocks| boxed(TwoQ::new(blocks))),
-    (32, 0, |blocks| boxed(Lfu::new(blocks))),
-    (32, 0, |blocks| boxed(LfuDa::new(blocks))),
-    (75, 0, |blocks| boxed(Lrfu::new(blocks))),
-    (40, 0, |blocks| boxed(Gdsf::new(blocks))),
     (111, 0, |blocks| boxed(Adaptive::new(blocks))),
     // Small pools have more ghosts, by so many at most.
     (23, 340_000 + 14_336 * 8, |blocks| boxed(Hazard::new(blocks))),
@@ -88,7 +79,7 @@ fn retention_takes_as_much_as_stated() {
     const BLOCKS: usize = 1 << 14;
     let held = |retention: Option<&RetentionConfig>| {
         let (_, before) = counting::counts();
-        let evictor = Closed::new(Fifo::new(BLOCKS).unwrap(), BLOCKS, retention).unwrap();
+        let evictor = Closed::new(Recency::new(BLOCKS).unwrap(), BLOCKS, retention).unwrap();
         let per_block = (counting::counts().1 - before) as f64 / BLOCKS as f64;
         drop(evictor);
         per_block

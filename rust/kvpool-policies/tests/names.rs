@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use kvpool::retention::RetentionConfig;
 use kvpool::{BlockId, BlockPool, Candidate, Content, EvictionPolicy, PoolConfig, PoolError};
-use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, LRU, by_name};
+use kvpool_policies::{ADVISED, ALL, LAST_ACCESS, LRU, by_name, replacement};
 
 #[test]
 fn a_policy_is_its_name() {
@@ -69,11 +69,31 @@ fn the_lru_of_the_core_says_which_one_has_retention() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_with_all_that_is() {
+fn an_unknown_name_is_refused_with_the_policies_that_exist() {
     let error = by_name("mru").unwrap_err();
     assert!(matches!(&error, PoolError::InvalidConfig { field: "eviction", .. }));
     assert_eq!(
         error.to_string(),
-        "eviction is \"mru\": must be one of lru, last-accessed, fifo, lfu, lfu-da, sieve, s3-fifo, arc, 2q, lrfu, gdsf, adaptive, hazard"
+        "eviction is \"mru\": must be one of lru, last-accessed, s3-fifo, arc, adaptive, hazard"
     );
+    assert_eq!(replacement("mru"), None);
+}
+
+#[test]
+fn a_removed_policy_is_refused_with_the_policy_to_use_instead() {
+    for name in ["fifo", "lfu", "lfu-da", "sieve", "2q", "lrfu", "gdsf"] {
+        let instead = replacement(name).unwrap();
+        assert!(ALL.contains(&instead) && instead != LAST_ACCESS, "{name}");
+        let error = by_name(name).unwrap_err();
+        assert!(matches!(&error, PoolError::InvalidConfig { field: "eviction", .. }));
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "eviction is {name:?}: must be one of lru, last-accessed, s3-fifo, arc, adaptive, hazard; \
+                 kvpool no longer has {name}, use {}",
+                instead.name()
+            )
+        );
+    }
+    assert!(ALL.iter().all(|policy| replacement(policy.name()).is_none()));
 }

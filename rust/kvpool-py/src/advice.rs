@@ -22,7 +22,7 @@ impl PyAdvisorConfig {
         signature = (
             *, max_sampled_blocks=None, sample_every=None, policies=None, max_tenants=None, window=None, seed=None
         ),
-        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=('lru', 's3-fifo', 'arc', 'lfu-da', 'adaptive', 'hazard'), max_tenants=8, window=None, seed=0)"
+        text_signature = "(*, max_sampled_blocks=16384, sample_every=1, policies=None, max_tenants=8, window=None, seed=0)"
     )]
     fn new(
         py: Python<'_>,

@@ -118,7 +118,7 @@ mod _core {
     #[pymodule]
     mod policies {
         #[pymodule_export]
-        use crate::sizing::eviction_policies;
+        use crate::sizing::{eviction_policies, policy_removal};
     }
 
     #[doc = doc!("kvpool._core.pool")]

@@ -32,6 +32,12 @@ pub(crate) fn eviction_policies() -> Vec<&'static str> {
     kvpool_policies::ALL.iter().map(|policy| policy.name()).collect()
 }
 
+#[doc = doc!("policy_removal")]
+#[pyfunction]
+pub(crate) fn policy_removal(name: &str) -> Option<String> {
+    kvpool_policies::removal(name)
+}
+
 #[doc = doc!("References")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "References")]
 pub(crate) struct PyReferences(Arc<References>);

@@ -67,6 +67,21 @@ pub enum JournalError {
         /// The operation behind those before it.
         expected: u64,
     },
+    /// An eviction policy in the header that earlier versions had.
+    #[error(
+        "the journal was made with {field} {policy:?}, which kvpool no longer has: it has {known}. \
+         Record a new journal with {instead}, or replay this one with the version that wrote it"
+    )]
+    RemovedPolicy {
+        /// The setting.
+        field: &'static str,
+        /// The policy of the journal.
+        policy: String,
+        /// The policies that the reader knows.
+        known: String,
+        /// The policy that evicts most alike.
+        instead: &'static str,
+    },
     /// A setting in the header that this version of the crate does not know.
     #[error("the journal was made with {field} {value:?}, which this version of kvpool does not know")]
     UnknownSetting {

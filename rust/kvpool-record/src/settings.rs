@@ -165,7 +165,15 @@ pub(crate) fn named(
     policies: &[EvictionPolicy],
 ) -> Result<EvictionPolicy, JournalError> {
     let found = policies.iter().copied().find(|policy| policy.name() == name);
-    found.ok_or_else(|| JournalError::UnknownSetting { field, value: name.into() })
+    found.ok_or_else(|| match kvpool_policies::replacement(name) {
+        None => JournalError::UnknownSetting { field, value: name.into() },
+        Some(instead) => JournalError::RemovedPolicy {
+            field,
+            policy: name.into(),
+            known: policies.iter().map(|policy| policy.name()).collect::<Vec<_>>().join(", "),
+            instead: instead.name(),
+        },
+    })
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Admission {
                 let key = number(key);
                 let again = self.seen.take(key).is_some();
                 if !again {
-                    self.seen.push(0, key, ());
+                    self.seen.push(0, key);
                 }
                 again
             }

@@ -10,21 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["capacity_label", "count", "gib", "name_of", "percent", "points", "sample_note", "seconds", "share_label"]
 
 #: Names that are not written as they are typed.
-_NAMES = {
-    "lru": "LRU",
-    "fifo": "FIFO",
-    "lfu": "LFU",
-    "lfu-da": "LFU-DA",
-    "sieve": "SIEVE",
-    "s3-fifo": "S3-FIFO",
-    "s3fifo": "S3-FIFO",
-    "arc": "ARC",
-    "2q": "2Q",
-    "lru-k": "LRU-K",
-    "lru-2": "LRU-2",
-    "lrfu": "LRFU",
-    "gdsf": "GDSF",
-}
+_NAMES = {"lru": "LRU", "s3-fifo": "S3-FIFO", "arc": "ARC"}
 
 
 def name_of(policy: str) -> str:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
 
+from kvpool._core.policies import policy_removal
 from kvpool.policies import eviction_policies
 
 from .hints import VllmHints
@@ -84,4 +85,6 @@ def _one_of(name: str, value: str, known: tuple[_Choice, ...]) -> _Choice:
     for choice in known:
         if value.lower() == choice:
             return choice
-    raise ValueError(f"{name} is {value!r}: must be one of {', '.join(known)}")
+    note = policy_removal(value.lower()) if known is EVICTIONS else None
+    must = f"must be one of {', '.join(known)}"
+    raise ValueError(f"{name} is {value!r}: {must if note is None else f'{must}; {note}'}")

@@ -1,19 +1,24 @@
 //! Policies by name, in a journal's header.
 
 use kvpool::{BlockPool, EvictionPolicy, PoolConfig};
-use kvpool_journal::{Journal, JournalConfig, JournalError, JournalReader, Journaled};
+use kvpool_journal::{
+    Journal, JournalConfig, JournalError, JournalReader, Journaled, Options, ReplayError, replay,
+};
 use kvpool_observe::{AdvisorConfig, WatchConfig};
 use kvpool_policies::{ADVISED, ALL, Recency, eviction_policy};
 
 const MINE: EvictionPolicy = eviction_policy!("mine", Recency::new);
+/// A policy under a name that kvpool's own policies had in earlier versions.
+const SIEVE: EvictionPolicy = eviction_policy!("sieve", Recency::new);
+
+fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
+    let journal = Journal::ring(1 << 17, JournalConfig::default()).unwrap();
+    Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
+}
 
 /// A journal has names: it is read with the policies that its reader knows.
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
-    let image = |config: &PoolConfig, watch: &WatchConfig| {
-        let journal = Journal::ring(1 << 17, JournalConfig::default()).unwrap();
-        Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
-    };
     let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };
     let advisor = AdvisorConfig { policies: [ADVISED, &[MINE]].concat(), ..AdvisorConfig::default() };
     let advised = WatchConfig { advisor: Some(advisor), ..WatchConfig::default() };
@@ -28,5 +33,34 @@ fn a_journal_is_read_with_the_policies_of_its_reader() {
         let policies = [ALL, &[MINE]].concat();
         assert_eq!(header.pool_config(&policies).unwrap().eviction, config.eviction);
         assert_eq!(header.watch_config(&policies).unwrap().advisor, watch.advisor);
+    }
+}
+
+/// Pools, managers and advisors of earlier versions could have policies that are gone.
+#[test]
+fn a_journal_of_a_removed_policy_is_refused_with_the_policy_to_use_instead() {
+    let evicted = PoolConfig { num_blocks: 8, eviction: SIEVE, ..PoolConfig::default() };
+    let advisor = AdvisorConfig { policies: vec![SIEVE], ..AdvisorConfig::default() };
+    let advised = WatchConfig { advisor: Some(advisor), ..WatchConfig::default() };
+    let plain = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
+    for (config, watch, field) in [(evicted, WatchConfig::default(), "eviction"), (plain, advised, "advisor")]
+    {
+        let image = image(&config, &watch);
+        let ReplayError::Journal(error) = replay(&image, Options::default(), &mut |_| true).unwrap_err()
+        else {
+            panic!()
+        };
+        assert!(matches!(&error, JournalError::RemovedPolicy { policy, .. } if policy == "sieve"));
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "the journal was made with {field} \"sieve\", which kvpool no longer has: it has lru, \
+                 last-accessed, s3-fifo, arc, adaptive, hazard. Record a new journal with s3-fifo, or replay \
+                 this one with the version that wrote it"
+            )
+        );
+        // The reader's own policy of that name is known.
+        let header = JournalReader::new(&image).unwrap().header().clone();
+        assert_eq!(header.pool_config(&[ALL, &[SIEVE]].concat()).unwrap().eviction, config.eviction);
     }
 }

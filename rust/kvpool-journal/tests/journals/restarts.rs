@@ -299,7 +299,7 @@ fn nor_a_pool() {
 fn what_does_not_last_is_found() {
     let limits = TenantLimits { tenant: TenantId(1), floor: 2, ceiling: Some(5) };
     let retention = Some(RetentionConfig { pin_budget: 3, tenants: vec![limits] });
-    let counting = [kvpool_policies::LFU, kvpool_policies::ARC, kvpool_policies::SIEVE];
+    let counting = [kvpool_policies::S3_FIFO, kvpool_policies::ARC];
     let settings = counting.map(|policy| (policy, None));
     for (eviction, retention) in settings.into_iter().chain([(kvpool_policies::LRU, retention)]) {
         let settings = |seed| ManagerConfig { eviction, retention: retention.clone(), ..config(seed) };

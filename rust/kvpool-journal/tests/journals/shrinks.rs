@@ -91,7 +91,7 @@ fn blocks_that_only_a_shorter_prompt_fills_are_nobodys() {
     let config = ManagerConfig {
         num_blocks: 19,
         block_size: 2,
-        eviction: kvpool_policies::FIFO,
+        eviction: kvpool_policies::S3_FIFO,
         retention: Some(RetentionConfig { pin_budget: 2, tenants }),
         watermark: 0.1,
         host_blocks: 8,

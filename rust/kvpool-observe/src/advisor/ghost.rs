@@ -25,7 +25,6 @@ fn evictor_bytes(policy: EvictionPolicy) -> usize {
         "lru" => 16,
         // The shadows of `adaptive` follow 8,192 blocks' worth of keys in however small a cache.
         "adaptive" => 480,
-        "lrfu" => 128,
         _ => 96,
     }
 }

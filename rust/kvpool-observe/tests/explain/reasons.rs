@@ -76,7 +76,7 @@ fn diverged_at_a_token() {
 
 #[test]
 fn evicted_when_by_which_policy_and_for_whom() {
-    for policy in [kvpool_policies::LRU, kvpool_policies::FIFO, kvpool_policies::S3_FIFO] {
+    for policy in [kvpool_policies::LRU, kvpool_policies::S3_FIFO] {
         let mut manager =
             manager_of(ManagerConfig { num_blocks: 5, eviction: policy, ..ManagerConfig::default() });
         run(&mut manager, "a", &tokens(0, 3));

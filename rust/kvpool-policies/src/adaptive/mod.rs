@@ -15,8 +15,8 @@
 //!
 //! A shadow per mode, a cache of one of 8 keys with an eighth of the capacity (`shadow`, `contest`), serves what is released;
 //! prefix hits are compared 64 times per capacity of references; the best mode takes over when its lead is more than noise
-//! ([`Choice`]). What was evicted lately is remembered with its uses, exactly (`recent`). Definition, figures and limits:
-//! `docs/eviction-study.md`.
+//! ([`Choice`]). What was evicted lately is remembered with its uses, exactly (`recent`). Figures and limits:
+//! `benches/results/2026-11-28-eviction-study.md`.
 //!
 //! Parameters: none. Integers only; the same calls give the same order on any host.
 //!

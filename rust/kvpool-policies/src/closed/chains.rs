@@ -15,18 +15,17 @@ use super::{Closed, Node};
 ///
 /// ```
 /// use kvpool::{BlockId, Content, Policy, Release};
-/// use kvpool_policies::{Chained, Fifo};
+/// use kvpool_policies::{Chained, S3Fifo};
 /// let id = BlockId::new;
-/// let mut order = Chained::new(Fifo::new(8)?, 8)?;
+/// let mut order = Chained::new(S3Fifo::new(8)?, 8)?;
 /// order.begin_release(&Release { length: 1, ..Release::default() });
 /// order.admit(id(1), Content { key: 11, depth: 0 });
 /// order.release(id(1));
 /// order.begin_release(&Release { length: 2, known: 1, ..Release::default() });
 /// order.admit(id(2), Content { key: 22, depth: 1 });
 /// order.release(id(2));
-/// order.hit(id(1));
 /// order.release(id(1));
-/// // The first that came in is 1; but 2 hangs on it.
+/// // S3-FIFO alone gives up 1 first, which came first. But 2 depends on it.
 /// assert_eq!(std::iter::from_fn(|| order.pop()).collect::<Vec<_>>(), [id(2), id(1)]);
 /// # Ok::<(), kvpool::PoolError>(())
 /// ```

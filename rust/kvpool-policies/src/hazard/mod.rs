@@ -19,7 +19,7 @@
 //! "`KVCache` Cache in the Wild", ATC 2025.
 //!
 //! Parameters: none. Integers only; the same calls give the same order on any host. How the constants were chosen, figures and limits:
-//! `docs/eviction-study.md`.
+//! `benches/results/2026-11-28-eviction-study.md`.
 //!
 //! Cost: O(1) per block, amortized where the newest goes: the head of a chain is put aside until its end is gone. O(classes) for the
 //! first victim of a moment; worths are learned anew every 4,096 releases, or every eighth of a capacity, which is O(classes seen).

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kvpool::evictor::{Content, Policy, Release};
 use kvpool::{BlockId, PoolError};
-use kvpool_policies::{Adaptive, Chained, Fifo, Hazard, Lfu, Recency, S3Fifo};
+use kvpool_policies::{Adaptive, AdaptiveReplacement, Chained, Hazard, Recency, S3Fifo};
 use proptest::prelude::*;
 
 use crate::{Make, boxed, id};
@@ -16,11 +16,10 @@ fn chained<P: Policy + Clone + 'static>(
     boxed(Chained::new(policy?, blocks))
 }
 
-const CHAINED: [(&str, Make); 6] = [
-    ("fifo", |blocks| chained(Fifo::new(blocks), blocks)),
+const CHAINED: [(&str, Make); 5] = [
     ("lru", |blocks| chained(Recency::new(blocks), blocks)),
     ("s3-fifo", |blocks| chained(S3Fifo::new(blocks), blocks)),
-    ("lfu", |blocks| chained(Lfu::new(blocks), blocks)),
+    ("arc", |blocks| chained(AdaptiveReplacement::new(blocks), blocks)),
     ("adaptive", |blocks| chained(Adaptive::new(blocks), blocks)),
     ("hazard", |blocks| chained(Hazard::new(blocks), blocks)),
 ];
@@ -97,7 +96,7 @@ proptest! {
 /// The store's, which says nothing of requests: nothing hangs on anything, and the order is the policy's.
 #[test]
 fn without_requests_there_are_no_chains() {
-    let mut order = Chained::new(Fifo::new(9).unwrap(), 9).unwrap();
+    let mut order = Chained::new(S3Fifo::new(9).unwrap(), 9).unwrap();
     for block in 1..6 {
         order.admit(id(block), Content { key: block.into(), depth: 6 - block });
         order.release(id(block));

@@ -15,10 +15,7 @@ mod random;
 
 use kvpool::evictor::{Content, Policy};
 use kvpool::{BlockId, PoolError};
-use kvpool_policies::{
-    Adaptive, AdaptiveReplacement, Chained, Fifo, Gdsf, Hazard, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve,
-    TwoQ,
-};
+use kvpool_policies::{Adaptive, AdaptiveReplacement, Chained, Hazard, Recency, S3Fifo};
 
 fn id(block: u32) -> BlockId {
     BlockId::new(block)
@@ -35,17 +32,10 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
     Ok(Box::new(policy?))
 }
 
-const POLICIES: [(&str, Make); 13] = [
-    ("fifo", |blocks| boxed(Fifo::new(blocks))),
+const POLICIES: [(&str, Make); 6] = [
     ("lru", |blocks| boxed(Recency::new(blocks))),
-    ("sieve", |blocks| boxed(Sieve::new(blocks))),
     ("s3-fifo", |blocks| boxed(S3Fifo::new(blocks))),
     ("arc", |blocks| boxed(AdaptiveReplacement::new(blocks))),
-    ("2q", |blocks| boxed(TwoQ::new(blocks))),
-    ("lfu", |blocks| boxed(Lfu::new(blocks))),
-    ("lfu-da", |blocks| boxed(LfuDa::new(blocks))),
-    ("lrfu", |blocks| boxed(Lrfu::new(blocks))),
-    ("gdsf", |blocks| boxed(Gdsf::new(blocks))),
     ("adaptive", |blocks| boxed(Adaptive::new(blocks))),
     ("hazard", |blocks| boxed(Hazard::new(blocks))),
     ("hazard", |blocks| boxed(Chained::new(Hazard::new(blocks)?, blocks))),

@@ -5,11 +5,11 @@ use kvpool::parts::{Link, Links};
 use kvpool_policies::parts::{Bare, BlockLists, Ghosts, Members};
 use proptest::prelude::*;
 
-/// Queues of (key, value), oldest first.
-type Queues = [Vec<(u64, u8)>; 2];
+/// Queues of keys, oldest first.
+type Queues = [Vec<u64>; 2];
 
 fn forget(queues: &mut Queues, key: u64) {
-    queues.iter_mut().for_each(|queue| queue.retain(|&(member, _)| member != key));
+    queues.iter_mut().for_each(|queue| queue.retain(|&member| member != key));
 }
 
 proptest! {
@@ -20,43 +20,43 @@ proptest! {
         capacity in 0_usize..12,
         steps in prop::collection::vec((0_u8..20, 0_u64..24, 0_usize..2, any::<u8>()), 1..200),
     ) {
-        let mut ghosts: Ghosts<u8> = Ghosts::new(2, capacity).unwrap();
+        let mut ghosts = Ghosts::new(2, capacity).unwrap();
         let mut model = Queues::default();
         let mut capacity = capacity;
-        for (step, key, queue, value) in steps {
+        for (step, key, queue, amount) in steps {
             match step {
                 0..12 => {
-                    prop_assert_eq!(ghosts.push(queue, key, value), capacity > 0);
+                    prop_assert_eq!(ghosts.push(queue, key), capacity > 0);
                     forget(&mut model, key);
                     if capacity > 0 {
                         if model[0].len() + model[1].len() == capacity {
                             let from = if model[queue].is_empty() { 1 - queue } else { queue };
                             model[from].remove(0);
                         }
-                        model[queue].push((key, value));
+                        model[queue].push(key);
                     }
                 }
                 12..16 => {
-                    let known = (0..2).find_map(|q| model[q].iter().find(|&&(k, _)| k == key).map(|&(_, v)| (q, v)));
+                    let known = (0..2).find(|&queue| model[queue].contains(&key));
                     prop_assert_eq!(ghosts.find(key), known);
                     prop_assert_eq!(ghosts.take(key), known);
                     forget(&mut model, key);
                 }
                 16..18 => {
-                    let len = usize::from(value % 8);
+                    let len = usize::from(amount % 8);
                     ghosts.trim(queue, len);
                     let over = model[queue].len().saturating_sub(len);
                     model[queue].drain(..over);
                 }
                 18 => {
-                    capacity = (capacity + usize::from(value % 3)).min(40);
+                    capacity = (capacity + usize::from(amount % 3)).min(40);
                     ghosts.grow(capacity).unwrap();
                 }
-                _ if value < 32 => {
+                _ if amount < 32 => {
                     ghosts.clear();
                     model = Queues::default();
                 }
-                _ => prop_assert!(!ghosts.push(2, key, value), "there is no such queue"),
+                _ => prop_assert!(!ghosts.push(2, key), "there is no such queue"),
             }
             ghosts.check_invariants().unwrap();
             for (queue, expected) in model.iter().enumerate() {
@@ -161,7 +161,7 @@ fn keys_that_look_alike_do_not_meet() {
         let n = 200_000_u64;
         let mut ghosts = Ghosts::new(1, n as usize).unwrap();
         for i in 0..n {
-            ghosts.push(0, pattern(i), ());
+            ghosts.push(0, pattern(i));
         }
         ghosts.check_invariants().unwrap();
         assert!((0..n).all(|i| ghosts.take(pattern(i)).is_some() && ghosts.find(pattern(i)).is_none()));
@@ -171,7 +171,7 @@ fn keys_that_look_alike_do_not_meet() {
 #[test]
 fn there_are_only_so_many_queues() {
     let most = Bare::MOST;
-    assert!(Ghosts::<()>::new(most - 1, 1).is_ok());
-    let error = Ghosts::<()>::new(most, 1).unwrap_err().to_string();
+    assert!(Ghosts::new(most - 1, 1).is_ok());
+    let error = Ghosts::new(most, 1).unwrap_err().to_string();
     assert_eq!(error, "num_lists is 256: must be at most 255");
 }

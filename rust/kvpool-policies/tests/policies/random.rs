@@ -2,7 +2,7 @@
 //! evicted and forgotten, in a pool that may grow.
 
 use kvpool::evictor::{Content, Policy, Release};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ};
+use kvpool_policies::{AdaptiveReplacement, Recency, S3Fifo};
 use proptest::prelude::*;
 
 use crate::{content, id, models};
@@ -212,35 +212,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn queues_are_their_models(blocks in 2_u32..14, steps in prop::collection::vec(step(), 1..120)) {
+    fn policies_are_their_models(blocks in 2_u32..14, steps in prop::collection::vec(step(), 1..120)) {
         let n = blocks as usize;
-        agree(&mut Fifo::new(n).unwrap(), &mut models::Queue::new(false), blocks, &steps);
-        agree(&mut Recency::new(n).unwrap(), &mut models::Queue::new(true), blocks, &steps);
-        agree(&mut Sieve::new(n).unwrap(), &mut models::Sieve::default(), blocks, &steps);
+        agree(&mut Recency::new(n).unwrap(), &mut models::Lru::default(), blocks, &steps);
         agree(&mut S3Fifo::new(n).unwrap(), &mut models::S3Fifo::default(), blocks, &steps);
-    }
-
-    #[test]
-    fn arc_and_2q_are_their_models(blocks in 2_u32..14, steps in prop::collection::vec(step(), 1..120)) {
-        let n = blocks as usize;
         agree(&mut AdaptiveReplacement::new(n).unwrap(), &mut models::Arc::default(), blocks, &steps);
-        agree(&mut TwoQ::new(n).unwrap(), &mut models::TwoQ::default(), blocks, &steps);
-    }
-
-    #[test]
-    fn policies_by_frequency_are_their_models(
-        blocks in 2_u32..14,
-        half_life in 1_u32..40,
-        ghosts in 0_usize..3,
-        doubling in 1_u32..8,
-        steps in prop::collection::vec(step(), 1..120),
-    ) {
-        let n = blocks as usize;
-        agree(&mut Lfu::new(n).unwrap(), &mut models::Weighted::new(false, 0), blocks, &steps);
-        agree(&mut LfuDa::new(n).unwrap(), &mut models::Weighted::new(true, 0), blocks, &steps);
-        let mut gdsf = Gdsf::with_doubling(n, doubling).unwrap();
-        agree(&mut gdsf, &mut models::Weighted::new(true, doubling), blocks, &steps);
-        let mut lrfu = Lrfu::with(n, half_life, ghosts).unwrap();
-        agree(&mut lrfu, &mut models::Lrfu::new(half_life, ghosts), blocks, &steps);
     }
 }

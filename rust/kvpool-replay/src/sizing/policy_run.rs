@@ -47,8 +47,8 @@ impl PolicyRun {
     }
 
     /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the share of the blocks resident
-    /// at its end that came in during it. FIFO has 1 always; a policy that stagnates comes down towards 0, for what comes in
-    /// goes out again at once.
+    /// at its end that came in during it. An order by insertion alone has 1 always; a policy that stagnates comes down
+    /// towards 0, because new contents go at once.
     #[must_use]
     pub fn turnovers(&self) -> &[f64] {
         &self.turnovers

@@ -2,7 +2,7 @@
 //!
 //! Owns [`stream`], which runs an eviction [`Policy`] of the core over a trace without a pool.
 //!
-//! **Definition**, that of the published figures (`docs/eviction-study.md`, section A). Requests come one after the other. Of
+//! **Definition**, that of the published figures (`docs/sizing.md`). Requests come one after the other. Of
 //! each, first its hits are counted: the longest prefix of its blocks that is resident. Then every block of it is touched,
 //! *last block first*: a resident one is hit and released, behind a gap as well; an absent one is admitted, which asks
 //! the ghosts; if the cache is full a victim goes; then it is released. No block is held meanwhile: a request may evict

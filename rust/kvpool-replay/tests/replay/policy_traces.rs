@@ -13,7 +13,7 @@
 use std::{path::PathBuf, time::Instant};
 
 use kvpool::{Policy, PoolError};
-use kvpool_policies::{AdaptiveReplacement, Fifo, Gdsf, Lfu, LfuDa, Lrfu, Recency, S3Fifo, Sieve, TwoQ};
+use kvpool_policies::{AdaptiveReplacement, Recency, S3Fifo};
 use kvpool_replay::{
     error::TraceError,
     reader::ReadOptions,
@@ -37,42 +37,26 @@ const REFERENCES: [Reference; 2] = [
     Reference {
         file: "conversation_trace.jsonl",
         rows: &[
-            ("fifo", [5.13, 7.67, 17.59, 24.85, 31.33, 35.56]),
             ("lru", [5.25, 7.93, 19.58, 27.89, 34.53, 36.31]),
-            ("lfu", [5.82, 8.33, 12.76, 19.49, 30.69, 36.27]),
-            ("sieve", [5.82, 8.33, 12.76, 19.49, 30.69, 36.27]),
             ("s3-fifo", [7.55, 10.81, 19.10, 24.37, 30.67, 36.27]),
             ("arc", [6.49, 9.00, 21.02, 28.43, 32.01, 36.27]),
-            ("lfu-da", [5.54, 8.53, 20.65, 28.83, 33.97, 36.31]),
         ],
     },
     Reference {
         file: "agentic_s120.jsonl.gz",
         rows: &[
-            ("fifo", [47.52, 69.58, 87.92, 92.85, 95.01, 95.69]),
             ("lru", [49.25, 72.48, 91.06, 94.84, 95.60, 95.73]),
-            ("lfu", [2.15, 2.32, 5.38, 11.80, 25.03, 54.97]),
-            ("sieve", [2.15, 3.28, 5.38, 11.80, 48.05, 54.97]),
             ("s3-fifo", [48.76, 69.55, 87.94, 93.14, 95.43, 95.72]),
             ("arc", [52.52, 72.76, 90.16, 94.41, 95.50, 95.67]),
-            ("lfu-da", [45.49, 64.78, 84.38, 91.14, 94.22, 95.67]),
         ],
     },
 ];
 
 fn policies(num_blocks: usize) -> Result<Vec<Box<dyn Policy>>, PoolError> {
     Ok(vec![
-        Box::new(Fifo::new(num_blocks)?),
         Box::new(Recency::new(num_blocks)?),
-        Box::new(Lfu::new(num_blocks)?),
-        Box::new(LfuDa::new(num_blocks)?),
-        Box::new(Sieve::new(num_blocks)?),
         Box::new(S3Fifo::new(num_blocks)?),
         Box::new(AdaptiveReplacement::new(num_blocks)?),
-        Box::new(TwoQ::new(num_blocks)?),
-        Box::new(Lrfu::new(num_blocks)?),
-        // Blocks of 512 tokens: attention costs as much as the weights from block 64 on.
-        Box::new(Gdsf::with_doubling(num_blocks, 64)?),
     ])
 }
 

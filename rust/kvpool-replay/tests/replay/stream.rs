@@ -3,9 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use kvpool_policies::{AdaptiveReplacement, Fifo, Lfu, LfuDa, Recency, Sieve};
+use kvpool_policies::{AdaptiveReplacement, Recency};
 use kvpool_replay::{
     sizing::{Blocks, PolicyRun, References, lru, stream},
     trace::{Trace, TraceRequest},
@@ -22,7 +22,6 @@ trait Cache {
 struct Queue {
     queue: Vec<u32>,
     capacity: usize,
-    lru: bool,
 }
 
 impl Cache for Queue {
@@ -32,10 +31,8 @@ impl Cache for Queue {
 
     fn touch(&mut self, content: u32) -> Option<u32> {
         if self.queue.contains(&content) {
-            if self.lru {
-                self.queue.retain(|&other| other != content);
-                self.queue.push(content);
-            }
+            self.queue.retain(|&other| other != content);
+            self.queue.push(content);
             return None;
         }
         self.queue.push(content);
@@ -43,67 +40,6 @@ impl Cache for Queue {
     }
 }
 
-/// LFU, and LFU-DA with an age.
-struct Counts {
-    /// Content: key, uses, last use.
-    entries: HashMap<u32, (u64, u64, u64)>,
-    capacity: usize,
-    uses: u64,
-    age: Option<u64>,
-}
-
-impl Cache for Counts {
-    fn contents(&self) -> BTreeSet<u32> {
-        self.entries.keys().copied().collect()
-    }
-
-    fn touch(&mut self, content: u32) -> Option<u32> {
-        self.uses += 1;
-        let mut victim = None;
-        if !self.entries.contains_key(&content) && self.entries.len() == self.capacity {
-            let least =
-                self.entries.iter().min_by_key(|(_, (key, _, last))| (*key, *last)).map(|(&least, _)| least);
-            let (key, ..) = self.entries.remove(&least.unwrap()).unwrap();
-            self.age = self.age.map(|_| key);
-            victim = least;
-        }
-        let uses = self.entries.get(&content).map_or(0, |&(_, uses, _)| uses) + 1;
-        self.entries.insert(content, (uses + self.age.unwrap_or(0), uses, self.uses));
-        victim
-    }
-}
-
-struct Hand {
-    queue: Vec<(u32, bool)>,
-    hand: usize,
-    capacity: usize,
-}
-
-impl Cache for Hand {
-    fn contents(&self) -> BTreeSet<u32> {
-        self.queue.iter().map(|&(content, _)| content).collect()
-    }
-
-    fn touch(&mut self, content: u32) -> Option<u32> {
-        if let Some(entry) = self.queue.iter_mut().find(|entry| entry.0 == content) {
-            entry.1 = true;
-            return None;
-        }
-        let mut victim = None;
-        if self.queue.len() == self.capacity {
-            while self.queue[self.hand].1 {
-                self.queue[self.hand].1 = false;
-                self.hand = (self.hand + 1) % self.capacity;
-            }
-            victim = Some(self.queue.remove(self.hand).0);
-            self.hand %= self.queue.len().max(1);
-        }
-        self.queue.push((content, false));
-        victim
-    }
-}
-
-/// ARC as published. T1 and T2 hold `capacity`; target and ghosts may be one more, as the stream form's spare block has it.
 struct Arc {
     t1: Vec<u32>,
     t2: Vec<u32>,
@@ -250,17 +186,9 @@ proptest! {
         let ids = capacity + 2;
         let run = |policy: &mut dyn kvpool::evictor::Policy| stream(&references, capacity, policy).unwrap();
 
-        let mut queue = Queue { queue: Vec::new(), capacity, lru: false };
-        agree(&references, capacity, &run(&mut Fifo::new(ids).unwrap()), &mut queue);
         let by_recency = run(&mut Recency::new(ids).unwrap());
         prop_assert_eq!(by_recency.outcome(), &lru(&references, capacity));
-        agree(&references, capacity, &by_recency, &mut Queue { queue: Vec::new(), capacity, lru: true });
-        let mut counts = Counts { entries: HashMap::new(), capacity, uses: 0, age: None };
-        agree(&references, capacity, &run(&mut Lfu::new(ids).unwrap()), &mut counts);
-        let mut counts = Counts { entries: HashMap::new(), capacity, uses: 0, age: Some(0) };
-        agree(&references, capacity, &run(&mut LfuDa::new(ids).unwrap()), &mut counts);
-        let mut hand = Hand { queue: Vec::new(), hand: 0, capacity };
-        agree(&references, capacity, &run(&mut Sieve::new(ids).unwrap()), &mut hand);
+        agree(&references, capacity, &by_recency, &mut Queue { queue: Vec::new(), capacity });
         let [t1, t2, b1, b2] = [(); 4].map(|()| Vec::new());
         let mut arc = Arc { t1, t2, b1, b2, p: 0, capacity };
         agree(&references, capacity, &run(&mut AdaptiveReplacement::new(ids).unwrap()), &mut arc);
@@ -270,10 +198,10 @@ proptest! {
 #[test]
 fn capacities_that_nobody_has() {
     let references = forest(&[0, 1, 2], &[2, 2]);
-    let none = stream(&references, 0, &mut Fifo::new(2).unwrap()).unwrap();
+    let none = stream(&references, 0, &mut Recency::new(2).unwrap()).unwrap();
     assert_eq!((none.outcome().hits(), none.evictions(), none.turnover()), (&[0, 0][..], 0, None));
-    let error = stream(&references, usize::MAX, &mut Fifo::new(2).unwrap()).unwrap_err().to_string();
+    let error = stream(&references, usize::MAX, &mut Recency::new(2).unwrap()).unwrap_err().to_string();
     assert!(error.starts_with("capacity_blocks is 18446744073709551615; allowed: fewer than"), "{error}");
-    let ample = stream(&references, 1000, &mut Fifo::new(2).unwrap()).unwrap();
+    let ample = stream(&references, 1000, &mut Recency::new(2).unwrap()).unwrap();
     assert_eq!((ample.outcome().hits(), ample.insertions(), ample.turnover()), (&[0, 3][..], 3, None));
 }

@@ -21,7 +21,7 @@ type MakeEvictor = fn(usize, Option<&RetentionConfig>) -> Result<Box<dyn Evictor
 /// assert_eq!(PoolConfig::default().eviction, EvictionPolicy::LRU);
 /// // The same without retention.
 /// assert_eq!(EvictionPolicy::LRU, kvpool_policies::LRU);
-/// assert_ne!(EvictionPolicy::LRU, kvpool_policies::FIFO);
+/// assert_ne!(EvictionPolicy::LRU, kvpool_policies::ARC);
 /// ```
 #[derive(Clone, Copy)]
 pub struct EvictionPolicy {

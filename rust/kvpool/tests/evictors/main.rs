@@ -29,7 +29,7 @@ use kvpool::{
     BlockHasher, BlockId, ChainLink, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor, HasherConfig,
     Policy,
 };
-use kvpool_policies::{Closed, Fifo, Recency};
+use kvpool_policies::{Closed, Recency, S3Fifo};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -55,9 +55,9 @@ enum Kind {
     Retaining(EvictionPolicy),
     /// LRU behind `Closed`, without retention: what the advisor and `kvpool size` run.
     ClosedLru,
-    /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and FIFO, whose order has.
+    /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and S3-FIFO, whose order has.
     StrictLru,
-    StrictFifo,
+    StrictS3Fifo,
     /// As a pool without retention has it, but told of every block by itself.
     OneByOne(EvictionPolicy),
 }
@@ -65,7 +65,7 @@ enum Kind {
 impl Kind {
     fn all() -> Vec<Self> {
         let plain = kvpool_policies::ALL.iter().map(|&policy| Self::Plain(policy));
-        plain.chain(Self::retaining()).chain([Self::ClosedLru, Self::StrictLru, Self::StrictFifo]).collect()
+        plain.chain(Self::retaining()).chain([Self::ClosedLru, Self::StrictLru, Self::StrictS3Fifo]).collect()
     }
 
     fn retaining() -> impl Iterator<Item = Self> {
@@ -74,7 +74,7 @@ impl Kind {
     }
 
     fn has_retention(self) -> bool {
-        matches!(self, Self::Retaining(_) | Self::StrictLru | Self::StrictFifo)
+        matches!(self, Self::Retaining(_) | Self::StrictLru | Self::StrictS3Fifo)
     }
 
     fn keeps_time(self) -> bool {
@@ -95,7 +95,7 @@ impl Kind {
         ) -> Box<dyn Evictor> {
             Box::new(Closed::new(policy, num_blocks, retention).unwrap())
         }
-        let (lru, fifo) = (Recency::new(num_blocks).unwrap(), Fifo::new(num_blocks).unwrap());
+        let (lru, s3_fifo) = (Recency::new(num_blocks).unwrap(), S3Fifo::new(num_blocks).unwrap());
         match self {
             Self::Plain(policy) => policy.build(num_blocks, None).unwrap(),
             Self::OneByOne(policy) => {
@@ -104,7 +104,7 @@ impl Kind {
             Self::Retaining(policy) => policy.build(num_blocks, Some(retention)).unwrap(),
             Self::ClosedLru => closed(lru, num_blocks, None),
             Self::StrictLru => closed(strict::Strict::new(lru), num_blocks, Some(retention)),
-            Self::StrictFifo => closed(strict::Strict::new(fifo), num_blocks, Some(retention)),
+            Self::StrictS3Fifo => closed(strict::Strict::new(s3_fifo), num_blocks, Some(retention)),
         }
     }
 }

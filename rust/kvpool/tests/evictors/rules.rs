@@ -150,7 +150,7 @@ fn a_hit_ends_a_demotion_and_nothing_else() {
 /// the next victim of a FIFO queue instead of the last.
 #[test]
 fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
-    let mut pool = pool_of(kvpool_policies::FIFO, 4, 0, &[]);
+    let mut pool = pool_of(kvpool_policies::S3_FIFO, 4, 0, &[]);
     let chain = serve(&mut pool, &[0, 0]);
     let other = serve(&mut pool, &[1])[0];
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
@@ -161,7 +161,7 @@ fn a_hit_ends_the_demotion_of_a_block_that_waited_for_its_child() {
     pool.retain(&chain[..1], Retention::NORMAL).unwrap();
     assert_eq!(order(&pool)[0], other.index());
 
-    let mut pool = pool_of(kvpool_policies::FIFO, 6, 1, &[]);
+    let mut pool = pool_of(kvpool_policies::S3_FIFO, 6, 1, &[]);
     let chain = serve(&mut pool, &[0, 0]);
     let other = serve(&mut pool, &[1])[0];
     pool.retain(&chain[..1], Retention::END_OF_LIFE).unwrap();
@@ -467,7 +467,7 @@ fn an_eviction_parks_a_chain_once() {
     let pops = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let asked = || pops.swap(0, std::sync::atomic::Ordering::Relaxed);
     const LENGTH: usize = 100;
-    let policy = strict::Strict::counting(Fifo::new(LENGTH + 1).unwrap(), Arc::clone(&pops));
+    let policy = strict::Strict::counting(S3Fifo::new(LENGTH + 1).unwrap(), Arc::clone(&pops));
     let mut evictor = Closed::new(policy, LENGTH + 1, None).unwrap();
     for block in 1..=LENGTH {
         let content = Content { key: block as u64, depth: block as u32 };
@@ -556,7 +556,7 @@ fn a_floor_sets_no_more_aside_than_it_is_high() {
     assert_eq!(victims[0], mine[1].index(), "{victims:?}");
 }
 
-/// Policies that keep blocks in use in their order (FIFO, SIEVE, S3-FIFO): a floor is for idle blocks, and a block in use that
+/// Policies that keep blocks in use in their order (S3-FIFO): a floor is for idle blocks, and a block in use that
 /// was next is not counted among those.
 #[test]
 fn a_block_in_use_is_never_set_aside_for_a_floor() {
@@ -632,7 +632,7 @@ fn what_is_given_up_uncomputed_takes_its_access_time_with_it() {
     assert_eq!(order(&pool), by_time, "the block accessed the longest ago goes first");
 }
 
-/// Of FIFO-like policies the queues have blocks in use, too. An eviction that had nothing to take used to go round them,
+/// The queues of S3-FIFO have blocks in use, too. An eviction that had nothing to take used to go round them,
 /// and each lost a hit that it was kept for: the ghost caches of the advisor asked so.
 #[test]
 fn an_eviction_with_nothing_to_take_ages_nothing() {
@@ -661,7 +661,7 @@ fn an_eviction_with_nothing_to_take_ages_nothing() {
 fn what_a_floor_has_set_aside_the_policy_is_not_asked_for_again() {
     let retention = RetentionConfig { pin_budget: 0, tenants: vec![limits(7, 2, Some(2))] };
     let config = PoolConfig { num_blocks: 5, block_size: BLOCK_SIZE, ..Default::default() };
-    let mut pool = BlockPool::with_evictor(config, Kind::StrictFifo.build(5, &retention)).unwrap();
+    let mut pool = BlockPool::with_evictor(config, Kind::StrictS3Fifo.build(5, &retention)).unwrap();
     let b = singles(&mut pool, 3);
     pool.assign_tenant(&b[..2], TenantId(7)).unwrap();
     serve(&mut pool, &[0]);
