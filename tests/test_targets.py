@@ -25,7 +25,6 @@ NO_CHECK: Final = {
     "fuzz": "test-slow runs tools/fuzz.py itself",
     "gpu-check": "needs a GPU",
     "crates-publish": "publishes",
-    "release": "builds for every platform; release-host is the part for one",
     "eviction-study": "measures, for hours",
     "bench": "measures",
     "bench-rust": "measures",

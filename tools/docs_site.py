@@ -25,19 +25,22 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.browser import BrowserError, opened_page
-from tools.markdown_links import with_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUT: Final = ROOT / "target" / "docs"
+
+#: A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture; and a block of code, which has no links.
+LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 #: Sections of the navigation. A page that is none of these is taken under "More".
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -163,7 +166,7 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
         words: str = match["words"]
         return words if words.strip("`") == name else f"{words} (`{name}`)"
 
-    return with_links(text, replaced)
+    return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in FENCED.split(text))
 
 
 def _titled(words: str, path: Path, root: Path) -> str:
@@ -279,15 +282,14 @@ def browse(site: Path) -> list[str]:
     """
     problems: list[str] = []
     with served(site) as address, opened_page() as page:
+
+        def requested(asked: Any) -> None:
+            if not asked.url.startswith((address, "blob:", "data:")):
+                problems.append(f"{page.url}: asks for {asked.url}")
+
         page.on("console", lambda message: problems.append(f"{page.url}: {message.text}"))
         page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-        page.on(
-            "request",
-            lambda asked: (
-                asked.url.startswith((address, "blob:", "data:"))
-                or problems.append(f"{page.url}: asks for {asked.url}")
-            ),
-        )
+        page.on("request", requested)
         for path in sorted(site.rglob("*.html")):
             name = path.relative_to(site).as_posix()
             if name == "404.html":
