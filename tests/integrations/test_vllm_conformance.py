@@ -12,8 +12,8 @@ import pytest
 from tools import vllm_conformance
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Callable
+    from pathlib import Path
 
 PLUGIN = """
 import os
