@@ -54,7 +54,7 @@ unexport PYTHONDONTWRITEBYTECODE
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-trace-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
-	size-screenshot top-screenshot dashboard-picture dashboard-check docs docs-check docs-pictures wheel wheel-free-threaded supply-chain release release-host crates-check crates-publish \
+	dashboard-check docs docs-check wheel wheel-free-threaded supply-chain release release-host release-checks crates-check crates-publish \
 	workflows-check clean
 
 help: ## Show this list
@@ -90,12 +90,14 @@ $(VENV)/.packages: $(BIN)/python pyproject.toml
 $(VENV)/.test: $(VENV)/.packages $(VENV)/.built
 	@touch $@
 
-# A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, apart from the
-# other packages. Where it can't be had, its tests are skipped and say so; with CI set they fail.
-$(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt
+# A headless browser for the test of the page of kvpool size: Chromium in Qt's packages, 261 MB from PyPI, and Playwright,
+# apart from the other packages. Where they are unavailable, the tests are skipped and say so; with CI set they fail.
+$(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt pyproject.toml
 	rm -rf $(VENV)/browser
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
-		--require-hashes --target $(VENV)/browser --requirement tools/browser-requirements.txt && touch $@ || \
+		--require-hashes --target $(VENV)/browser --requirement tools/browser-requirements.txt && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --target $(VENV)/browser \
+		--group browser && touch $@ || \
 		echo "make: no headless browser, see above: the tests that open a page will not run" >&2
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
@@ -206,8 +208,12 @@ fuzz: $(VENV)/.built ## Fuzz every target, or TARGET=pool, for SECONDS=60 each; 
 fuzz-corpus: $(VENV)/.built ## What fuzzing has found since into fuzz/corpus, as few inputs as cover it
 	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --merge
 
-coverage: $(VENV)/.built ## Lines of the core that its tests run, by file; fails below 95 %
-	$(BIN)/python tools/coverage.py --missing
+# cargo-llvm-cov takes LLVM's programs from rustup's component llvm-tools, or those that LLVM_COV and LLVM_PROFDATA name. It counts no
+# files named tests.rs. Lines are counted and not times, so the models run few operations.
+coverage: target/tools/bin/cargo-llvm-cov ## Lines of the core that its tests run, by file; fails below 95 %
+	PATH="$(CURDIR)/target/tools/bin:$$PATH" KVPOOL_MODEL_OPERATIONS=50000 $(APART) $(CARGO) llvm-cov --locked --lib --tests \
+		-p kvpool-core -p kvpool -p kvpool-hash -p kvpool-policies -p kvpool-journal \
+		--ignore-filename-regex '/rust/kvpool-(policies|journal|record|testing)/' --fail-under-lines 95 --show-missing-lines
 
 test-exit: $(VENV)/.test ## Processes that end while a daemon thread runs a callback, 50 runs of each kind of callback: EXIT_RUNS=50
 	KVPOOL_EXIT_RUNS=$(or $(EXIT_RUNS),50) $(APART) $(BIN)/python -m pytest -q tests/test_exit.py --timeout 14400 $(WORKERS)
@@ -299,9 +305,22 @@ dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, ga
 		--no-compile --target target/dynamo "ai-dynamo-runtime==1.6.1"; } || rm -rf target/dynamo
 	$(BIN)/python tools/dynamo_check.py --packages target/dynamo --seed $(SEED) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
 
-# With CI set, an SGLang that cannot be had is a failure.
+# torch is the bulk of it. The second file's packages come without their requirements, which SGLang's modules of the cache do not import.
+$(VENV)-sglang/.packages: tools/sglang/requirements.txt tools/sglang/requirements-alone.txt
+	rm -rf $(VENV)-sglang
+	$(PYTHON) -m venv $(VENV)-sglang
+	$(VENV)-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r tools/sglang/requirements.txt
+	$(VENV)-sglang/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps -r tools/sglang/requirements-alone.txt
+	@touch $@
+
+# With CI set, an SGLang that cannot be installed is a failure.
+SGLANG := env $$(env | sed -n 's/^\(SGLANG_[^=]*\)=.*/-u \1/p; s/^\(KVPOOL_[^=]*\)=.*/-u \1/p') PYTHONPATH="$(CURDIR)/python:$(CURDIR)" PYTHONWARNINGS=ignore CUDA_VISIBLE_DEVICES= HF_HUB_OFFLINE=1 \
+	HF_HUB_CACHE=$(CURDIR)/target/sglang-hub $(VENV)-sglang/bin/python -P
 sglang-hicache-check: $(VENV)/.built ## kvpool's storage back end driven by SGLang's own classes, in .venv-sglang (minutes, 7 GB)
-	$(BIN)/python tools/sglang_hicache_check.py
+	@mkdir -p target/sglang-hub
+	@if $(MAKE) --no-print-directory $(VENV)-sglang/.packages; then \
+		$(SGLANG) tools/sglang/hicache.py && $(SGLANG) tools/sglang/identity.py; \
+	else echo "make: NOT CHECKED: kvpool beneath a real SGLang, which cannot be installed" >&2; test -z "$(CI)"; fi
 
 lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(CARGO) fmt --all --check
@@ -317,7 +336,6 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/python tools/make_hash_vectors.py --check
 	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/models_page.py --check
-	$(BIN)/python tools/manifests.py
 	$(BIN)/python tools/cycles.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
@@ -328,29 +346,18 @@ workflows-check: $(VENV)/.lint ## The workflows of a forge: actionlint, and zizm
 	$(BIN)/actionlint
 	$(BIN)/zizmor --offline --no-progress --quiet --config .github/zizmor.yml --min-severity medium .github/workflows
 
-size-screenshot: $(VENV)/.built $(VENV)/.browser ## The picture of docs/sizing.md of the report that kvpool size makes: PAGE=report.html
-	@test -n "$(PAGE)" || { echo "size-screenshot needs PAGE=file, which kvpool size --html has written" >&2; exit 2; }
-	$(BIN)/python tools/size_screenshot.py $(PAGE) docs/images/size-report.png
+# Where there is no Prometheus, Debian's package is unpacked into target/prometheus: 19 MB, once. With CI set, a missing Prometheus is a
+# failure.
+dashboard-check: $(VENV)/.test ## Dashboard, alert rules and page under a real Prometheus and promtool (a minute)
+	command -v prometheus > /dev/null || test -d target/prometheus || { mkdir -p target/debian && cd target/debian && \
+		apt-get download prometheus && dpkg --extract prometheus_*.deb ../prometheus; } || true
+	PATH="$$PATH:$(CURDIR)/target/prometheus/usr/bin" $(BIN)/python tools/dashboard_check.py
 
-top-screenshot: $(VENV)/.built ## The picture of docs/metrics.md of kvpool top
-	$(BIN)/python tools/top_picture.py docs/images/top.svg
-
-# Prometheus is that of the search path, or Debian's package, unpacked into target/prometheus: 19 MB, once. With CI set, one that cannot
-# be had is a failure.
-dashboard-picture: $(VENV)/.test ## The picture of docs/metrics.md of the Grafana dashboard, by a real Prometheus (a minute)
-	$(BIN)/python tools/dashboard_picture.py docs/images/dashboard.png
-
-dashboard-check: $(VENV)/.test ## Dashboard, alert rules and page under a real Prometheus and promtool; a picture in target/dashboard.png
-	$(BIN)/python tools/dashboard_picture.py target/dashboard.png
-
-docs: $(VENV)/.docs ## The site of the docs in target/docs/site: strict, every link checked
+docs: $(VENV)/.docs ## The site of the docs in target/docs/site, built strictly
 	$(BIN)/python tools/docs_site.py build
 
-docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search; pictures in target/docs/pictures
+docs-check: docs $(VENV)/.browser ## Every page of that site in the headless browser, and its search
 	$(BIN)/python tools/docs_site.py browse
-
-docs-pictures: $(BIN)/python ## The drawings of the docs, from tools/docs_pictures.py
-	$(BIN)/python tools/docs_pictures.py
 
 vectors: $(VENV)/.test ## Make the published vectors of hashes and of events again, from Python alone
 	$(BIN)/python tools/make_hash_vectors.py
@@ -378,21 +385,113 @@ soak: ## Full pools under load for MINUTES=10: sums, KV and memory checked all t
 wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist
 
-supply-chain: wheel $(VENV)/.supply-chain ## Licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
-	$(BIN)/python tools/supply_chain.py --wheels dist $(if $(REQUIRE_ADVISORIES),--require-advisories)
+# Programs of cargo's in the versions that their settings are written for. A checker runs for seconds, so it is compiled quickly.
+CARGO_TOOLS := cargo-deny@0.20.2 cargo-llvm-cov@0.9.1 cargo-machete@0.9.2 cargo-semver-checks@0.51.0
+target/tools/bin/%:
+	CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+		$(CARGO) install --locked --quiet --root target/tools $(filter $*@%,$(CARGO_TOOLS))
 
-release: $(VENV)/.release ## All that is shipped, in dist/release: built, looked into, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REPOSITORY=https://... REQUIRE_ALL=1 PYTHONS="..."
-	$(BIN)/python tools/release.py $(TARGETS) $(if $(TAG),--tag $(TAG)) $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(REQUIRE_ALL),--require-all) $(addprefix --python ,$(PYTHONS))
+# Without a copy of RustSec's database, advisories are unchecked. REQUIRE_ADVISORIES=1 makes that a failure.
+DENY := target/tools/bin/cargo-deny --locked --workspace
+supply-chain: wheel $(VENV)/.supply-chain target/tools/bin/cargo-deny target/tools/bin/cargo-machete ## Unused crates, licences, double versions, sources, advisories, the wheel's ABI (minutes, once: cargo-deny); REQUIRE_ADVISORIES=1
+	target/tools/bin/cargo-machete
+	$(DENY) check --deny warnings bans licenses sources
+	if $(DENY) fetch db; then $(DENY) check --deny warnings advisories; else \
+		echo "make: NOT CHECKED: advisories, because RustSec's database cannot be fetched" >&2; test -z "$(REQUIRE_ADVISORIES)"; \
+	fi
+	$(BIN)/abi3audit --strict --summary dist/kvpool-$(VERSION)-*abi3*.whl
 
-release-host: $(VENV)/.release ## Of that, the source distribution and the wheel of this machine
-	$(BIN)/python tools/release.py --host $(addprefix --python ,$(PYTHONS))
+# The version of everything that is published.
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+MACHINE := $(shell uname -m)
+ALL_TARGETS := sdist $(foreach machine,x86_64 aarch64,$(machine)-gnu $(machine)-gnu-cp314t $(machine)-musl)
+# Which files release makes, and which Pythons run those that are for this machine.
+TARGETS ?= $(ALL_TARGETS)
+PYTHONS ?= 3.11 3.12 3.13 3.14 3.14t
+# A release is built in a clean clone of the last commit. rustc is given other names for the folders of this machine.
+SOURCES := $(CURDIR)/target/release-build/sources
+RELEASE := $(CURDIR)/dist/release
+RELEASE_BUILD := cd $(SOURCES) && CARGO_TARGET_DIR=$(CURDIR)/target/release-build/objects CARGO_PROFILE_RELEASE_DEBUG=0 \
+	RUSTFLAGS="--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=cargo --remap-path-prefix=$(SOURCES)=kvpool" \
+	SOURCE_DATE_EPOCH=$$(git show --no-patch --format=%ct HEAD) PATH="$(abspath $(BIN)):$$PATH" $(abspath $(BIN))/maturin
+# Ends a loop over files or Pythons that this machine does not have: a failure only with REQUIRE_ALL=1.
+MISSING = { echo "make: $(1)" >&2; test -z "$(REQUIRE_ALL)" && continue; exit 1; }
+# Runs the wheel, or the source distribution, in an environment that uv makes with it alone: without an index, then with the extra cli.
+SMOKE := cd $(RELEASE)/run && env -u PYTHONPATH $(abspath $(BIN))/uv run --quiet --isolated --no-project --no-cache
 
-crates-check: $(BIN)/python ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
-	$(BIN)/python tools/crates_check.py $(if $(BASELINE),--baseline $(BASELINE))
+release: $(VENV)/.release ## All that is shipped, in dist/release: built, checked, run in empty environments (an hour): TARGETS="sdist x86_64-gnu" TAG=v1.2.3 REPOSITORY=https://... REQUIRE_ALL=1 PYTHONS="3.11 3.14t"
+	@test -z "$$(git status --porcelain)" || { echo "make: a release is of a commit, and these are not committed:" >&2; git status --short >&2; exit 1; }
+	@test -z "$(TAG)" || test "$(TAG)" = "v$(VERSION)" || { echo "make: tag $(TAG), but the version in Cargo.toml is $(VERSION)" >&2; exit 1; }
+	rm -rf $(RELEASE) $(SOURCES) && mkdir -p $(RELEASE)/run && git clone --quiet --local . $(SOURCES)
+	# The notices of everything that is linked into the wheels.
+	$(BIN)/python tools/release/notices.py $(SOURCES)
+	sed -i 's/^license-files = .*/license-files = ["LICENSE", "THIRD-PARTY-NOTICES.md", "RUST-STANDARD-LIBRARY.html"]/' $(SOURCES)/pyproject.toml
+	# An index shows the README without the files that it links to.
+	@test -z "$(REPOSITORY)" || sed -Ei 's|!(\[[^]]*\])\(([^:)#]+)\)|!\1($(REPOSITORY)/raw/$(or $(TAG),HEAD)/\2)|g; s|\]\(([^:)#][^:)]*)\)|]($(REPOSITORY)/blob/$(or $(TAG),HEAD)/\1)|g' $(SOURCES)/README.md
+	@set -e; for target in $(TARGETS); do \
+		if test $$target = sdist; then $(RELEASE_BUILD) sdist --out $(RELEASE); continue; fi; \
+		machine=$${target%%-*} python=python3.11 system=manylinux2014 libc=gnu; \
+		case $$target in *-musl) system=musllinux_1_2 libc=musl;; *-cp314t) python=python3.14t;; esac; \
+		triple=$$machine-unknown-linux-$$libc; \
+		test -d "$$(rustc --print target-libdir --target $$triple)" || rustup target add $$triple || \
+			$(call MISSING,NOT BUILT: $$target: no standard library of Rust for $$triple); \
+		$(RELEASE_BUILD) build --release --locked --zig --target $$triple --compatibility $$system --interpreter $$python --out $(RELEASE); \
+	done
+	$(MAKE) --no-print-directory release-checks
+
+release-host: ## Of that, the source distribution and the wheel of this machine
+	$(MAKE) --no-print-directory release TARGETS="sdist $(MACHINE)-gnu"
+
+# maturin has compared the symbols with the platform of a wheel's name. A linker may bring along a memcpy that is many times slower than
+# the system's, and its own paths: both are looked for here.
+release-checks: $(VENV)/.release ## Checks of the files in dist/release: index, contents, ABI, paths, and a run with every Python of this machine
+	$(BIN)/twine check --strict $(wildcard $(RELEASE)/*.whl $(RELEASE)/*.tar.gz)
+	$(BIN)/check-wheel-contents --ignore W102 --package python/kvpool $(wildcard $(RELEASE)/*.whl)
+	$(if $(wildcard $(RELEASE)/*abi3*.whl),$(BIN)/abi3audit --strict --summary $(wildcard $(RELEASE)/*abi3*.whl))
+	@set -e; for wheel in $(wildcard $(RELEASE)/*.whl); do \
+		unzip -qo -d $(RELEASE)/run/wheel $$wheel 'kvpool/_core*.so'; \
+		if grep -aoE "$(HOME)/[^ ]{0,80}|$(CURDIR)[^ ]{0,80}" $(RELEASE)/run/wheel/kvpool/_core*.so | head -3 | grep -a .; then \
+			echo "make: $$wheel has paths of this machine, see above" >&2; exit 1; fi; \
+		nm --dynamic --undefined-only $(RELEASE)/run/wheel/kvpool/_core*.so | grep -w memcpy > /dev/null || \
+			{ echo "make: $$wheel has a memcpy of its own" >&2; exit 1; }; \
+		rm -r $(RELEASE)/run/wheel; \
+	done
+	cp README.md tools/release/smoke.py $(RELEASE)/run
+	@set -e; for python in $(PYTHONS); do \
+		wheel=$$(ls $(RELEASE)/*-$$(case $$python in *t) echo cp314t;; *) echo abi3;; esac)-manylinux*$(MACHINE).whl) || continue; \
+		$(BIN)/uv python find --quiet $$python > /dev/null || $(BIN)/uv python install --quiet $$python || \
+			$(call MISSING,NOT RUN: $$wheel with Python $$python: there is none here); \
+		$(SMOKE) --python $$python --no-index --with $$wheel smoke.py README.md; \
+		$(SMOKE) --python $$python --with "kvpool[cli] @ file://$$wheel" smoke.py README.md --cli; \
+	done
+	@set -e; for sdist in $(wildcard $(RELEASE)/*.tar.gz); do \
+		export MATURIN_PEP517_ARGS="--profile dev" CARGO_TARGET_DIR=$(CURDIR)/target/release-build/sdist; \
+		$(SMOKE) --with $$sdist smoke.py README.md; \
+	done
+	@set -e; for wheel in $(wildcard $(RELEASE)/*musllinux*$(MACHINE).whl); do \
+		command -v docker > /dev/null || $(call MISSING,NOT RUN: $$wheel: no docker for a Python over musl); \
+		docker run --rm --volume $(RELEASE):/release:ro python:3.13-alpine sh -ec "pip install -q --no-index /release/$${wheel##*/}; \
+			cd /tmp; python /release/run/smoke.py /release/run/README.md"; \
+	done
+	cd $(RELEASE) && rm -r run && sha256sum $(notdir $(wildcard $(RELEASE)/*.whl $(RELEASE)/*.tar.gz)) > SHA256SUMS && cat SHA256SUMS
+
+# In a clean clone of the last commit, whose path is new each time: cargo keeps by its path what it has unpacked of a local registry.
+# RUSTC_BOOTSTRAP takes unstable flags of cargo and rustdoc from the stable toolchain.
+crates-check: target/tools/bin/cargo-semver-checks ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
+	rm -rf target/crates && mkdir -p target/crates
+	baseline="$(or $(BASELINE),$$(git describe --tags --abbrev=0 --match 'v[0-9]*' HEAD^ 2> /dev/null))"; \
+	set -e; clone=$$(mktemp -d $(CURDIR)/target/crates/XXXXXX) && git clone --quiet --local . $$clone && cd $$clone; \
+	$(CARGO) publish --workspace --dry-run --locked --quiet; \
+	rm -rf "$${CARGO_HOME:-$$HOME/.cargo}"/registry/src/-*; \
+	RUSTC_BOOTSTRAP=1 RUSTDOCFLAGS="-D warnings --cfg docsrs" $(CARGO) doc --workspace --all-features --no-deps --lib --locked --quiet; \
+	if test -n "$$baseline"; then $(CURDIR)/target/tools/bin/cargo-semver-checks semver-checks --workspace --baseline-rev "$$baseline"; \
+	else echo "make: NOT CHECKED: no tag v... to compare the public surface with" >&2; fi; \
+	rm Cargo.lock && RUSTC_BOOTSTRAP=1 $(CARGO) -Z direct-minimal-versions generate-lockfile; \
+	$(CARGO) check --workspace --locked --quiet
 
 # Dependencies first; cargo waits for each to be there. What crates.io has keeps its version for ever: only a release calls this.
-crates-publish: $(BIN)/python ## Publish the crates on crates.io, with the token of this environment
-	$(CARGO) publish --locked $(addprefix --package ,$(shell $(BIN)/python tools/crates_check.py --names))
+crates-publish: ## Publish the crates on crates.io, with the token of this environment
+	$(CARGO) publish --workspace --locked
 
 # maturin knows enough of the interpreter to build for it where it is not installed; then nothing can be run.
 wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/, and its tests where there is one: FREE_THREADED=python3.14t

@@ -1,4 +1,4 @@
-"""tools/fuzz.py, test_mutants.py and coverage.py: what they read, plant and conclude. Nothing is built here."""
+"""tools/fuzz.py and test_mutants.py: what they read, plant and conclude. Nothing is built here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tools import coverage, fuzz, test_mutants
+from tools import fuzz, test_mutants
 from tools.test_mutants import Defect, MutantError, Replacement, Result
 
 if TYPE_CHECKING:
@@ -203,47 +203,3 @@ def test_without_a_compiler_the_driver_runs_and_that_is_said(
     said = capsys.readouterr()
     assert "libFuzzer is skipped" in said.err
     assert json.loads(said.out)[0]["fuzzer"] == "True"
-
-
-# --- coverage
-
-
-def test_lines_of_an_lcov_file() -> None:
-    source = coverage.RUST / "kvpool/src/pool/mod.rs"
-    text = f"SF:{source}\nDA:1,5\nDA:2,0\nDA:2,3\nDA:7,0\nend_of_record\nSF:/elsewhere.rs\nDA:1,0\n"
-    files = coverage.counted(coverage.parse_lcov(text))
-    assert [(file.name, file.lines, file.missed) for file in files] == [("kvpool/src/pool/mod.rs", 3, [7])]
-    assert coverage.total(files).share == pytest.approx(2 / 3)
-
-
-def test_lines_of_a_listing() -> None:
-    text = f"{coverage.RUST}/a.rs\n    1|      5|fn a() {{\n    2|       |// no code\n    3|      0|}}\n\n"
-    assert coverage.parse_show(text) == {coverage.RUST / "a.rs": {1: 5, 3: 0}}
-
-
-def test_tests_models_and_other_crates_are_not_the_core() -> None:
-    names = ["kvpool-testing/src/lib.rs", "kvpool-hash/src/tests.rs", "kvpool/tests/parts.rs", "kvpool-hash/src/lib.rs"]
-    files = coverage.counted({coverage.RUST / name: {1: 0} for name in names})
-    assert [file.name for file in files] == ["kvpool-hash/src/lib.rs"]
-
-
-def test_ranges_of_lines() -> None:
-    assert coverage.ranges([1, 3, 4, 5, 9]) == "1, 3-5, 9"
-    assert coverage.ranges([]) == ""
-
-
-@pytest.mark.parametrize(("least", "code"), [(50.0, 0), (51.0, 1)])
-def test_too_few_lines_are_a_failure(least: float, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(coverage, "find_readers", lambda *_: None)
-    monkeypatch.setattr(coverage, "build", lambda *_: [coverage.Test(tmp_path / "test-1", tmp_path)])
-    monkeypatch.setattr(coverage, "run", lambda *_: True)
-    monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES[0] / "a.rs": {1: 1, 2: 0}})
-    assert coverage.main(["--least", str(least), "--work", str(tmp_path), "--json"]) == code
-
-
-def test_a_test_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(coverage, "find_readers", lambda *_: None)
-    monkeypatch.setattr(coverage, "build", lambda *_: [coverage.Test(tmp_path / "test-1", tmp_path)])
-    monkeypatch.setattr(coverage, "run", lambda *_: False)
-    monkeypatch.setattr(coverage, "read", lambda *_: {coverage.SOURCES[0] / "a.rs": {1: 1}})
-    assert coverage.main(["--work", str(tmp_path)]) == 1

@@ -469,3 +469,13 @@ def test_dashboard_and_alerts_ask_for_what_there_is(where: str, expression: str)
             assert matcher.name in known[selector.name], (where, selector.name, matcher.name)
     grouped = {label.strip() for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(",")}
     assert grouped <= {label for selector in found for label in known[selector.name]}, where
+
+
+def test_every_alert_is_tested_to_fire_and_not_to() -> None:
+    """``make dashboard-check`` runs these cases with ``promtool test rules``."""
+    rules = yaml.safe_load((DOCS / "metrics/kvpool.rules.yml").read_text(encoding="utf-8"))
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    tests = yaml.safe_load((DOCS.parent / "tools/dashboard/rules_test.yml").read_text(encoding="utf-8"))
+    cases = [case for test in tests["tests"] for case in test["alert_rule_test"]]
+    assert {case["alertname"] for case in cases if case["exp_alerts"]} == alerts
+    assert {case["alertname"] for case in cases if not case["exp_alerts"]} == alerts

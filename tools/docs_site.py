@@ -1,7 +1,7 @@
-"""The site of the docs: prepares its pages, builds it strictly, checks every link in it, opens it in a browser.
+"""The site of the docs: prepares its pages, builds it strictly, opens it in a browser.
 
-    python tools/docs_site.py build      # target/docs/site; any warning of mkdocs and any broken link is a failure
-    python tools/docs_site.py browse     # opens every page of the built site, and takes pictures of some
+    python tools/docs_site.py build      # target/docs/site; any warning of mkdocs is a failure
+    python tools/docs_site.py browse     # opens every page of the built site
 
 Pages are those of ``docs/``, so that they can be read in the repository, too; beside them the README as the first one,
 the documents of the repository's root, and the API from stubs and docstrings. A page in ``docs/`` that no section below
@@ -16,7 +16,6 @@ import argparse
 import ast
 import contextlib
 import functools
-import html.parser
 import http.server
 import json
 import os
@@ -25,22 +24,23 @@ import shutil
 import subprocess
 import sys
 import threading
-import urllib.parse
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if __package__ in {None, ""}:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools.headless_browser import BrowserError, Evaluate, HeadlessBrowser, Shot, Until
-from tools.markdown_links import with_links
+from tools.browser import BrowserError, opened_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUT: Final = ROOT / "target" / "docs"
+
+#: A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture; and a block of code, which has no links.
+LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 #: Sections of the navigation. A page that is none of these is taken under "More".
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -82,8 +82,6 @@ MODULES: Final = {
     "kvpool.transfer": "Moved bytes",
     "kvpool.testing": "Reference models",
 }
-#: Pages of which a picture is taken.
-PICTURES: Final = ("index", "quickstart", "concepts", "operations", "numbers", "api/kvpool")
 
 
 class SiteError(Exception):
@@ -168,7 +166,7 @@ def linked(text: str, folder: Path, pages: set[str], root: Path) -> str:
         words: str = match["words"]
         return words if words.strip("`") == name else f"{words} (`{name}`)"
 
-    return with_links(text, replaced)
+    return "".join(part if part.startswith("```") else LINK.sub(replaced, part) for part in FENCED.split(text))
 
 
 def _titled(words: str, path: Path, root: Path) -> str:
@@ -259,7 +257,7 @@ def without_overloads(stub: str) -> str:
     return "".join(lines)
 
 
-# --- building and checking --------------------------------------------------------------------------------------------
+# --- building and opening -------------------------------------------------------------------------------------------
 
 
 def build(out: Path = OUT) -> Path:
@@ -276,123 +274,37 @@ def build(out: Path = OUT) -> Path:
     return out / "site"
 
 
-@dataclass
-class _Page(html.parser.HTMLParser):
-    """What a page of the site refers to, and what in it can be referred to."""
+def browse(site: Path) -> list[str]:
+    """Opens every page in the headless browser and searches for a word of one page. Returns one line per problem.
 
-    ids: set[str] = field(default_factory=set)
-    links: list[str] = field(default_factory=list)
-    #: What a browser asks for without being told to.
-    loaded: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value for name, value in attrs if value}
-        for name in ("id", "name"):
-            if name in found and (name == "id" or tag == "a"):
-                self.ids.add(found[name])
-        if tag == "a" and "href" in found:
-            self.links.append(found["href"])
-        for name in ("src", "href"):
-            if (
-                name in found
-                and tag in ("script", "img", "link", "source", "iframe")
-                and found.get("rel") != "canonical"
-            ):
-                self.loaded.append(found[name])
-
-
-def check(site: Path) -> list[str]:
-    """Every link to a page, an anchor, a picture or a script of the site that leads nowhere, one line each.
-
-    A link out of the site is not followed; what a page would load from elsewhere is a problem.
+    A problem is a message on the console of a page, a request to an address outside the site, a page without a
+    heading, or a word that the search does not find.
     """
-    pages: dict[Path, _Page] = {}
-    for path in sorted(site.rglob("*.html")):
-        page = pages[path.resolve()] = _Page()
-        page.feed(path.read_text(encoding="utf-8"))
-    problems = []
-    for path, page in pages.items():
-        name = path.relative_to(site.resolve()).as_posix()
-        if name == "404.html":
-            continue  # for servers, which know the address of the site
-        away = [link for link in page.loaded if not link.startswith("data:") and _is_elsewhere(link)]
-        problems += [f"{name}: loads {link}" for link in away]
-        for link in [*page.links, *page.loaded]:
-            if _is_elsewhere(link):
-                continue
-            parts = urllib.parse.urlsplit(link)
-            target = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
-            if target.is_dir():
-                target /= "index.html"
-            if not target.is_file():
-                problems.append(f"{name}: {link}: no such file")
-            elif parts.fragment and target in pages and not _has(pages[target], parts.fragment):
-                problems.append(f"{name}: {link}: no such place in it")
-    return problems
+    problems: list[str] = []
+    with served(site) as address, opened_page() as page:
 
+        def requested(asked: Any) -> None:
+            if not asked.url.startswith((address, "blob:", "data:")):
+                problems.append(f"{page.url}: asks for {asked.url}")
 
-def _is_elsewhere(link: str) -> bool:
-    parts = urllib.parse.urlsplit(link)
-    return bool(parts.scheme or parts.netloc)
-
-
-def _has(page: _Page, fragment: str) -> bool:
-    return urllib.parse.unquote(fragment) in page.ids or fragment.startswith("__")
-
-
-def browse(site: Path, pictures: Path) -> list[str]:
-    """Open every page in the headless browser: what its scripts complain of, and what it asks for outside the site.
-
-    From a server on this machine, for the search of the site needs one. Pictures of some pages are written, and one of
-    a dark page and of a search.
-    """
-    browser = HeadlessBrowser.find()
-    pictures.mkdir(parents=True, exist_ok=True)
-    problems = []
-    ready = Until("document.readyState === 'complete'")
-    with served(site) as address:
+        page.on("console", lambda message: problems.append(f"{page.url}: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
+        page.on("request", requested)
         for path in sorted(site.rglob("*.html")):
-            name = path.relative_to(site).with_suffix("").as_posix()
-            if name == "404":
+            name = path.relative_to(site).as_posix()
+            if name == "404.html":
                 continue
-            shots = [Shot(pictures / f"{name.replace('/', '-')}.png", 1400)] if name in PICTURES else []
-            heading = Evaluate("document.querySelector('h1').textContent")
-            visit = browser.visit(f"{address}{name}.html", [ready, heading, *shots], width=1280, below=address)
-            problems += [f"{name}: {line}" for line in (*visit.console, *(f"asks for {one}" for one in visit.requests))]
-            if not visit.values[0]:
+            page.goto(f"{address}{name}")
+            if not page.text_content("h1"):
                 problems.append(f"{name}: no heading")
-        dark = Shot(pictures / "concepts-dark.png", 1400)
-        browser.visit(f"{address}concepts.html", [ready, dark], width=1280, dark=True, below=address)
-        problems += _search(browser, address, pictures)
+        page.goto(f"{address}index.html")
+        page.focus(".md-search__input")
+        page.keyboard.type("poisoned")
+        page.wait_for_selector(".md-search-result__link", state="attached")
+        hits = page.eval_on_selector_all(".md-search-result__link", "found => found.map(one => one.href)")
+        if not any("operations.html" in one for one in hits):
+            problems.append(f"search: 'poisoned' finds {hits}")
     return problems
-
-
-def _search(browser: HeadlessBrowser, address: str, pictures: Path) -> list[str]:
-    """What is wrong with the search: a word of one page has to find it."""
-    found = "document.querySelectorAll('.md-search-result__link').length > 0"
-    typed = (
-        "(field => {field.focus(); field.value = 'poisoned'; field.dispatchEvent(new Event('input', {bubbles: true}));"
-        " field.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true})); return 0})"
-        "(document.querySelector('.md-search__input'))"
-    )
-    links = "[...document.querySelectorAll('.md-search-result__link')].map(one => one.href)"
-    visit = browser.visit(
-        f"{address}index.html",
-        [
-            Until("document.readyState === 'complete'"),
-            Evaluate(typed),
-            Until(found),
-            Evaluate(links),
-            Shot(pictures / "search.png", 900),
-        ],
-        width=1280,
-        below=address,
-    )
-    hits = visit.values[-1]
-    return [] if any("operations.html" in one for one in hits) else [f"search: 'poisoned' finds {hits}"]
 
 
 @contextlib.contextmanager
@@ -426,13 +338,12 @@ def main(arguments: list[str] | None = None) -> int:
     out: Path = given.out.resolve()
     try:
         if given.what == "build":
-            site = build(out)
-            problems = check(site)
+            site, problems = build(out), []
         else:
             site = out / "site"
             if not (site / "index.html").is_file():
                 raise SiteError(f"there is no site in {site}: build it first")
-            problems = browse(site, out / "pictures")
+            problems = browse(site)
     except (SiteError, BrowserError) as error:
         print(error, file=sys.stderr)
         return 1

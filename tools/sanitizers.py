@@ -20,6 +20,7 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -27,14 +28,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tools.cargo_tools import ROOT, CheckFailedError, call, cargo, require, run_checks
-
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterable
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 HERE: Final = Path(__file__).resolve().parent / "sanitizers"
 #: Packages, and what cargo test runs of each.
 CRATES: Final = {
@@ -82,6 +79,31 @@ STD_LOCKS: Final = {
 }
 #: Functions of ThreadSanitizer that std_locks.rs replaces.
 TSAN_FUNCTIONS: Final = ("64_fetch_add", "64_fetch_sub", "_thread_fence")
+
+
+class CheckFailedError(Exception):
+    """A check found something, or could not be made; the message has the output of the program that says so."""
+
+
+def call(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the root of the checkout and keeps its output."""
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def require(done: subprocess.CompletedProcess[str], what: str) -> str:
+    """The output of a command that has to succeed."""
+    if done.returncode != 0:
+        raise CheckFailedError(f"{what}, exit status {done.returncode}:\n{done.stdout.rstrip()}")
+    return done.stdout
 
 
 def rustc(*words: str | Path, what: str) -> str:
@@ -144,7 +166,16 @@ class Run:
     def cargo(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         # With a target that is named, flags are not for build scripts and macros, which rustc loads.
         first, *rest = words
-        return call(cargo(), first, "--locked", "--target", self.target, *rest, **self.environment, **environment)
+        return call(
+            os.environ.get("CARGO", "cargo"),
+            first,
+            "--locked",
+            "--target",
+            self.target,
+            *rest,
+            **self.environment,
+            **environment,
+        )
 
     def planted(self, fault: str, words: str) -> str:
         """A planted fault of Rust is reported."""
@@ -235,8 +266,14 @@ def main() -> int:
     if run.sanitizer == "address":
         checks += run.python()
     chosen = [(name, timed(check)) for name, check in checks if arguments.only in name]
-    failed, _ = run_checks(chosen)
-    return int(failed or not chosen)
+    failed = not chosen
+    for name, check in chosen:
+        try:
+            print(f"{name}: {check()}", flush=True)
+        except CheckFailedError as error:
+            failed = True
+            print(f"{name}: FAILED: {error}", file=sys.stderr, flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

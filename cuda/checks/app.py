@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-SECTIONS = ("load", "correctness", "races", "capture", "faults", "bench")
+SECTIONS = ("load", "correctness", "bench")
 #: Seconds that a section may take; the benches have what is left.
-_SECONDS = {"load": 60.0, "correctness": 120.0, "races": 90.0, "capture": 30.0, "faults": 60.0, "bench": 1e9}
+_SECONDS = {"load": 60.0, "correctness": 120.0, "bench": 1e9}
 #: Seconds beyond the budget until a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
@@ -51,7 +51,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=420.0, help="seconds to stay within (default: 420)")
     parser.add_argument("--no-torch", action="store_true", help="go without torch, although it is there")
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes, no verdicts: for the fake driver")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args(given)
 
 
@@ -190,14 +189,11 @@ class _Run:
 
 def _section(name: str) -> Callable[[Session], object]:
     """What runs a section. Imported late: without kvpool there is still a message."""
-    from . import bench, capture, correctness, faults, load, races
+    from . import bench, correctness, load
 
     runs: dict[str, Callable[[Session], object]] = {
         "load": load.check,
         "correctness": correctness.check,
-        "races": races.check,
-        "capture": capture.check,
-        "faults": faults.check,
         "bench": bench.run,
     }
     return runs[name]
@@ -238,10 +234,6 @@ def _heed_signals(run: _Run) -> None:
 def main(given: Sequence[str] | None = None) -> int:
     """Runs the program."""
     arguments = _arguments(given)
-    if arguments.child:
-        from . import children
-
-        return children.run(arguments.child, arguments.device)
     if reason := _missing(arguments.device):
         print(f"gpu_check: {reason}", file=sys.stderr)
         return _NO_GPU

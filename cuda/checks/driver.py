@@ -5,14 +5,13 @@ It uses the primary context, which is the one of torch and of kvpool, too: their
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ulonglong, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 #: Attributes of a device that decide what is fast: by their names here, the driver's numbers.
 ATTRIBUTES = {
@@ -50,50 +49,22 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoD_v2": (c_uint64, c_void_p, c_size_t),
     "cuMemcpyDtoH_v2": (c_void_p, c_uint64, c_size_t),
     "cuMemcpyAsync": (c_uint64, c_uint64, c_size_t, c_void_p),
-    "cuMemsetD8Async": (c_uint64, c_ubyte, c_size_t, c_void_p),
     "cuStreamCreateWithPriority": (c_void_p, c_uint, c_int),
     "cuStreamDestroy_v2": (c_void_p,),
     "cuStreamSynchronize": (c_void_p,),
-    "cuStreamWaitEvent": (c_void_p, c_void_p, c_uint),
-    "cuStreamBeginCapture_v2": (c_void_p, c_int),
-    "cuStreamEndCapture": (c_void_p, c_void_p),
     "cuEventCreate": (c_void_p, c_uint),
     "cuEventRecord": (c_void_p, c_void_p),
     "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p),
     "cuEventDestroy_v2": (c_void_p,),
-    "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, c_ulonglong),
-    "cuGraphLaunch": (c_void_p, c_void_p),
-    "cuGraphExecDestroy": (c_void_p,),
-    "cuGraphDestroy": (c_void_p,),
 }
 
 _NON_BLOCKING = 1
 _PORTABLE_AND_MAPPED = 3
-#: The strictest way to capture, and torch's: whatever could disturb it breaks it.
-_GLOBAL_CAPTURE = 0
 
 
 class DriverError(RuntimeError):
     """A call of the driver that failed."""
-
-
-class Graph:
-    """Work that was captured, to be run any number of times."""
-
-    def __init__(self, driver: Driver, graph: int) -> None:
-        self._driver = driver
-        self._graph = graph
-        self._executable = driver.get(c_void_p, "cuGraphInstantiateWithFlags", graph, 0)
-
-    def launch(self, stream: int) -> None:
-        """Runs the work in the order of a stream."""
-        self._driver.call("cuGraphLaunch", self._executable, stream)
-
-    def close(self) -> None:
-        """Gives it back."""
-        self._driver.call("cuGraphExecDestroy", self._executable)
-        self._driver.call("cuGraphDestroy", self._graph)
 
 
 class Driver:
@@ -226,10 +197,6 @@ class Driver:
         """Copies in the order of a stream."""
         self.call("cuMemcpyAsync", dst, src, nbytes, stream)
 
-    def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
-        """Fills in the order of a stream."""
-        self.call("cuMemsetD8Async", address, value, nbytes, stream)
-
     def stream(self) -> int:
         """A stream that does not wait for the legacy default stream."""
         return int(self.get(c_void_p, "cuStreamCreateWithPriority", _NON_BLOCKING, 0))
@@ -254,31 +221,6 @@ class Driver:
         for event in (start, end):
             self.call("cuEventDestroy_v2", event)
         return elapsed
-
-    def follow(self, later: int, earlier: int) -> None:
-        """Makes a stream wait for what is on another one now."""
-        event = self.get(c_void_p, "cuEventCreate", 0)
-        self.call("cuEventRecord", event, earlier)
-        self.call("cuStreamWaitEvent", later, event, 0)
-        self.call("cuEventDestroy_v2", event)
-
-    @contextlib.contextmanager
-    def capture(self, stream: int) -> Iterator[list[Graph]]:
-        """Captures what the body puts on a stream; the list then holds the graph."""
-        graphs: list[Graph] = []
-        self.call("cuStreamBeginCapture_v2", stream, _GLOBAL_CAPTURE)
-        try:
-            yield graphs
-        except BaseException:
-            with contextlib.suppress(DriverError):
-                self.call("cuGraphDestroy", self._end_capture(stream))
-            raise
-        graphs.append(Graph(self, self._end_capture(stream)))
-
-    def _end_capture(self, stream: int) -> int:
-        graph = c_void_p()
-        self.call("cuStreamEndCapture", stream, byref(graph))
-        return int(graph.value or 0)
 
     def load(self, image: bytes, kernels: tuple[str, ...]) -> None:
         """Loads code for the device, finds kernels in it, and unloads it."""

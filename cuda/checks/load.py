@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .driver import ATTRIBUTES
-from .faults import child
-from .session import GIB, Skip, expect
+from .session import GIB
 
 if TYPE_CHECKING:
     from .driver import Driver
@@ -87,18 +86,6 @@ def _fat_binary(session: Session) -> None:
         notes.append(f"{len(_KERNELS)} kernels in {1e3 * (time.perf_counter() - start):.2f} ms")
 
 
-def _first_use(session: Session, name: str, **environment: str) -> None:
-    with session.check(name) as notes:
-        if session.dry_run and environment:
-            raise Skip("dry run: nothing is compiled")
-        found = child("first-use", session.ordinal, **environment)
-        expect(found["right"], "the copies are wrong")
-        opened, first, later = (1e3 * found[key] for key in ("opened", "first", "later"))
-        notes.append(f"opened in {opened:.1f} ms, first launch {first:.3f} ms, later ones {later:.3f} ms")
-
-
 def check(session: Session) -> None:
     """Runs the section."""
     _fat_binary(session)
-    _first_use(session, "a new process: open, load, launch")
-    _first_use(session, "PTX alone, compiled by the driver", CUDA_FORCE_PTX_JIT="1", CUDA_CACHE_DISABLE="1")

@@ -47,15 +47,6 @@ def expect(holds: object, otherwise: str) -> None:
         raise CheckFailedError(otherwise)
 
 
-def expect_refused(error: type[Exception], what: str, call: Callable[[], object]) -> None:
-    """Fails the check unless a call raises an error of a class."""
-    try:
-        call()
-    except error:
-        return
-    raise CheckFailedError(f"{what} was not refused")
-
-
 def rng(seed: object) -> random.Random:
     """Numbers that are the same in every run."""
     return random.Random(repr(seed))  # noqa: S311  # test data
@@ -70,12 +61,6 @@ class Effort:
     trial_seconds: float
     #: Bytes of the memory of a random layout.
     arena: int
-    #: Rounds of the races, at most, and seconds for them.
-    rounds: int
-    round_seconds: float
-    #: Bytes that a stream is kept busy with before a producer.
-    delay: int
-    soak_seconds: float
     #: Bytes of a measured copy over the link, and on the device.
     payload: int
     device_payload: int
@@ -97,10 +82,6 @@ FULL = Effort(
     trials=200,
     trial_seconds=45,
     arena=512 * KIB,
-    rounds=10_000,
-    round_seconds=40,
-    delay=64 * MIB,
-    soak_seconds=20,
     payload=256 * MIB,
     device_payload=GIB,
     regions=64,
@@ -115,9 +96,6 @@ QUICK = dataclasses.replace(
     FULL,
     trials=20,
     trial_seconds=10,
-    rounds=1000,
-    round_seconds=10,
-    soak_seconds=3,
     payload=64 * MIB,
     device_payload=256 * MIB,
     repetitions=3,
@@ -128,10 +106,6 @@ DRY = Effort(
     trials=3,
     trial_seconds=6,
     arena=12 * KIB,
-    rounds=30,
-    round_seconds=4,
-    delay=16 * KIB,
-    soak_seconds=0.3,
     payload=MIB,
     device_payload=MIB,
     regions=8,

@@ -1,6 +1,6 @@
 """kvpool's store as a storage back end of SGLang's, without SGLang: what is stored is found, and nothing else.
 
-Driven by SGLang's own classes in tools/sglang_hicache_check.py.
+Driven by SGLang's own classes in tools/sglang/hicache.py.
 """
 
 from __future__ import annotations

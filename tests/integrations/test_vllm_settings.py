@@ -95,20 +95,3 @@ def test_a_setting_of_a_later_version_is_missing_until_it_is_listed(tmp_path: Pa
     assert missing(settings, both.replace("how much memory", "how little")) == [
         "CacheConfig.num_gpu_blocks: the page gives another reason"
     ]
-
-
-def test_the_tool_writes_what_it_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"Head.\n{vllm_settings.MARKS[0]}\nold\n{vllm_settings.MARKS[1]}\nTail.\n")
-    monkeypatch.setattr(vllm_settings, "PAGE", page)
-    source = f"1={write(tmp_path / 'vllm', '    block_size: int = 1' + chr(10))}"
-    assert vllm_settings.main(["--check", source]) == 1
-    assert vllm_settings.main([source]) == 0
-    assert vllm_settings.main(["--check", source]) == 0
-    text = page.read_text()
-    assert text.startswith("Head.\n")
-    assert text.endswith("\nTail.\n")
-    assert "old" not in text.splitlines()
-    for arguments in ([f"1={tmp_path / 'nowhere'}"], []):
-        with pytest.raises(SystemExit, match="2"):
-            vllm_settings.main(arguments)

@@ -1,4 +1,4 @@
-"""A load for a picture: sessions of four tenants on a manager with all that it counts, over a store.
+"""The load of ``dashboard_check.py``: sessions of four tenants on a manager with all that it counts, over a store.
 
 Every prompt has its tenant's system prompt in front, then the session so far. There are too many sessions for the
 device, so blocks are evicted and come back from the store, which is slow, full, damaged and out of order at times.

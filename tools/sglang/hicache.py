@@ -1,4 +1,4 @@
-"""What ``tools/sglang_hicache_check.py`` runs where SGLang is: kvpool's storage back end, driven by SGLang's classes.
+"""What ``make sglang-hicache-check`` runs where SGLang is: kvpool's storage back end, driven by SGLang's classes.
 
 - Pages of SGLang's own host pools, of every kind and layout, through the loops of its controller, and after a restart.
 - Queries beside SGLang's file back end, on random histories: the same prefixes can be restored.
@@ -182,7 +182,7 @@ def indices(pages: range) -> torch.Tensor:
 
 def expect(found: object, wanted: object, what: str) -> None:
     if found != wanted:
-        raise SystemExit(f"sglang_hicache_check: {what}: {found!r}, not {wanted!r}")
+        raise SystemExit(f"hicache: {what}: {found!r}, not {wanted!r}")
 
 
 def pages_through_the_controller(root: Path) -> None:

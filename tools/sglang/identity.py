@@ -1,4 +1,4 @@
-"""Checks which starts of SGLang find which pages; ``tools/sglang_hicache_check.py`` runs it where SGLang is.
+"""Checks which starts of SGLang find which pages; ``make sglang-hicache-check`` runs it where SGLang is.
 
 - Two starts over one store, with a change between them: a miss where KV changes, the same pages where it does not.
 - Every setting of SGLang's server changes the name of stored pages, or is listed with a reason.

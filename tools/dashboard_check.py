@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Checks the Grafana dashboard, the alert rules and the page of ``kvpool.metrics`` with Prometheus and promtool.
+
+    python tools/dashboard_check.py
+    python tools/dashboard_check.py --seconds 30
+
+- ``promtool check rules`` and ``promtool test rules`` accept the alert rules: each alert fires, and does not.
+- ``promtool check metrics`` accepts the page.
+- Prometheus reads the page of a load (``tools/dashboard/load.py``) once a second and evaluates the alert rules.
+- Prometheus then answers every query of the dashboard without an error or a warning, and no panel is empty.
+
+Prometheus and promtool come from the search path. Prometheus listens on 127.0.0.1, keeps its data in a temporary folder
+and ends with this program.
+
+Exit code 0: every check passed; or Prometheus is unavailable and the last line says that nothing was checked, which is
+exit code 1 with CI set in the environment. 1: a check failed. 2: bad usage. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from tools.dashboard.load import load  # noqa: E402
+from tools.dynamo.indexer import free_port  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DASHBOARD: Final = ROOT / "docs" / "metrics" / "kvpool-dashboard.json"
+RULES: Final = ROOT / "docs" / "metrics" / "kvpool.rules.yml"
+RULES_TEST: Final = ROOT / "tools" / "dashboard" / "rules_test.yml"
+#: Seconds that Prometheus has for its start and for an answer.
+PATIENCE: Final = 30.0
+#: Values of Grafana's variables. The page is read once a second, and every pool and store is chosen.
+VARIABLES: Final = {"__rate_interval": "4s", "__interval": "1s", "__range": "60s", "pool": ".*", "store": ".*"}
+
+
+class PrometheusError(Exception):
+    """Prometheus or promtool refuses something; the message has its reason."""
+
+
+def queries(panel: dict[str, Any]) -> list[str]:
+    """The queries of a panel with their variables replaced."""
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in VARIABLES:
+            raise PrometheusError(
+                f"panel {panel['title']!r} has the variable {found[0]!r}, not one of {set(VARIABLES)}"
+            )
+        return VARIABLES[found[1]]
+
+    return [re.sub(r"\$\{?(\w+)\}?", value, target["expr"]) for target in panel.get("targets", ())]
+
+
+def promtool(*words: str | Path, given: str | None = None) -> None:
+    """Runs promtool.
+
+    Raises:
+        PrometheusError: promtool fails.
+    """
+    done = subprocess.run(["promtool", *words], input=given, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PrometheusError(f"promtool {' '.join(map(str, words))}:\n{done.stdout}{done.stderr}".rstrip())
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, path: str, **parameters: str | float) -> Any:
+        """The answer of its HTTP API.
+
+        Raises:
+            PrometheusError: The answer is an error or has a warning.
+        """
+        url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+                told = json.load(answer)
+        except urllib.error.HTTPError as error:
+            reason = error.read().decode(errors="replace")[:500]
+            raise PrometheusError(f"{path} {parameters}: {error.code} {reason}") from error
+        if told["status"] != "success" or told.get("warnings"):
+            raise PrometheusError(f"{path} {parameters}: {told.get('error', told.get('warnings'))}")
+        return told["data"]
+
+    def problems(self, seconds: int) -> Iterator[str]:
+        """Failed reads of the page, failed evaluations of rules, and panels that were empty for so many seconds."""
+        for target in self.ask("targets", state="active")["activeTargets"]:
+            if target["health"] != "up" or target["lastError"]:
+                yield f"the page is {target['health']}: {target['lastError']}"
+        for group in self.ask("rules")["groups"]:
+            for rule in group["rules"]:
+                if rule["health"] != "ok":
+                    yield f"rule {rule['name']} is {rule['health']}: {rule.get('lastError')}"
+        end = time.time()
+        for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]:
+            values = [
+                value
+                for query in queries(panel)
+                for series in self.ask("query_range", query=query, start=end - seconds, end=end, step=1)["result"]
+                for _, value in series["values"]
+            ]
+            if panel["type"] != "row" and not any(value != "NaN" for value in values):
+                yield f"panel {panel['title']!r} is empty"
+
+
+@contextlib.contextmanager
+def running(target: str) -> Iterator[Prometheus]:
+    """Starts Prometheus on the page at ``target``.
+
+    Raises:
+        PrometheusError: Prometheus does not start.
+    """
+    port = free_port()
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [{"job_name": "kvpool", "static_configs": [{"targets": [target]}]}],
+    }
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
+        # JSON is YAML.
+        path = Path(folder) / "prometheus.yml"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/data"]
+        command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+        kept = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=kept, cwd=folder)
+        server = Prometheus(f"http://127.0.0.1:{port}")
+        try:
+            until = time.monotonic() + PATIENCE
+            while True:
+                with contextlib.suppress(OSError, PrometheusError):
+                    server.ask("status/buildinfo")
+                    break
+                if process.poll() is not None or time.monotonic() > until:
+                    log.seek(0)
+                    raise PrometheusError(f"it does not start: {log.read().decode(errors='replace')[-2000:]}")
+                time.sleep(0.05)
+            yield server
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def check(seconds: int) -> list[str]:
+    """Runs every check. Returns one line per problem."""
+    from kvpool.metrics import Metrics
+
+    promtool("check", "rules", RULES)
+    promtool("test", "rules", RULES_TEST)
+    metrics = Metrics()
+    with (
+        load(metrics) as failed,
+        metrics.start_http(0) as page,
+        running(f"127.0.0.1:{page.port}") as server,
+    ):
+        if failed.wait(seconds):
+            return ["the load has failed, see above"]
+        promtool("check", "metrics", given=metrics.render("prometheus"))
+        return list(server.problems(seconds))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--seconds", type=int, default=60, help="duration of the load (default: 60)")
+    given = parser.parse_args(arguments)
+    if given.seconds < 5:
+        parser.error(f"--seconds is {given.seconds}: must be 5 or more")
+    if missing := [name for name in ("prometheus", "promtool") if shutil.which(name) is None]:
+        print(f"dashboard_check: NOT CHECKED: {' and '.join(missing)} not on the search path", file=sys.stderr)
+        return 1 if os.environ.get("CI") else 0
+    try:
+        problems = check(given.seconds)
+    except PrometheusError as error:
+        problems = [str(error)]
+    for line in problems:
+        print(f"dashboard_check: {line}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
