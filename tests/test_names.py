@@ -58,7 +58,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
 #: Where the names are that are only ever given: a file of Rust, and what is before the first.
 GIVEN = {
     "BlockState": ("kvpool/src/block.rs", "fn name("),
-    "RequestState": ("kvpool/src/manager/request.rs", "fn name("),
+    "RequestState": ("kvpool/src/manager/id.rs", "fn name("),
     "Fit": ("kvpool/src/tiers/swap.rs", "fn name("),
     "MissReason": ("kvpool-observe/src/explain/reason.rs", "const NAMES"),
     "JournalSubject": ("kvpool-py/src/journal.rs", "match summary.header.subject"),
