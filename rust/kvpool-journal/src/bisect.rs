@@ -1,8 +1,6 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
-use kvpool_record::{
-    Entry, JournalReader, JournalSource, ManagerOperation, PoolOperation, Subject as Kind, VllmOperation,
-};
+use crate::{Entry, JournalReader, JournalSource, Kind, ManagerOperation, PoolOperation, VllmOperation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

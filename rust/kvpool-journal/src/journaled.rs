@@ -14,16 +14,16 @@
 use std::fmt;
 use std::ops::Deref;
 
+use crate::{
+    Check, Filled, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
+    SteadyAppend, VllmOperation,
+};
 use kvpool::retention::RetentionConfig;
 use kvpool::{
     BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError, PoolImage,
     Restored, SavedBlock,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
-use kvpool_record::{
-    Check, Filled, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
-    SteadyAppend, VllmOperation,
-};
 use kvpool_vllm::{Pool, VllmError};
 use serde::Serialize;
 

@@ -7,12 +7,13 @@
 //!   is in a journal, [`observe`] what its pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
 //!   told from none.
 //!
-//! Records, frames and sinks are those of the crate `kvpool-record`, all of which is here, too; its `Subject` is [`Kind`].
+//! A [`Journal`] holds records, frames and checks; a [`JournalReader`] reads them.
 #![forbid(unsafe_code)]
 mod bisect;
 mod contents;
 mod error;
 mod export;
+mod format;
 mod journaled;
 mod manager;
 mod minimize;
@@ -34,14 +35,15 @@ mod words;
 pub use bisect::{Divergence, bisect, compare};
 pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
-pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
-pub use kvpool_record::{
+pub use format::{
     ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, Entry, Flush, Ids, Journal, JournalConfig,
-    JournalError, JournalFile, JournalHeader, JournalReader, JournalSource, Keys, LinkRecord, LoadedRecord,
-    MAGIC, MAGIC_OF_GROUPS, ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord, Planned,
-    PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord,
-    Subject as Kind, Tail, UntilRecord, VllmOperation, create_file,
+    JournalError, JournalFile, JournalHeader, JournalReader, JournalSource, Keys, Kind, LinkRecord,
+    LoadedRecord, MAGIC, MAGIC_OF_GROUPS, ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord,
+    Planned, PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord,
+    Tail, UntilRecord, VllmOperation, create_file,
 };
+pub(crate) use format::{Filled, SteadyAppend};
+pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
 pub use observe::observe;

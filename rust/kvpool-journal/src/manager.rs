@@ -1,15 +1,15 @@
 //! Replays on a [`CacheManager`].
 
+use crate::{
+    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, RangeRecord, Rehashed,
+    Rows,
+};
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::retention::TenantId;
 use kvpool::{
     Admission, BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId,
     RequestRef, StepOutcome, SwapId, TableChange, Ticket,
-};
-use kvpool_record::{
-    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, RangeRecord, Rehashed,
-    Rows,
 };
 
 use crate::contents::Contents;

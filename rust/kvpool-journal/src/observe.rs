@@ -4,7 +4,7 @@
 //! an explanation never says from which token inside of a block on two prompts differ; and a journal has the times that retention was told,
 //! and no others.
 
-use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
+use crate::{JournalReader, JournalSource, Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

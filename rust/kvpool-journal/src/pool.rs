@@ -1,10 +1,10 @@
 //! Replays on a [`BlockPool`].
 
+use crate::{Check, Ids, JournalHeader, PoolOperation};
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::retention::TenantId;
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError, Ticket};
-use kvpool_record::{Check, Ids, JournalHeader, PoolOperation};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
@@ -78,7 +78,7 @@ impl PoolSubject {
     }
 }
 
-fn answered<T: kvpool_record::Outcome + ToValue + std::fmt::Debug>(
+fn answered<T: crate::Outcome + ToValue + std::fmt::Debug>(
     result: &Result<T, PoolError>,
     blocks: impl FnOnce(&T) -> Vec<BlockId>,
 ) -> Answer {

@@ -1,6 +1,6 @@
 //! Steps that stand on their own, run anew and recorded as a journal of their own.
 
-use kvpool_record::JournalHeader;
+use crate::JournalHeader;
 
 use crate::error::ReplayError;
 use crate::subject::{Step, Subject};

@@ -3,7 +3,7 @@
 //! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how much), and a
 //! frame of its file.
 
-use kvpool_record::{Entry, JournalReader, JournalSource, Subject as Kind, Tail};
+use crate::{Entry, JournalReader, JournalSource, Kind, Tail};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

@@ -11,12 +11,12 @@
 
 use std::cell::Cell;
 
+use crate::{
+    JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, Planned, PoolOperation, Tail,
+    UntilRecord,
+};
 use hashbrown::HashMap;
 use kvpool::{BlockPool, PoolImage};
-use kvpool_record::{
-    JournalHeader, JournalReader, JournalSource, ManagerOperation, Planned, PoolOperation, Subject as Kind,
-    Tail, UntilRecord,
-};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvpool_record::{
-    Entry, JournalHeader, JournalReader, JournalSource, ManagerOperation, PoolOperation, Subject, Tail,
+use crate::{
+    Entry, JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, PoolOperation, Tail,
     VllmOperation,
 };
 use serde::de::DeserializeOwned;
@@ -82,9 +82,9 @@ fn over(
 ) -> Result<(Summary, Vec<Line>), ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
-        Subject::Pool => read::<PoolOperation>(&reader, from, count),
-        Subject::Manager => read::<ManagerOperation>(&reader, from, count),
-        Subject::VllmPool => read::<VllmOperation>(&reader, from, count),
+        Kind::Pool => read::<PoolOperation>(&reader, from, count),
+        Kind::Manager => read::<ManagerOperation>(&reader, from, count),
+        Kind::VllmPool => read::<VllmOperation>(&reader, from, count),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
-use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
+use crate::{JournalReader, JournalSource, Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

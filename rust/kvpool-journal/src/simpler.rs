@@ -1,8 +1,6 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
-use kvpool_record::{
-    ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows, UntilRecord, VllmOperation,
-};
+use crate::{ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows, UntilRecord, VllmOperation};
 
 /// What can be made smaller.
 pub(crate) trait Simpler: Sized {

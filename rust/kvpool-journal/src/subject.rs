@@ -1,7 +1,7 @@
 //! What a journal is replayed on, and an operation with what it gave.
 
+use crate::{Journal, JournalConfig, JournalHeader};
 use kvpool::{BlockId, InvariantViolation};
-use kvpool_record::{Journal, JournalConfig, JournalHeader};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -1,9 +1,9 @@
 //! Replays on the pool of `kvpool-vllm`.
 
+use crate::{Check, JournalConfig, JournalHeader, Outcome, VllmOperation};
 use hashbrown::HashMap;
 use kvpool::retention::TenantId;
 use kvpool::{BlockId, InvariantViolation};
-use kvpool_record::{Check, JournalConfig, JournalHeader, Outcome, VllmOperation};
 use kvpool_vllm::{Pool, Start, VllmError};
 
 use crate::error::ReplayError;

@@ -5,13 +5,13 @@
 
 use std::fmt::Write;
 
-use kvpool::Part;
-use kvpool::retention::{Keep, Retention, Then, Ttl};
-use kvpool_record::{
+use crate::{
     ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, ManagerOperation, Name,
     OptionsRecord, PartRecord, Planned, PoolOperation, RangeRecord, RetentionRecord, Rows, SignalRecord,
     UntilRecord, VllmOperation,
 };
+use kvpool::Part;
+use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_vllm::Key;
 
 /// Items of a list that are shown.

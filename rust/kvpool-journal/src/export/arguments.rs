@@ -3,13 +3,13 @@
 //! A block of a made-up prompt is zeros that end in the number of its content, so a prompt is told by the numbers of its blocks
 //! and the length of its tail.
 
-use hashbrown::HashMap;
-use kvpool::retention::{Keep, Retention, Then, Ttl};
-use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signal};
-use kvpool_record::{
+use crate::{
     ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, Name, OptionsRecord,
     PartRecord, RangeRecord, RetentionRecord, Rows, SignalRecord, UntilRecord,
 };
+use hashbrown::HashMap;
+use kvpool::retention::{Keep, Retention, Then, Ttl};
+use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signal};
 
 use super::{Language, text};
 use crate::numbers::Numbers;

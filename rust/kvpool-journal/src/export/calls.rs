@@ -1,6 +1,6 @@
 //! Which call of a pool or a manager an operation is, and with which arguments.
 
-use kvpool_record::{
+use crate::{
     ChainRecord, ComputedRecord, CoveredRecord, Ids, ManagerOperation, Planned, PoolOperation, Rows,
 };
 

@@ -16,7 +16,7 @@ mod vllm;
 
 use std::io::Write;
 
-use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
+use crate::{JournalReader, JournalSource, Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use crate::{Check, JournalHeader, Kind};
 use hashbrown::HashMap;
-use kvpool_record::{Check, JournalHeader, Subject as Kind};
 
 use super::arguments::{Argument, Arguments};
 use super::{Language, templates, text};

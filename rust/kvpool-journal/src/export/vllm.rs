@@ -1,6 +1,6 @@
 //! Calls of vLLM's pool: Rust calls `kvpool_vllm::Pool`, Python the class behind the plug-in's `BlockPool`.
 
-use kvpool_record::VllmOperation;
+use crate::VllmOperation;
 use kvpool_vllm::Key;
 
 use super::source::Source;

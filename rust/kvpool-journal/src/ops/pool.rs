@@ -1,10 +1,10 @@
 //! The operations of a [`BlockPool`].
 
+use crate::{ChainRecord, Ids, Journal, LinkRecord, PoolOperation};
 use kvpool::hash::{ChainLink, HashChain};
 use kvpool::retention::{HintReport, Retention, TenantId};
 use kvpool::{BlockId, BlockPool, PoolError, Registered, Ticket};
 use kvpool_observe::{EventBatch, PoolWatch};
-use kvpool_record::{ChainRecord, Ids, Journal, LinkRecord, PoolOperation};
 
 use super::operations;
 use crate::Operation;

@@ -2,8 +2,8 @@
 //!
 //! What is withheld ([`Pool::set_num_free`]) is in no journal, and neither is a call that only this refuses: it changes nothing.
 
+use crate::{Check, Journal, Outcome, VllmOperation};
 use kvpool::retention::{HintReport, Retention, TenantId};
-use kvpool_record::{Check, Journal, Outcome, VllmOperation};
 use kvpool_vllm::{Demand, Key, Pool, Removed, Slots, Start, VllmError};
 
 use super::operations;

@@ -10,7 +10,7 @@ use kvpool::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{RequestIdRecord, request_ids};
+use super::settings::{RequestIdRecord, request_ids};
 use crate::{ChainRecord, Ids, Keys, LinkRecord};
 
 /// One entry of a journal.
