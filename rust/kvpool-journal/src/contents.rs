@@ -34,7 +34,7 @@ struct Content {
 
 /// The contents that a journal has named so far.
 #[derive(Debug)]
-pub(crate) struct Contents {
+pub struct Contents {
     hashes: RecordedHashes,
     hasher: Arc<BlockHasher>,
     /// Another hasher, for prompts of another.

@@ -43,7 +43,7 @@ fn records(image: &[u8]) -> Vec<u8> {
 fn check<S: Subject>(image: &[u8], calls: &mut BTreeSet<String>) -> u64 {
     let reader = JournalReader::new(image).unwrap();
     assert_eq!(reader.tail(), Tail::Complete);
-    let entries: Vec<Entry<S::Operation>> = reader.records().map(|entry| entry.unwrap().1).collect();
+    let entries: Vec<Entry<S::Call>> = reader.records().map(|entry| entry.unwrap().1).collect();
     let encoded: Vec<u8> = entries.iter().flat_map(|entry| postcard::to_stdvec(entry).unwrap()).collect();
     assert_eq!(encoded, records(image));
 

@@ -30,7 +30,6 @@ mod settings;
 mod sink;
 mod source;
 mod steady;
-mod vllm_operation;
 mod writer;
 
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
@@ -40,13 +39,12 @@ pub use frame::{JournalReader, Records, Tail};
 pub use header::{JournalHeader, Kind};
 pub use operation::{
     ComputedRecord, CoveredRecord, Entry, LoadedRecord, ManagerOperation, Name, OptionsRecord, PartRecord,
-    Planned, PoolOperation, RangeRecord, Rehashed, RetentionRecord, Rows, SignalRecord, UntilRecord,
+    Planned, RangeRecord, Rehashed, RetentionRecord, Rows, SignalRecord, UntilRecord,
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
 pub use source::{JournalFile, JournalSource};
 pub(crate) use steady::{Filled, SteadyAppend};
-pub use vllm_operation::VllmOperation;
 pub use writer::{Flush, QUEUE_BYTES};
 
 use std::collections::VecDeque;

@@ -5,9 +5,7 @@
 //! what an operation found, or filled, is taken behind it.
 
 pub mod manager;
-pub mod pool;
 mod step;
-pub mod vllm;
 
 use crate::Journal;
 
