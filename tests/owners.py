@@ -135,7 +135,7 @@ OWNERS = {
             "invariants": lambda made: made.check_invariants(),
         },
     ),
-    "Journal": Owner("rust/kvpool-record/src/writer.rs", journaled, {"flush": admitted}),
+    "Journal": Owner("rust/kvpool-journal/src/format/writer.rs", journaled, {"flush": admitted}),
     "Publisher": Owner(
         "python/kvpool/events/publisher.py",
         publisher,

@@ -1,18 +1,16 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
-use kvpool_record::{
-    Entry, JournalReader, JournalSource, ManagerOperation, PoolOperation, Subject as Kind, VllmOperation,
-};
+use crate::{Entry, JournalReader, JournalSource, Kind, ManagerOperation, PoolCall, VllmCall};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::calls::Words;
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
 use crate::replay::{Difference, Options, Report, drive, shown};
 use crate::subject::Subject;
 use crate::vllm::VllmSubject;
-use crate::words::Words;
 
 /// Finds the first operation that this build answers otherwise, or after which an invariant does not hold. Where only a digest
 /// differs, the operations since the one before are gone through one by one, for an invariant that breaks among them; without
@@ -74,7 +72,7 @@ fn bisect_in<S: Subject>(
     }
     // Once more, to name what was asked.
     let mut asked = String::new();
-    let mut name = |step: crate::subject::Step<S::Operation>| {
+    let mut name = |step: crate::subject::Step<S::Call>| {
         if step.number + 1 == bad {
             asked = shown(&step.operation);
         }
@@ -118,9 +116,9 @@ fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option
         return Err(ReplayError::Settings(format!("the journals are of different settings: {settings}")));
     }
     match first.header().subject {
-        Kind::Pool => compare_in::<PoolOperation>(&first, &second),
+        Kind::Pool => compare_in::<PoolCall>(&first, &second),
         Kind::Manager => compare_in::<ManagerOperation>(&first, &second),
-        Kind::VllmPool => compare_in::<VllmOperation>(&first, &second),
+        Kind::VllmPool => compare_in::<VllmCall>(&first, &second),
     }
 }
 

@@ -9,13 +9,13 @@
 
 use std::sync::Arc;
 
+use crate::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 use hashbrown::HashMap;
 use kvpool::hash::{
     BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
     RecordedHashes, Verify,
 };
 use kvpool::{BlockId, Match};
-use kvpool_record::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
 
 use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
@@ -34,7 +34,7 @@ struct Content {
 
 /// The contents that a journal has named so far.
 #[derive(Debug)]
-pub(crate) struct Contents {
+pub struct Contents {
     hashes: RecordedHashes,
     hasher: Arc<BlockHasher>,
     /// Another hasher, for prompts of another.

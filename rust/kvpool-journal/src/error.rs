@@ -1,8 +1,8 @@
 //! Why a journal cannot be replayed.
 
+use crate::JournalError;
 use kvpool::hash::HashError;
 use kvpool::{ManagerError, PoolError};
-use kvpool_record::JournalError;
 use kvpool_vllm::VllmError;
 
 /// A journal that cannot be read, or that says what cannot be.

@@ -14,18 +14,20 @@
 use std::fmt;
 use std::ops::Deref;
 
+use crate::{
+    Check, Filled, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, SteadyAppend,
+};
 use kvpool::retention::RetentionConfig;
 use kvpool::{
     BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError, PoolImage,
     Restored, SavedBlock,
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
-use kvpool_record::{
-    Check, Filled, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, PoolOperation,
-    SteadyAppend, VllmOperation,
-};
 use kvpool_vllm::{Pool, VllmError};
 use serde::Serialize;
+
+use crate::calls::{PoolCall, Recording, VllmCall};
+use crate::contents::Contents;
 
 /// What a journal can be kept of.
 pub trait Recordable: Sized {
@@ -35,8 +37,10 @@ pub trait Recordable: Sized {
     type Watch: Default;
     /// What it says to settings that it refuses.
     type Error;
-    /// The record of one of its operations.
+    /// The record of one of its calls.
     type Record: Serialize;
+    /// What a replay keeps to make the arguments of recorded calls.
+    type Memory;
 
     /// A new one. If the journal is to have digests of a state that is too large to be counted for each of them, it keeps one.
     ///
@@ -89,14 +93,13 @@ pub trait Operation<S: Recordable>: Sized {
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
-/// use kvpool_journal::ops::pool::{Allocate, Release};
-/// use kvpool_journal::{Journal, JournalConfig, Journaled};
+/// use kvpool_journal::{Journal, JournalConfig, Journaled, PoolCalls};
 /// let journal = Journal::ring(1 << 20, JournalConfig::default())?;
 /// let config = PoolConfig { num_blocks: 64, ..PoolConfig::default() };
 /// let mut pool = Journaled::<BlockPool>::with_journal(config, journal)?;
-/// let blocks = pool.apply(Allocate { blocks: 3 })?;
+/// let blocks = pool.allocate(3)?;
 /// assert_eq!(pool.num_available(), 60);
-/// pool.apply(Release { blocks: &blocks })?;
+/// pool.release(&blocks)?;
 ///
 /// let image = pool.journal_image().unwrap_or_default();
 /// let report = kvpool_journal::replay(&image, Default::default(), &mut |_| true)?;
@@ -155,6 +158,33 @@ impl<S: Recordable> Journaled<S> {
         Self { subject, journal: Some(Box::new(journal)) }
     }
 
+    #[inline(never)]
+    fn call_recorded<B, A: Outcome>(
+        subject: &mut S,
+        journal: &mut Journal,
+        before: impl FnOnce(&S, &mut Journal) -> B,
+        run: impl FnOnce(&mut S) -> A,
+        after: impl FnOnce(B, &S, &mut Journal, &A) -> Option<S::Record>,
+    ) -> A {
+        let taken = before(subject, journal);
+        let answer = run(subject);
+        let check = Check::of(&answer);
+        let record = after(taken, subject, journal, &answer);
+        let digest_is_due = record.is_some_and(|record| journal.record(&record, check));
+        Self::finish(subject, journal, digest_is_due);
+        answer
+    }
+
+    /// Ends a recorded call: writes a digest that is due, and everything if the subject is poisoned.
+    fn finish(subject: &mut S, journal: &mut Journal, digest_is_due: bool) {
+        if digest_is_due && let Some(digest) = subject.digest() {
+            journal.digest(digest);
+        }
+        if subject.is_poisoned() {
+            journal.flush();
+        }
+    }
+
     /// Runs an operation, and records it if there is a journal.
     #[inline]
     pub fn apply<O: Operation<S>>(&mut self, operation: O) -> O::Answer {
@@ -175,12 +205,7 @@ impl<S: Recordable> Journaled<S> {
             let record = O::record(before, subject, journal, &answer);
             record.is_some_and(|record| journal.record_as(&record, check, steady))
         });
-        if digest_is_due && let Some(digest) = subject.digest() {
-            journal.digest(digest);
-        }
-        if subject.is_poisoned() {
-            journal.flush();
-        }
+        Self::finish(subject, journal, digest_is_due);
         answer
     }
 
@@ -194,6 +219,23 @@ impl<S: Recordable> Journaled<S> {
             journal.flush();
         }
         result
+    }
+}
+
+impl<S: Recordable> Recording for Journaled<S> {
+    type Subject = S;
+
+    #[inline]
+    fn call<B, A: Outcome>(
+        &mut self,
+        before: impl FnOnce(&S, &mut Journal) -> B,
+        run: impl FnOnce(&mut S) -> A,
+        after: impl FnOnce(B, &S, &mut Journal, &A) -> Option<S::Record>,
+    ) -> A {
+        match &mut self.journal {
+            None => run(&mut self.subject),
+            Some(journal) => Self::call_recorded(&mut self.subject, journal, before, run, after),
+        }
     }
 }
 
@@ -277,7 +319,8 @@ impl Recordable for BlockPool {
     type Config = PoolConfig;
     type Watch = WatchConfig;
     type Error = PoolError;
-    type Record = PoolOperation;
+    type Record = PoolCall;
+    type Memory = Contents;
 
     fn create(config: PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Result<Self, PoolError> {
         let mut pool = Self::new(config)?.watched(watch)?;
@@ -305,6 +348,7 @@ impl Recordable for CacheManager {
     type Watch = ManagerWatchConfig;
     type Error = ManagerError;
     type Record = ManagerOperation;
+    type Memory = ();
 
     fn create(
         config: ManagerConfig,
@@ -351,7 +395,8 @@ impl Recordable for Pool {
     type Config = VllmConfig;
     type Watch = ();
     type Error = VllmError;
-    type Record = VllmOperation;
+    type Record = VllmCall;
+    type Memory = ();
 
     fn create(config: VllmConfig, (): &(), _: JournalConfig) -> Result<Self, VllmError> {
         Self::with_retention(config.num_blocks, config.caching, config.policy, config.retention)

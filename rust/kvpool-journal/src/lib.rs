@@ -7,12 +7,14 @@
 //!   is in a journal, [`observe`] what its pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
 //!   told from none.
 //!
-//! Records, frames and sinks are those of the crate `kvpool-record`, all of which is here, too; its `Subject` is [`Kind`].
+//! A [`Journal`] holds records, frames and checks; a [`JournalReader`] reads them.
 #![forbid(unsafe_code)]
 mod bisect;
+pub mod calls;
 mod contents;
 mod error;
 mod export;
+mod format;
 mod journaled;
 mod manager;
 mod minimize;
@@ -26,22 +28,22 @@ mod replay;
 mod restarts;
 mod show;
 mod shrink;
-mod simpler;
 mod subject;
 mod value;
 mod vllm;
-mod words;
 pub use bisect::{Divergence, bisect, compare};
+pub use calls::{PoolCall, PoolCalls, Recording, VllmCall, VllmCalls, VllmIds, Words};
 pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
-pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
-pub use kvpool_record::{
+pub use format::{
     ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, Entry, Flush, Ids, Journal, JournalConfig,
-    JournalError, JournalFile, JournalHeader, JournalReader, JournalSource, Keys, LinkRecord, LoadedRecord,
-    MAGIC, MAGIC_OF_GROUPS, ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord, Planned,
-    PoolOperation, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord,
-    Subject as Kind, Tail, UntilRecord, VllmOperation, create_file,
+    JournalError, JournalFile, JournalHeader, JournalReader, JournalSource, Keys, Kind, LinkRecord,
+    LoadedRecord, MAGIC, MAGIC_OF_GROUPS, ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord,
+    Planned, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord, Tail,
+    UntilRecord, create_file,
 };
+pub(crate) use format::{Filled, SteadyAppend};
+pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
 pub use observe::observe;
@@ -54,7 +56,6 @@ pub use shrink::{Goal, Shrunk, shrink};
 pub use subject::{Answer, Step, Subject};
 pub use value::Value;
 pub use vllm::VllmSubject;
-pub use words::Words;
 
 /// The example of the README is a test.
 #[cfg(doctest)]

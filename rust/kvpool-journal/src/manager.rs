@@ -1,15 +1,14 @@
 //! Replays on a [`CacheManager`].
 
+use crate::{
+    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Planned, RangeRecord, Rehashed, Rows,
+};
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::retention::TenantId;
 use kvpool::{
     Admission, BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId,
     RequestRef, StepOutcome, SwapId, TableChange, Ticket,
-};
-use kvpool_record::{
-    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Outcome, Planned, RangeRecord, Rehashed,
-    Rows,
 };
 
 use crate::contents::Contents;
@@ -19,7 +18,7 @@ use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
 use crate::ops::manager as op;
 use crate::subject::{Answer, Step, Subject, memory};
-use crate::value::{ToValue, Value};
+use crate::value::{Reply, Value};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 /// A manager that a journal is replayed on.
@@ -53,10 +52,7 @@ fn changed(changes: &[TableChange]) -> Vec<BlockId> {
     changes.iter().map(|change| change.block).collect()
 }
 
-fn answered<T: Outcome + ToValue + std::fmt::Debug>(
-    result: &Result<T, ManagerError>,
-    blocks: impl FnOnce(&T) -> Vec<BlockId>,
-) -> Answer {
+fn answered<T: Reply>(result: &Result<T, ManagerError>, blocks: impl FnOnce(&T) -> Vec<BlockId>) -> Answer {
     Answer {
         check: Check::of(result),
         refused: result.is_err(),
@@ -277,7 +273,7 @@ impl ManagerSubject {
 }
 
 impl Subject for ManagerSubject {
-    type Operation = ManagerOperation;
+    type Call = ManagerOperation;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
         Self::made(header, |manager| Ok(manager.into()))

@@ -5,8 +5,8 @@
 //!
 //! Costs: 40 bytes per distinct content of a journal.
 
+use crate::ContentKey;
 use hashbrown::HashMap;
-use kvpool_record::ContentKey;
 
 /// The number of a block that nothing is known of but that something comes behind it.
 const UNKNOWN: u32 = 0;

@@ -4,7 +4,7 @@
 //! an explanation never says from which token inside of a block on two prompts differ; and a journal has the times that retention was told,
 //! and no others.
 
-use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
+use crate::{JournalReader, JournalSource, Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -19,13 +19,12 @@ use crate::vllm::VllmSubject;
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
-/// use kvpool_journal::ops::pool::{Allocate, Release};
-/// use kvpool_journal::{Journal, JournalConfig, Journaled, Observed, Observers, observe};
+/// use kvpool_journal::{Journal, JournalConfig, Journaled, Observed, Observers, PoolCalls, observe};
 /// let journal = Journal::ring(1 << 20, JournalConfig::default())?;
 /// let config = PoolConfig { num_blocks: 64, ..PoolConfig::default() };
 /// let mut pool = Journaled::<BlockPool>::with_journal(config, journal)?;
-/// let blocks = pool.apply(Allocate { blocks: 3 })?;
-/// pool.apply(Release { blocks: &blocks })?;
+/// let blocks = pool.allocate(3)?;
+/// pool.release(&blocks)?;
 ///
 /// let image = pool.journal_image().unwrap_or_default();
 /// let mut active = Vec::new();

@@ -1,19 +1,16 @@
 //! Replays on a [`BlockPool`].
 
-use hashbrown::HashMap;
+use crate::JournalHeader;
+use crate::calls::{Moved, PoolCall, Slot};
 use kvpool::hash::Verify;
-use kvpool::retention::TenantId;
-use kvpool::{BlockId, BlockPool, InvariantViolation, PoolConfig, PoolError, Ticket};
-use kvpool_record::{Check, Ids, JournalHeader, PoolOperation};
+use kvpool::{BlockPool, InvariantViolation, PoolConfig, PoolError};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
-use crate::ops::pool as op;
 use crate::subject::{Answer, Step, Subject, memory};
-use crate::value::{ToValue, Value};
 use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 
 /// A pool that a journal is replayed on.
@@ -21,8 +18,8 @@ use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 pub struct PoolSubject {
     pool: Journaled<BlockPool>,
     contents: Contents,
-    /// Blocks of the recorded run -> blocks of this one, where operations run on their own.
-    renamed: HashMap<BlockId, BlockId>,
+    /// Where calls run on their own: what differs from the recorded run.
+    moved: Moved,
 }
 
 impl PoolSubject {
@@ -48,7 +45,7 @@ impl PoolSubject {
         let contents = Contents::new(algorithm, config.block_size, verify)?;
         let watch = watch_config(header)?;
         let pool = make(PoolConfig { verify, ..config }, &watch)?;
-        Ok(Self { pool, contents, renamed: HashMap::new() })
+        Ok(Self { pool, contents, moved: Moved::default() })
     }
 
     /// Stops, and begins again as another process does. Returns how many blocks are warm.
@@ -63,35 +60,8 @@ impl PoolSubject {
         }
         let restored = pool.restore(&image, 0.0, |_| true)?;
         self.pool = pool.into();
-        self.renamed.clear();
+        self.moved.clear();
         Ok(restored.blocks)
-    }
-
-    /// The block of this run that stands for a recorded one; one that was never handed out stays what it was called.
-    fn rename(&self, block: BlockId) -> BlockId {
-        self.renamed.get(&block).copied().unwrap_or(block)
-    }
-
-    fn rename_all(&self, blocks: &mut Ids) {
-        let renamed: Vec<BlockId> = blocks.unpack().into_iter().map(|block| self.rename(block)).collect();
-        *blocks = Ids::pack(&renamed);
-    }
-}
-
-fn answered<T: kvpool_record::Outcome + ToValue + std::fmt::Debug>(
-    result: &Result<T, PoolError>,
-    blocks: impl FnOnce(&T) -> Vec<BlockId>,
-) -> Answer {
-    Answer {
-        check: Check::of(result),
-        refused: result.is_err(),
-        blocks: result.as_ref().map_or_else(|_| Vec::new(), blocks),
-        swap: None,
-        told: match result {
-            Ok(answer) => format!("{answer:?}"),
-            Err(error) => format!("refused: {error}"),
-        },
-        value: result.value(),
     }
 }
 
@@ -102,7 +72,7 @@ fn watch_config(header: &JournalHeader) -> Result<WatchConfig, ReplayError> {
 }
 
 impl Subject for PoolSubject {
-    type Operation = PoolOperation;
+    type Call = PoolCall;
 
     fn new(header: &JournalHeader) -> Result<Self, ReplayError> {
         Self::made(header, |config, watch| Ok(BlockPool::new(config)?.watched(watch)?.into()))
@@ -128,164 +98,25 @@ impl Subject for PoolSubject {
         self.pool.take_journal().and_then(|mut journal| journal.image()).unwrap_or_default()
     }
 
-    fn run(&mut self, operation: &PoolOperation) -> Result<Answer, ReplayError> {
-        use PoolOperation as O;
-        let Self { pool, contents, .. } = self;
-        let none = |_: &()| Vec::new();
-        let count = |_: &usize| Vec::new();
-        let taken = |changes: &Vec<(usize, BlockId)>| changes.iter().map(|&(_, block)| block).collect();
-        Ok(match operation {
-            O::Allocate { blocks } => answered(&pool.apply(op::Allocate { blocks: *blocks }), Vec::clone),
-            O::Acquire { blocks } => answered(&pool.apply(op::Acquire { blocks: &blocks.unpack() }), none),
-            O::Release { blocks } => answered(&pool.apply(op::Release { blocks: &blocks.unpack() }), none),
-            O::ReleaseTable { blocks } => {
-                answered(&pool.apply(op::ReleaseTable { blocks: &blocks.unpack() }), none)
-            }
-            O::ReleaseAfter { blocks, step } => {
-                answered(&pool.apply(op::ReleaseAfter { blocks: &blocks.unpack(), step: *step }), none)
-            }
-            O::CompleteStep { step } => answered(&pool.apply(op::CompleteStep { step: *step }), count),
-            O::Match { chain, max_blocks, tenant } => {
-                let (chain, tenant) = (&contents.chain(chain)?, tenant.map(TenantId));
-                answered(&pool.apply(op::Match { chain, max_blocks: *max_blocks, tenant }), Vec::clone)
-            }
-            O::Register { blocks, chain, start } => {
-                let (blocks, chain) = (&blocks.unpack(), &contents.chain(chain)?);
-                answered(&pool.apply(op::Register { blocks, chain, start: *start }), |_| Vec::new())
-            }
-            O::MarkComputed { blocks } => {
-                answered(&pool.apply(op::MarkComputed { blocks: &blocks.unpack() }), none)
-            }
-            O::RegisterLink { block, link } => {
-                let (block, link) = (BlockId::new(*block), &contents.link(link)?);
-                answered(&pool.apply(op::RegisterLink { block, link }), |&block| vec![block])
-            }
-            O::AcquireRegistered { link } => {
-                answered(&pool.apply(op::AcquireRegistered { link: &contents.link(link)? }), |block| {
-                    block.iter().copied().collect()
-                })
-            }
-            O::MarkAccessed { blocks, time } => {
-                answered(&pool.apply(op::MarkAccessed { blocks: &blocks.unpack(), time: *time }), none)
-            }
-            O::Evict { blocks } => answered(&pool.apply(op::DropCached { blocks: &blocks.unpack() }), count),
-            O::LookupRefreshing { chain, start, max_blocks } => {
-                let (chain, start, max_blocks) = (&contents.chain(chain)?, *start, *max_blocks);
-                answered(&pool.apply(op::LookupRefreshing { chain, start, max_blocks }), |found| {
-                    found.blocks().to_vec()
-                })
-            }
-            O::AcquireMatch { blocks, chain, start } => {
-                let found = &contents.found(chain, *start, blocks.unpack())?;
-                answered(&pool.apply(op::AcquireMatch { found }), none)
-            }
-            O::RegisterTable { blocks, chain, start } => {
-                let (blocks, chain, start) = (&blocks.unpack(), &contents.chain(chain)?, *start);
-                answered(&pool.apply(op::RegisterTable { blocks, chain, start }), taken)
-            }
-            O::Adopt { blocks, chain, start } => {
-                let (blocks, chain, start) = (&blocks.unpack(), &contents.chain(chain)?, *start);
-                answered(&pool.apply(op::Adopt { blocks, chain, start }), taken)
-            }
-            O::Disown { blocks } => answered(&pool.apply(op::Disown { blocks: &blocks.unpack() }), none),
-            O::EvictNext { blocks } => answered(&pool.apply(op::Evict { blocks: *blocks }), Vec::clone),
-            O::Reset => answered(&pool.apply(op::Reset), count),
-            O::BumpEpoch => answered(&pool.apply(op::BumpEpoch), |_| Vec::new()),
-            O::Resize { num_blocks } => answered(&pool.apply(op::Resize { num_blocks: *num_blocks }), none),
-            O::Retain { blocks, retention } => {
-                let (blocks, retention) = (&blocks.unpack(), retention.retention());
-                answered(&pool.apply(op::Retain { blocks, retention }), |_| Vec::new())
-            }
-            O::Signal { blocks, signal } => {
-                let (blocks, signal) = (&blocks.unpack(), signal.signal());
-                answered(&pool.apply(op::Signal { blocks, signal }), none)
-            }
-            O::AssignTenant { blocks, tenant } => {
-                let (blocks, tenant) = (&blocks.unpack(), TenantId(*tenant));
-                answered(&pool.apply(op::AssignTenant { blocks, tenant }), none)
-            }
-            O::AdvanceTime { now } => answered(&pool.apply(op::AdvanceTime { now: *now }), count),
-            O::Fence => answered(&pool.apply(op::Fence), |_| Vec::new()),
-            O::ReleaseUntil { blocks, ticket } => {
-                let (blocks, ticket) = (&blocks.unpack(), Ticket::new(*ticket));
-                answered(&pool.apply(op::ReleaseUntil { blocks, ticket }), none)
-            }
-            O::EndFence { ticket } => {
-                answered(&pool.apply(op::EndFence { ticket: Ticket::new(*ticket) }), count)
-            }
-            O::TakeEvents => {
-                let events = pool.apply(op::TakeEvents);
-                Answer {
-                    check: Check::of(&events),
-                    told: format!("{} events", events.events.len()),
-                    value: Value::Number(events.events.len() as u64),
-                    ..Answer::default()
-                }
-            }
-        })
+    fn run(&mut self, call: &PoolCall) -> Result<Answer, ReplayError> {
+        call.run(&mut self.pool, &mut self.contents)
     }
 
-    fn resolve(&mut self, operation: &PoolOperation) -> Result<PoolOperation, ReplayError> {
-        Ok(match operation.clone() {
-            PoolOperation::Match { chain, max_blocks, tenant } => {
-                PoolOperation::Match { chain: self.contents.whole(&chain)?, max_blocks, tenant }
+    fn resolve(&mut self, call: &PoolCall) -> Result<PoolCall, ReplayError> {
+        let mut call = call.clone();
+        for slot in call.slots() {
+            if let Slot::Chain(chain) = slot {
+                *chain = self.contents.whole(chain)?;
             }
-            PoolOperation::Register { blocks, chain, start } => {
-                PoolOperation::Register { blocks, chain: self.contents.whole(&chain)?, start }
-            }
-            PoolOperation::LookupRefreshing { chain, start, max_blocks } => {
-                PoolOperation::LookupRefreshing { chain: self.contents.whole(&chain)?, start, max_blocks }
-            }
-            PoolOperation::RegisterTable { blocks, chain, start } => {
-                PoolOperation::RegisterTable { blocks, chain: self.contents.whole(&chain)?, start }
-            }
-            PoolOperation::Adopt { blocks, chain, start } => {
-                PoolOperation::Adopt { blocks, chain: self.contents.whole(&chain)?, start }
-            }
-            other => other,
-        })
+        }
+        Ok(call)
     }
 
-    fn run_alone(&mut self, step: &Step<PoolOperation>) -> Result<Answer, ReplayError> {
-        use PoolOperation as O;
-        let mut operation = step.operation.clone();
-        match &mut operation {
-            O::Acquire { blocks }
-            | O::Release { blocks }
-            | O::ReleaseTable { blocks }
-            | O::ReleaseAfter { blocks, .. }
-            | O::Register { blocks, .. }
-            | O::AcquireMatch { blocks, .. }
-            | O::RegisterTable { blocks, .. }
-            | O::Adopt { blocks, .. }
-            | O::Disown { blocks }
-            | O::MarkComputed { blocks }
-            | O::MarkAccessed { blocks, .. }
-            | O::Evict { blocks }
-            | O::Retain { blocks, .. }
-            | O::Signal { blocks, .. }
-            | O::AssignTenant { blocks, .. } => self.rename_all(blocks),
-            O::RegisterLink { block, .. } => *block = self.rename(BlockId::new(*block)).get(),
-            _ => {}
-        }
-        match &mut operation {
-            O::Match { chain, .. }
-            | O::Register { chain, .. }
-            | O::LookupRefreshing { chain, .. }
-            | O::AcquireMatch { chain, .. }
-            | O::RegisterTable { chain, .. }
-            | O::Adopt { chain, .. }
-                if chain.epoch == step.epoch =>
-            {
-                chain.epoch = self.pool.epoch();
-            }
-            O::RegisterLink { link, .. } | O::AcquireRegistered { link } if link.epoch == step.epoch => {
-                link.epoch = self.pool.epoch();
-            }
-            _ => {}
-        }
-        let answer = self.run(&operation)?;
-        self.renamed.extend(step.answer.blocks.iter().copied().zip(answer.blocks.iter().copied()));
+    fn run_alone(&mut self, step: &Step<PoolCall>) -> Result<Answer, ReplayError> {
+        let mut call = step.operation.clone();
+        self.moved.translate(call.slots(), step.epoch, self.pool.epoch());
+        let answer = self.run(&call)?;
+        self.moved.learn(&step.answer, &answer);
         Ok(answer)
     }
 

@@ -1,6 +1,6 @@
 //! Steps that stand on their own, run anew and recorded as a journal of their own.
 
-use kvpool_record::JournalHeader;
+use crate::JournalHeader;
 
 use crate::error::ReplayError;
 use crate::subject::{Step, Subject};
@@ -8,7 +8,7 @@ use crate::subject::{Step, Subject};
 /// Runs steps on a new subject with a journal, and tells each as a person reads it.
 pub(crate) fn record<S: Subject>(
     header: &JournalHeader,
-    steps: &[Step<S::Operation>],
+    steps: &[Step<S::Call>],
 ) -> Result<(Vec<u8>, Vec<String>), ReplayError> {
     let mut subject = S::recorded(header)?;
     let mut told = Vec::with_capacity(steps.len());

@@ -3,14 +3,14 @@
 //! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how much), and a
 //! frame of its file.
 
-use kvpool_record::{Entry, JournalReader, JournalSource, Subject as Kind, Tail};
+use crate::{Entry, JournalReader, JournalSource, Kind, Tail};
 
+use crate::calls::Words;
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
 use crate::subject::{Answer, Step, Subject};
 use crate::vllm::VllmSubject;
-use crate::words::Words;
 
 /// Where a replay and its journal differ first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn over(
 pub(crate) fn steps<S: Subject>(
     reader: &JournalReader<'_>,
     options: Options,
-) -> Result<Vec<Step<S::Operation>>, ReplayError> {
+) -> Result<Vec<Step<S::Call>>, ReplayError> {
     let mut steps = Vec::new();
     let mut keep = |step| {
         steps.push(step);
@@ -113,7 +113,7 @@ pub(crate) fn steps<S: Subject>(
 const PROGRESS: u64 = 4096;
 
 /// What is told of each operation that has run; an error ends the run.
-pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Operation>) -> Result<(), ReplayError> + 'a;
+pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>) -> Result<(), ReplayError> + 'a;
 
 /// What is shown the subject after each operation, with how many there were.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
@@ -141,7 +141,7 @@ pub(crate) fn drive_on<S: Subject>(
     }
     let mut report = Report { operations: 0, digests: 0, difference: None, tail: reader.tail() };
     let mut since = 0;
-    for entry in reader.records::<S::Operation>() {
+    for entry in reader.records::<S::Call>() {
         let (number, entry) = entry?;
         let Entry::Operation(operation, check) = entry else {
             if let Entry::Digest(digest) = entry {

@@ -11,13 +11,13 @@
 
 use std::cell::Cell;
 
+use crate::{
+    JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, Planned, PoolCall, Tail, UntilRecord,
+};
 use hashbrown::HashMap;
 use kvpool::{BlockPool, PoolImage};
-use kvpool_record::{
-    JournalHeader, JournalReader, JournalSource, ManagerOperation, Planned, PoolOperation, Subject as Kind,
-    Tail, UntilRecord,
-};
 
+use crate::calls::Slot;
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
@@ -89,13 +89,13 @@ pub(crate) trait Restart: Subject {
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
 
     /// Whether an operation takes what a new process tells anew.
-    fn takes_events(operation: &Self::Operation) -> bool;
+    fn takes_events(operation: &Self::Call) -> bool;
 
     /// The tickets that an operation names.
-    fn tickets(operation: &mut Self::Operation) -> Vec<&mut u64>;
+    fn tickets(operation: &mut Self::Call) -> Vec<&mut u64>;
 
     /// What an operation does to tickets.
-    fn fence(operation: &Self::Operation) -> Option<Fence>;
+    fn fence(operation: &Self::Call) -> Option<Fence>;
 }
 
 /// What becomes of a ticket.
@@ -118,21 +118,22 @@ impl Restart for PoolSubject {
         Self::restart(self, header)
     }
 
-    fn takes_events(operation: &PoolOperation) -> bool {
-        matches!(operation, PoolOperation::TakeEvents)
+    fn takes_events(operation: &PoolCall) -> bool {
+        matches!(operation, PoolCall::TakeEvents {})
     }
 
-    fn tickets(operation: &mut PoolOperation) -> Vec<&mut u64> {
-        match operation {
-            PoolOperation::ReleaseUntil { ticket, .. } | PoolOperation::EndFence { ticket } => vec![ticket],
-            _ => Vec::new(),
-        }
+    fn tickets(operation: &mut PoolCall) -> Vec<&mut u64> {
+        let tickets = operation.slots().into_iter().filter_map(|slot| match slot {
+            Slot::Ticket(ticket) | Slot::Until(ticket) => Some(ticket),
+            _ => None,
+        });
+        tickets.collect()
     }
 
-    fn fence(operation: &PoolOperation) -> Option<Fence> {
+    fn fence(operation: &PoolCall) -> Option<Fence> {
         match operation {
-            PoolOperation::Fence => Some(Fence::Begins),
-            PoolOperation::EndFence { .. } => Some(Fence::Ends),
+            PoolCall::Fence {} => Some(Fence::Begins),
+            PoolCall::EndFence { .. } => Some(Fence::Ends),
             _ => None,
         }
     }
@@ -238,7 +239,7 @@ impl<S: Restart> Restarted<'_, S> {
     /// Runs what the other one has run; says where they differ. `image` is that of the other one, if they are to be compared.
     fn follow(
         &mut self,
-        mut step: Step<S::Operation>,
+        mut step: Step<S::Call>,
         image: Option<PoolImage>,
     ) -> Result<Option<RestartDifference>, ReplayError> {
         let operation = step.number;
@@ -333,7 +334,7 @@ fn run<S: Restart>(
         image.set((is_compared || idle.get()).then(|| subject.pool().image().ok()).flatten());
     };
     let mut found = None;
-    let mut each = |step: Step<S::Operation>| {
+    let mut each = |step: Step<S::Call>| {
         found = restarted.follow(step, image.take())?;
         if found.is_some() {
             return Err(ReplayError::Stopped);

@@ -7,14 +7,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use kvpool_record::{
-    Entry, JournalHeader, JournalReader, JournalSource, ManagerOperation, PoolOperation, Subject, Tail,
-    VllmOperation,
+use crate::{
+    Entry, JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, PoolCall, Tail, VllmCall,
 };
 use serde::de::DeserializeOwned;
 
+use crate::calls::Words;
 use crate::error::ReplayError;
-use crate::words::Words;
 
 /// What is in a journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,12 +49,11 @@ pub struct Line {
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
-/// use kvpool_journal::ops::pool::{Allocate, Release};
-/// use kvpool_journal::{Journal, JournalConfig, Journaled};
+/// use kvpool_journal::{Journal, JournalConfig, Journaled, PoolCalls};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
 /// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
-/// let blocks = pool.apply(Allocate { blocks: 3 })?;
-/// pool.apply(Release { blocks: &blocks })?;
+/// let blocks = pool.allocate(3)?;
+/// pool.release(&blocks)?;
 /// let image = pool.journal_image().unwrap_or_default();
 ///
 /// let (summary, lines) = kvpool_journal::show(&image, None, 20)?;
@@ -82,9 +80,9 @@ fn over(
 ) -> Result<(Summary, Vec<Line>), ReplayError> {
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
-        Subject::Pool => read::<PoolOperation>(&reader, from, count),
-        Subject::Manager => read::<ManagerOperation>(&reader, from, count),
-        Subject::VllmPool => read::<VllmOperation>(&reader, from, count),
+        Kind::Pool => read::<PoolCall>(&reader, from, count),
+        Kind::Manager => read::<ManagerOperation>(&reader, from, count),
+        Kind::VllmPool => read::<VllmCall>(&reader, from, count),
     }
 }
 

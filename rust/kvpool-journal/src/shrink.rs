@@ -2,15 +2,15 @@
 //!
 //! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
-use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
+use crate::{JournalReader, JournalSource, Kind};
 
+use crate::calls::Simpler;
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::minimize::minimize;
 use crate::pool::PoolSubject;
 use crate::record::record;
 use crate::replay::{Options, steps};
-use crate::simpler::Simpler;
 use crate::subject::{Step, Subject};
 use crate::vllm::VllmSubject;
 
@@ -71,7 +71,7 @@ fn shrink_in<S: Subject>(
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Shrunk>, ReplayError>
 where
-    S::Operation: Simpler,
+    S::Call: Simpler,
 {
     let all = steps::<S>(reader, Options::default())?;
     let before = all.len();
@@ -82,13 +82,13 @@ where
     if wanted.is_none() && goal != Goal::Broken {
         return Ok(None);
     }
-    let try_steps = |steps: &[Step<S::Operation>]| fails::<S>(reader, steps, wanted.as_ref());
+    let try_steps = |steps: &[Step<S::Call>]| fails::<S>(reader, steps, wanted.as_ref());
     if try_steps(&all)?.is_none() {
         return Ok(None);
     }
     let (mut runs, mut going) = (1, true);
     let mut problem = None;
-    let mut still = |steps: &[Step<S::Operation>]| {
+    let mut still = |steps: &[Step<S::Call>]| {
         runs += 1;
         going = going && progress(steps.len());
         match try_steps(steps) {
@@ -113,8 +113,8 @@ where
 /// Runs steps on their own, and says what goes wrong.
 fn fails<S: Subject>(
     reader: &JournalReader<'_>,
-    steps: &[Step<S::Operation>],
-    wanted: Option<&Step<S::Operation>>,
+    steps: &[Step<S::Call>],
+    wanted: Option<&Step<S::Call>>,
 ) -> Result<Option<String>, ReplayError> {
     let mut subject = S::new(reader.header())?;
     for step in steps {

@@ -1,14 +1,14 @@
 //! What a journal is replayed on, and an operation with what it gave.
 
+use crate::{Journal, JournalConfig, JournalHeader};
 use kvpool::{BlockId, InvariantViolation};
-use kvpool_record::{Journal, JournalConfig, JournalHeader};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::calls::Words;
 use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Value;
-use crate::words::Words;
 
 /// What an operation answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct Step<O> {
 /// A pool or a manager made anew from a journal's header.
 pub trait Subject: Sized {
     /// Its operations.
-    type Operation: Words + Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
+    type Call: Words + Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// As it was before the first operation.
     ///
@@ -74,20 +74,20 @@ pub trait Subject: Sized {
     ///
     /// # Errors
     /// What is recorded cannot be: the journal is not one of this subject.
-    fn run(&mut self, operation: &Self::Operation) -> Result<Answer, ReplayError>;
+    fn run(&mut self, operation: &Self::Call) -> Result<Answer, ReplayError>;
 
     /// The operation on its own. To be asked before it runs.
     ///
     /// # Errors
     /// As [`Self::run`].
-    fn resolve(&mut self, operation: &Self::Operation) -> Result<Self::Operation, ReplayError>;
+    fn resolve(&mut self, operation: &Self::Call) -> Result<Self::Call, ReplayError>;
 
     /// Runs an operation on its own, among others than it was recorded with. Blocks and swaps are those that the same
     /// operations give here; a prompt of the epoch that was current is one of the epoch that is.
     ///
     /// # Errors
     /// As [`Self::run`].
-    fn run_alone(&mut self, step: &Step<Self::Operation>) -> Result<Answer, ReplayError>;
+    fn run_alone(&mut self, step: &Step<Self::Call>) -> Result<Answer, ReplayError>;
 
     /// The epoch of the pool.
     fn epoch(&self) -> u64;

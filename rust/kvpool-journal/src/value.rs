@@ -5,9 +5,11 @@ use kvpool::{
     Admission, BlockId, Match, NewBlock, Registered, StepOutcome, SwapId, TableChange, Ticket, Transfer,
     TransferPlan,
 };
+use kvpool_observe::EventBatch;
 use kvpool_vllm::Removed;
 
-use crate::ops::vllm::Ids;
+use crate::Outcome;
+use crate::calls::VllmIds as Ids;
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,125 +31,205 @@ pub enum Value {
     Change(Vec<u64>, u16),
 }
 
-/// What has such a value.
-pub(crate) trait ToValue {
+/// An answer of a call.
+pub(crate) trait Reply: Outcome + std::fmt::Debug {
+    /// The answer as a test compares it.
     fn value(&self) -> Value;
+
+    /// The answer as a person reads it.
+    fn told(&self) -> String {
+        format!("{self:?}")
+    }
+
+    /// Whether the call was refused.
+    fn refused(&self) -> bool {
+        false
+    }
+
+    /// Blocks that were handed out, in order.
+    fn blocks(&self) -> Vec<BlockId> {
+        Vec::new()
+    }
+
+    /// The swap that began.
+    fn swap(&self) -> Option<u64> {
+        None
+    }
 }
 
-impl<T: ToValue, E: std::fmt::Display> ToValue for Result<T, E> {
+impl<T: Reply, E: Outcome + std::fmt::Debug + std::fmt::Display> Reply for Result<T, E> {
     fn value(&self) -> Value {
         match self {
             Ok(answer) => answer.value(),
             Err(refusal) => Value::Text(refusal.to_string()),
         }
     }
+
+    fn told(&self) -> String {
+        match self {
+            Ok(answer) => answer.told(),
+            Err(error) => format!("refused: {error}"),
+        }
+    }
+
+    fn refused(&self) -> bool {
+        self.is_err()
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.as_ref().map_or_else(|_| Vec::new(), T::blocks)
+    }
+
+    fn swap(&self) -> Option<u64> {
+        self.as_ref().ok().and_then(T::swap)
+    }
 }
 
-impl<T: ToValue> ToValue for [T] {
+impl<T: Reply> Reply for [T] {
     fn value(&self) -> Value {
         Value::List(self.iter().map(T::value).collect())
     }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.iter().flat_map(T::blocks).collect()
+    }
 }
 
-impl<T: ToValue> ToValue for Vec<T> {
+impl<T: Reply> Reply for Vec<T> {
     fn value(&self) -> Value {
         self.as_slice().value()
     }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.as_slice().blocks()
+    }
 }
 
-impl<T: ToValue> ToValue for Option<T> {
+impl<T: Reply> Reply for Option<T> {
     fn value(&self) -> Value {
         self.as_ref().map_or(Value::Nothing, T::value)
     }
-}
 
-impl<T: ToValue, U: ToValue> ToValue for (T, U) {
-    fn value(&self) -> Value {
-        Value::List(vec![self.0.value(), self.1.value()])
+    fn blocks(&self) -> Vec<BlockId> {
+        self.iter().flat_map(T::blocks).collect()
     }
 }
 
-impl ToValue for () {
+impl<T: Reply, U: Reply> Reply for (T, U) {
+    fn value(&self) -> Value {
+        Value::List(vec![self.0.value(), self.1.value()])
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.1.blocks()
+    }
+}
+
+impl Reply for () {
     fn value(&self) -> Value {
         Value::Nothing
     }
 }
 
-impl ToValue for bool {
+impl Reply for bool {
     fn value(&self) -> Value {
         Value::Flag(*self)
     }
 }
 
-impl ToValue for usize {
+impl Reply for usize {
     fn value(&self) -> Value {
         Value::Number(*self as u64)
     }
 }
 
-impl ToValue for u64 {
+impl Reply for u64 {
     fn value(&self) -> Value {
         Value::Number(*self)
     }
 }
 
-impl ToValue for BlockId {
+impl Reply for BlockId {
     fn value(&self) -> Value {
         Value::Number(self.get().into())
     }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        vec![*self]
+    }
 }
 
-impl ToValue for Ticket {
+impl Reply for Ticket {
     fn value(&self) -> Value {
         Value::Number(self.get())
     }
 }
 
-impl ToValue for SwapId {
+impl Reply for SwapId {
     fn value(&self) -> Value {
         Value::Number(self.get())
     }
+
+    fn swap(&self) -> Option<u64> {
+        Some(self.get())
+    }
 }
 
-impl ToValue for Registered {
+impl Reply for Registered {
     fn value(&self) -> Value {
         self.blocks.value()
     }
 }
 
-impl ToValue for Match {
+impl Reply for Match {
     fn value(&self) -> Value {
         self.blocks().value()
     }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.blocks().to_vec()
+    }
 }
 
-impl ToValue for HintReport {
+impl Reply for HintReport {
     fn value(&self) -> Value {
         [self.accepted, self.clipped, self.ignored].as_slice().value()
     }
 }
 
-impl ToValue for Admission {
+impl Reply for Admission {
     fn value(&self) -> Value {
         let mut values = vec![self.cached_tokens.value(), self.block_ids.value()];
-        values.extend(self.other_tables.iter().map(ToValue::value));
+        values.extend(self.other_tables.iter().map(Reply::value));
         Value::List(values)
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        [&self.block_ids].into_iter().chain(&self.other_tables).flatten().copied().collect()
     }
 }
 
-impl ToValue for NewBlock {
+impl Reply for NewBlock {
     fn value(&self) -> Value {
         Value::Change(vec![self.row as u64, self.index as u64, self.block.get().into()], self.group)
     }
-}
 
-impl ToValue for TableChange {
-    fn value(&self) -> Value {
-        Value::Change(vec![self.index as u64, self.block.get().into()], self.group)
+    fn blocks(&self) -> Vec<BlockId> {
+        vec![self.block]
     }
 }
 
-impl ToValue for StepOutcome {
+impl Reply for TableChange {
+    fn value(&self) -> Value {
+        Value::Change(vec![self.index as u64, self.block.get().into()], self.group)
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        vec![self.block]
+    }
+}
+
+impl Reply for StepOutcome {
     fn value(&self) -> Value {
         match self {
             Self::Admitted(admission) => admission.value(),
@@ -155,28 +237,50 @@ impl ToValue for StepOutcome {
             _ => Value::Nothing,
         }
     }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        match self {
+            Self::Admitted(admission) => admission.blocks(),
+            Self::Appended(changes) => changes.blocks(),
+            _ => Vec::new(),
+        }
+    }
 }
 
-impl ToValue for Transfer {
+impl Reply for Transfer {
     fn value(&self) -> Value {
         ((self.src.tier, self.src.block), (self.dst.tier, self.dst.block)).value()
     }
 }
 
-impl ToValue for TransferPlan {
+impl Reply for TransferPlan {
     fn value(&self) -> Value {
         self.transfers().value()
     }
 }
 
-impl ToValue for Removed {
+impl Reply for Removed {
     fn value(&self) -> Value {
         Value::List(vec![Value::Bytes(self.key.as_bytes().to_vec()), Value::Flag(self.last_copy)])
     }
 }
 
-impl<T: AsRef<[u32]>> ToValue for Ids<T> {
+impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
     fn value(&self) -> Value {
         Value::List(self.0.as_ref().iter().map(|&block| Value::Number(block.into())).collect())
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.0.as_ref().iter().copied().map(BlockId::new).collect()
+    }
+}
+
+impl Reply for EventBatch {
+    fn value(&self) -> Value {
+        self.events.len().value()
+    }
+
+    fn told(&self) -> String {
+        format!("{} events", self.events.len())
     }
 }

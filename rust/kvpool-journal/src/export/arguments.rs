@@ -3,13 +3,13 @@
 //! A block of a made-up prompt is zeros that end in the number of its content, so a prompt is told by the numbers of its blocks
 //! and the length of its tail.
 
+use crate::{
+    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LoadedRecord, Name, OptionsRecord, PartRecord,
+    RangeRecord, Rows, SignalRecord, UntilRecord,
+};
 use hashbrown::HashMap;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signal};
-use kvpool_record::{
-    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, Name, OptionsRecord,
-    PartRecord, RangeRecord, RetentionRecord, Rows, SignalRecord, UntilRecord,
-};
 
 use super::{Language, text};
 use crate::numbers::Numbers;
@@ -18,13 +18,9 @@ use crate::numbers::Numbers;
 pub(super) enum Argument<'a> {
     Number(u64),
     Numbers(&'a [usize]),
-    Most(usize),
     Time(f64),
     Tenant(u32),
-    ForTenant(u32),
     Ticket(u64),
-    Until(u64),
-    Block(u32),
     Blocks(&'a Ids),
     Swap(u64),
     End(UntilRecord),
@@ -37,22 +33,12 @@ pub(super) enum Argument<'a> {
     Requests(&'a [RequestId]),
     Name(&'a Name),
     Names(&'a [Name]),
-    Signal(Signal),
     Ended(&'a [Name], &'a [SignalRecord]),
     Rows(&'a Rows),
-    Chain(&'a ChainRecord),
-    Link(&'a LinkRecord),
-    Match {
-        blocks: &'a Ids,
-        part: &'a ChainRecord,
-        start: usize,
-    },
-    Refreshing,
     Prompt(&'a ChainRecord, bool),
     Borrowed(&'a ChainRecord, bool),
     Sampled(&'a Rows, usize, &'a [usize], &'a Keys),
     Appended(&'a Name, usize, &'a Keys),
-    Retention(RetentionRecord),
     Ranges(&'a [RangeRecord]),
     Options(&'a OptionsRecord),
     Plan,
@@ -70,7 +56,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    fn is_rust(&self) -> bool {
+    pub(super) fn is_rust(&self) -> bool {
         self.language == Language::Rust
     }
 
@@ -80,20 +66,20 @@ impl Arguments {
     }
 
     /// The numbers of what is before a part of a chain.
-    fn leading(&self, part: &ChainRecord, start: usize) -> Vec<u32> {
+    pub(super) fn leading(&self, part: &ChainRecord, start: usize) -> Vec<u32> {
         let first = part.keys.unpack().next();
         let mut path = first.map_or_else(Vec::new, |key| self.numbers.path(key, start as u32));
         path.truncate(start);
         path
     }
 
-    fn blocks(&self, blocks: &Ids) -> String {
+    pub(super) fn blocks(&self, blocks: &Ids) -> String {
         let ids: Vec<u32> = blocks.unpack().iter().map(|block| block.get()).collect();
         if self.is_rust() { format!("&ids(&{ids:?})") } else { format!("{ids:?}") }
     }
 
     /// A chain, with what is before it.
-    fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
+    pub(super) fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
         let and = if self.is_rust() { "&" } else { "" };
         let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
         let (size, epoch) = (chain.block_size, chain.epoch);
@@ -123,30 +109,12 @@ impl Arguments {
             Argument::Swap(number) if rust => format!("SwapId::from_number({number})"),
             Argument::Number(number) | Argument::Swap(number) => number.to_string(),
             Argument::Numbers(numbers) => format!("{and}{numbers:?}"),
-            Argument::Most(usize::MAX) => if rust { "usize::MAX" } else { "None" }.into(),
-            Argument::Most(most) => most.to_string(),
             Argument::Time(time) => text::seconds(*time, rust),
-            Argument::Tenant(tenant) | Argument::ForTenant(tenant) if rust => format!("TenantId({tenant})"),
+            Argument::Tenant(tenant) if rust => format!("TenantId({tenant})"),
             Argument::Tenant(tenant) => tenant.to_string(),
-            Argument::ForTenant(tenant) => format!("tenant={tenant}"),
-            Argument::Ticket(ticket) | Argument::Until(ticket) if rust => {
-                format!("kvpool::Ticket::new({ticket})")
-            }
+            Argument::Ticket(ticket) if rust => format!("kvpool::Ticket::new({ticket})"),
             Argument::Ticket(ticket) => ticket.to_string(),
-            Argument::Until(ticket) => format!("until={ticket}"),
-            Argument::Block(block) if rust => format!("BlockId::new({block})"),
-            Argument::Block(block) => block.to_string(),
             Argument::Blocks(blocks) => self.blocks(blocks),
-            Argument::Match { blocks, part, start } => {
-                // Of a match of nothing nobody asks where.
-                let start = if blocks.is_empty() { 0 } else { *start };
-                let (blocks, chain) = (self.blocks(blocks), self.chain(part, &self.leading(part, start)));
-                match rust {
-                    true => format!("&Match::new({chain}, {start}, {blocks}).unwrap()"),
-                    false => format!("kvpool.Match({chain}, {blocks}, {start})"),
-                }
-            }
-            Argument::Refreshing => self.keyword(String::new(), Some("refresh=True".into())),
             Argument::End(UntilRecord::Now) => self.keyword("Until::Now".into(), None),
             Argument::End(UntilRecord::Step(step)) => {
                 self.keyword(format!("Until::Step({step})"), Some(format!("after_step={step}")))
@@ -183,21 +151,13 @@ impl Arguments {
                     .collect();
                 self.batch(ids.into_iter())
             }
-            Argument::Signal(signal) => self.signal(*signal),
             Argument::Ended(names, signals) => self.ended(names, signals),
             Argument::Rows(Rows::Ids(ids)) => self.batch(ids.iter()),
             Argument::Rows(_) => self.batch(std::iter::empty()),
-            Argument::Chain(chain) => self.chain(chain, &[]),
-            Argument::Link(link) => {
-                let kind = self.kind_of_chain(link.algorithm, link.fingerprint.is_some());
-                let path = self.numbers.path(link.key, link.depth);
-                format!("{and}link({kind}, {}, {and}{path:?}, {})", link.block_size, link.epoch)
-            }
             Argument::Prompt(prompt, foreign) => self.prompt(prompt, *foreign),
             Argument::Borrowed(prompt, foreign) => format!("{and}{}", self.prompt(prompt, *foreign)),
             Argument::Sampled(rows, tokens, offsets, filled) => self.sampled(rows, *tokens, offsets, filled),
             Argument::Appended(name, tokens, filled) => self.appended(name, *tokens, filled),
-            Argument::Retention(record) => self.retention(&record.retention()),
             Argument::Ranges(ranges) => {
                 let ranges: Vec<RetentionRange> = ranges.iter().map(RangeRecord::range).collect();
                 format!("{and}{}", self.ranges(&ranges))
@@ -208,7 +168,7 @@ impl Arguments {
     }
 
     /// How a chain was hashed: algorithm, and what hits on it are verified with.
-    fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
+    pub(super) fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
         let algorithm = HashAlgorithm::ALL.get(usize::from(algorithm)).map_or("", |known| known.name());
         let verify = if has_fingerprints { self.verify } else { "none" };
         format!("\"{algorithm}\", \"{verify}\"")

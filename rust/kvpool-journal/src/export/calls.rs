@@ -1,71 +1,31 @@
 //! Which call of a pool or a manager an operation is, and with which arguments.
 
-use kvpool_record::{
-    ChainRecord, ComputedRecord, CoveredRecord, Ids, ManagerOperation, Planned, PoolOperation, Rows,
-};
+use crate::calls::{PoolCall, Words};
+use crate::{ComputedRecord, CoveredRecord, ManagerOperation, Planned, Rows};
 
 use super::arguments::{Argument as A, Arguments};
 use super::source::Source;
 use crate::error::ReplayError;
 use crate::subject::Step;
 
-pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolOperation>) -> Result<(), ReplayError> {
-    use PoolOperation as O;
+pub(super) fn pool(source: &mut Source<'_>, step: &Step<PoolCall>) -> Result<(), ReplayError> {
     source.begin(step.number, &step.answer)?;
-    let (name, arguments) = match &step.operation {
-        O::Allocate { blocks } => ("allocate", vec![A::Number(*blocks as u64)]),
-        O::Acquire { blocks } => ("acquire", vec![A::Blocks(blocks)]),
-        O::Release { blocks } => ("release", vec![A::Blocks(blocks)]),
-        O::ReleaseTable { blocks } => ("release_table", vec![A::Blocks(blocks)]),
-        O::ReleaseAfter { blocks, step } => ("release_after", vec![A::Blocks(blocks), A::Number(*step)]),
-        O::CompleteStep { step } => ("complete_step", vec![A::Number(*step)]),
-        O::Match { chain, max_blocks, tenant: None } => {
-            ("match_and_acquire", vec![A::Chain(chain), A::Most(*max_blocks)])
-        }
-        O::Match { chain, max_blocks, tenant: Some(tenant) } => {
-            ("match_and_acquire_for", vec![A::Chain(chain), A::Most(*max_blocks), A::ForTenant(*tenant)])
-        }
-        O::Register { blocks, chain, start } => ("register", part(blocks, chain, *start)),
-        O::RegisterTable { blocks, chain, start } => ("register_table", part(blocks, chain, *start)),
-        O::Adopt { blocks, chain, start } => ("adopt", part(blocks, chain, *start)),
-        O::Disown { blocks } => ("disown", vec![A::Blocks(blocks)]),
-        O::MarkComputed { blocks } => ("mark_computed", vec![A::Blocks(blocks)]),
-        O::RegisterLink { block, link } => ("register_link", vec![A::Block(*block), A::Link(link)]),
-        O::AcquireRegistered { link } => ("acquire_registered", vec![A::Link(link)]),
-        O::MarkAccessed { blocks, time } => ("mark_accessed", vec![A::Blocks(blocks), A::Time(*time)]),
-        O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
-        O::Reset => ("reset", vec![]),
-        O::BumpEpoch => ("bump_epoch", vec![]),
-        O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
-        O::Retain { blocks, retention } => ("retain", vec![A::Blocks(blocks), A::Retention(*retention)]),
-        O::AssignTenant { blocks, tenant } => ("assign_tenant", vec![A::Blocks(blocks), A::Tenant(*tenant)]),
-        O::Signal { blocks, signal } => ("signal", vec![A::Blocks(blocks), A::Signal(signal.signal())]),
-        O::AdvanceTime { now } => ("advance_time", vec![A::Time(*now)]),
-        O::TakeEvents => return source.take_events(&step.answer.value),
-        O::Fence => ("fence", vec![]),
-        O::ReleaseUntil { blocks, ticket } => ("release_until", vec![A::Blocks(blocks), A::Until(*ticket)]),
-        O::EndFence { ticket } => ("end_fence", vec![A::Ticket(*ticket)]),
-        O::LookupRefreshing { chain, start, max_blocks } => {
-            let (start, most) = (A::Number(*start as u64), A::Most(*max_blocks));
-            ("lookup_refreshing", vec![A::Chain(chain), start, most, A::Refreshing])
-        }
-        O::AcquireMatch { blocks, chain, start } => {
-            ("acquire_match", vec![A::Match { blocks, part: chain, start: *start }])
-        }
-        O::EvictNext { blocks } => ("evict", vec![A::Number(*blocks as u64)]),
+    let mut call = step.operation.clone();
+    let name = match call {
+        PoolCall::TakeEvents {} => return source.take_events(&step.answer.value),
+        PoolCall::Match { tenant: Some(_), .. } => "match_and_acquire_for",
+        _ => call.call(),
     };
-    source.call(name, &arguments, &step.answer, &step.answer.value)
-}
-
-/// Blocks, and the part of a chain that they are.
-fn part<'a>(blocks: &'a Ids, chain: &'a ChainRecord, start: usize) -> Vec<A<'a>> {
-    vec![A::Blocks(blocks), A::Chain(chain), A::Number(start as u64)]
+    let mut arguments = source.arguments.of(call.slots());
+    if name == "lookup_refreshing" && !source.is_rust() {
+        arguments.push_str(", refresh=True");
+    }
+    source.call(name, &arguments, &step.answer)
 }
 
 pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) -> Result<(), ReplayError> {
     use ManagerOperation as O;
     source.begin(step.number, &step.answer)?;
-    let value = &step.answer.value;
     let (name, arguments) = match &step.operation {
         O::Admit { request, prompt, foreign, options } => {
             ("admit_with", vec![A::Request(request), A::Prompt(prompt, *foreign), A::Options(options)])
@@ -138,9 +98,10 @@ pub(super) fn manager(source: &mut Source<'_>, step: &Step<ManagerOperation>) ->
         O::Evict { blocks } => ("drop_cached", vec![A::Blocks(blocks)]),
         O::Resize { num_blocks } => ("resize", vec![A::Number(*num_blocks as u64)]),
         O::EvictNext { blocks } => ("evict", vec![A::Number(*blocks as u64)]),
-        O::TakeEvents => return source.take_events(value),
+        O::TakeEvents => return source.take_events(&step.answer.value),
     };
-    source.call(name, &arguments, &step.answer, value)?;
+    let arguments = source.arguments.texts(&arguments);
+    source.call(name, &arguments, &step.answer)?;
     note_lengths(&mut source.arguments, step);
     Ok(())
 }

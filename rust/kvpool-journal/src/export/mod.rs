@@ -9,6 +9,7 @@
 
 mod arguments;
 mod calls;
+mod slots;
 mod source;
 mod templates;
 mod text;
@@ -16,7 +17,7 @@ mod vllm;
 
 use std::io::Write;
 
-use kvpool_record::{JournalReader, JournalSource, Subject as Kind};
+use crate::{JournalReader, JournalSource, Kind};
 
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
@@ -43,11 +44,10 @@ pub const EXPORT_LIMIT: u64 = 10_000;
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
-/// use kvpool_journal::ops::pool::Allocate;
-/// use kvpool_journal::{EXPORT_LIMIT, Journal, JournalConfig, Journaled, Language, export};
+/// use kvpool_journal::{EXPORT_LIMIT, Journal, JournalConfig, Journaled, Language, PoolCalls, export};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
 /// let mut pool = Journaled::<BlockPool>::with_journal(config, Journal::ring(1 << 20, JournalConfig::default())?)?;
-/// pool.apply(Allocate { blocks: 3 })?;
+/// pool.allocate(3)?;
 /// let image = pool.journal_image().unwrap_or_default();
 ///
 /// let mut text = Vec::new();
@@ -116,9 +116,9 @@ fn write<S: Subject>(
     reader: &JournalReader<'_>,
     mut source: Source<'_>,
     progress: &mut dyn FnMut(u64) -> bool,
-    mut call: impl FnMut(&mut Source<'_>, &Step<S::Operation>) -> Result<(), ReplayError>,
+    mut call: impl FnMut(&mut Source<'_>, &Step<S::Call>) -> Result<(), ReplayError>,
 ) -> Result<u64, ReplayError> {
-    let mut each = |step: Step<S::Operation>| call(&mut source, &step);
+    let mut each = |step: Step<S::Call>| call(&mut source, &step);
     let report = drive::<S>(reader, Options::default(), progress, Some(&mut each))?.0;
     if let Some(difference) = report.difference {
         source.remark(match difference {

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use crate::{Check, JournalHeader, Kind};
 use hashbrown::HashMap;
-use kvpool_record::{Check, JournalHeader, Subject as Kind};
 
 use super::arguments::{Argument, Arguments};
 use super::{Language, templates, text};
@@ -177,15 +177,8 @@ impl<'a> Source<'a> {
     }
 
     /// Writes a call and what it has to answer.
-    pub(super) fn call(
-        &mut self,
-        name: &str,
-        arguments: &[Argument<'_>],
-        answer: &Answer,
-        value: &Value,
-    ) -> Result<(), ReplayError> {
+    pub(super) fn call(&mut self, name: &str, arguments: &str, answer: &Answer) -> Result<(), ReplayError> {
         let subject = self.subject();
-        let arguments = self.arguments.texts(arguments);
         match self.language {
             Language::Rust => {
                 let expression = match name {
@@ -199,7 +192,6 @@ impl<'a> Source<'a> {
             Language::Python => {
                 let (object, method) = match name {
                     "commit_step" => ("plan", "commit"),
-
                     _ => (subject, name),
                 };
                 let method = ["_with", "_for", "_until", "_refreshing"]
@@ -208,7 +200,7 @@ impl<'a> Source<'a> {
                 let comma = if arguments.is_empty() { "" } else { ", " };
                 // The changes of a batch one by one, by a function of the test's own.
                 let call = if name == "append_ragged" { name.into() } else { format!("{object}.{method}") };
-                self.expect_python(&format!("answer({call}{comma}{arguments})"), value)
+                self.expect_python(&format!("answer({call}{comma}{arguments})"), &answer.value)
             }
         }
     }

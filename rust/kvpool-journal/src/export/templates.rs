@@ -1,18 +1,18 @@
 //! What exported tests begin with, and what makes their pools.
 
+use crate::Kind;
 use kvpool::ManagerConfig;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::retention::RetentionConfig;
-use kvpool_record::Subject;
 
 use super::text;
 
 /// The class of the pool, in Rust.
-pub(super) const fn class(kind: Subject) -> &'static str {
+pub(super) const fn class(kind: Kind) -> &'static str {
     match kind {
-        Subject::Pool => "BlockPool",
-        Subject::Manager => "CacheManager",
-        Subject::VllmPool => "Pool",
+        Kind::Pool => "BlockPool",
+        Kind::Manager => "CacheManager",
+        Kind::VllmPool => "Pool",
     }
 }
 
@@ -40,13 +40,8 @@ fn python_retention(retention: &RetentionConfig) -> String {
 }
 
 /// An expression of Rust that makes the pool, or says why there is none.
-pub(super) fn rust_pool(
-    config: &ManagerConfig,
-    event_capacity: usize,
-    kind: Subject,
-    caching: bool,
-) -> String {
-    if kind == Subject::VllmPool {
+pub(super) fn rust_pool(config: &ManagerConfig, event_capacity: usize, kind: Kind, caching: bool) -> String {
+    if kind == Kind::VllmPool {
         let (blocks, eviction) = (config.num_blocks, config.eviction.name());
         let eviction = format!("kvpool_policies::by_name({eviction:?}).unwrap()");
         return match &config.retention {
@@ -68,7 +63,7 @@ pub(super) fn rust_pool(
         fields.push(format!("retention: Some({})", rust_retention(retention)));
     }
     let mut config_class = "PoolConfig";
-    if kind == Subject::Manager {
+    if kind == Kind::Manager {
         config_class = "ManagerConfig";
         fields.push(format!("algorithm: {:?}.parse().unwrap()", config.algorithm.name()));
         fields.extend(seed(config).map(|seed| format!("seed: Some({seed:?}.into())")));
@@ -77,7 +72,7 @@ pub(super) fn rust_pool(
         fields.extend(config.groups.as_ref().map(|groups| format!("groups: {}", rust_groups(groups))));
     }
     let fields: String = fields.iter().map(|field| format!("        {field},\n")).collect();
-    let watch_class = if kind == Subject::Manager { "ManagerWatchConfig" } else { "WatchConfig" };
+    let watch_class = if kind == Kind::Manager { "ManagerWatchConfig" } else { "WatchConfig" };
     format!(
         "{}::new({config_class} {{\n{fields}        ..{config_class}::default()\n    }})\n    .and_then(|pool| \
          pool.watched(&{watch_class} {{ event_capacity: {event_capacity}, ..{watch_class}::default() }}))",
@@ -89,10 +84,10 @@ pub(super) fn rust_pool(
 pub(super) fn python_pool(
     config: &ManagerConfig,
     event_capacity: usize,
-    kind: Subject,
+    kind: Kind,
     caching: bool,
 ) -> String {
-    if kind == Subject::VllmPool {
+    if kind == Kind::VllmPool {
         let caching = if caching { "True" } else { "False" };
         let retention = config.retention.as_ref();
         let more =
@@ -110,7 +105,7 @@ pub(super) fn python_pool(
     if let Some(retention) = &config.retention {
         arguments.push(python_retention(retention));
     }
-    if kind == Subject::Manager {
+    if kind == Kind::Manager {
         arguments.push(format!("algorithm={:?}", config.algorithm.name()));
         arguments.extend(seed(config).map(|seed| format!("seed={seed:?}")));
         arguments.push(format!("watermark={}", text::seconds(config.watermark, false)));
@@ -161,20 +156,20 @@ fn python_groups(groups: &Groups) -> String {
 }
 
 /// What a Rust test begins with.
-pub(super) const fn rust(kind: Subject) -> &'static str {
+pub(super) const fn rust(kind: Kind) -> &'static str {
     match kind {
-        Subject::Pool => RUST_POOL,
-        Subject::Manager => RUST_MANAGER,
-        Subject::VllmPool => RUST_VLLM,
+        Kind::Pool => RUST_POOL,
+        Kind::Manager => RUST_MANAGER,
+        Kind::VllmPool => RUST_VLLM,
     }
 }
 
 /// What a Python test begins with.
-pub(super) const fn python(kind: Subject) -> &'static str {
+pub(super) const fn python(kind: Kind) -> &'static str {
     match kind {
-        Subject::Pool => PYTHON_POOL,
-        Subject::Manager => PYTHON_MANAGER,
-        Subject::VllmPool => PYTHON_VLLM,
+        Kind::Pool => PYTHON_POOL,
+        Kind::Manager => PYTHON_MANAGER,
+        Kind::VllmPool => PYTHON_VLLM,
     }
 }
 

@@ -66,6 +66,16 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Bytes as a literal of Python.
+pub(super) fn bytes(bytes: &[u8]) -> String {
+    format!("bytes.fromhex(\"{}\")", hex(bytes))
+}
+
+/// An item, or `None`, in Python.
+pub(super) fn or_none<T: std::fmt::Display>(item: Option<T>) -> String {
+    item.map_or_else(|| "None".into(), |item| item.to_string())
+}
+
 /// A value as a literal of Python.
 pub(super) fn value(answer: &Value) -> String {
     value_in(answer, false)
@@ -79,7 +89,7 @@ pub(super) fn value_in(answer: &Value, grouped: bool) -> String {
         Value::Flag(false) => "False".into(),
         Value::Number(number) => number.to_string(),
         Value::Text(text) => python(text),
-        Value::Bytes(bytes) => format!("bytes.fromhex(\"{}\")", hex(bytes)),
+        Value::Bytes(given) => bytes(given),
         Value::List(values) => {
             let texts: Vec<String> = values.iter().map(|one| value_in(one, grouped)).collect();
             format!("[{}]", texts.join(", "))

@@ -1,6 +1,9 @@
 //! The operations of a [`CacheManager`]. A request is written by its slot, which a replay gives the same, and which its release
 //! takes away: so names are taken before an operation runs. A prompt is written by the keys of its blocks.
 
+use crate::{
+    Filled, Ids, Journal, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows, SteadyAppend,
+};
 use kvpool::groups::Groups;
 use kvpool::hash::{HashCursor, MultimodalItem};
 use kvpool::retention::{HintReport, TenantId};
@@ -9,9 +12,6 @@ use kvpool::{
     RequestRef, RetentionRange, SwapId, TableChange, Ticket, TransferPlan, Until,
 };
 use kvpool_observe::{EventBatch, ManagerWatch};
-use kvpool_record::{
-    Filled, Ids, Journal, ManagerOperation, Name, OptionsRecord, RangeRecord, Rehashed, Rows, SteadyAppend,
-};
 
 use super::operations;
 pub use super::step::CommitStep;

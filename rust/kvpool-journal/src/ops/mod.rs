@@ -5,11 +5,9 @@
 //! what an operation found, or filled, is taken behind it.
 
 pub mod manager;
-pub mod pool;
 mod step;
-pub mod vllm;
 
-use kvpool_record::Journal;
+use crate::Journal;
 
 /// Tells a closure what its arguments are.
 fn of<S, R>(subject: &S, journal: &mut Journal, record: impl FnOnce(&S, &mut Journal) -> R) -> R {
@@ -48,7 +46,7 @@ macro_rules! operations {
             type Answer = $answers<$answer>;
             type Before = Option<$record>;
 
-            fn before(&self, subject: &$subject, journal: &mut kvpool_record::Journal) -> Self::Before {
+            fn before(&self, subject: &$subject, journal: &mut crate::Journal) -> Self::Before {
                 let Self { $($field),* } = *self;
                 super::of(subject, journal, $written).into()
             }
@@ -62,7 +60,7 @@ macro_rules! operations {
             fn record(
                 before: Self::Before,
                 _: &$subject,
-                _: &mut kvpool_record::Journal,
+                _: &mut crate::Journal,
                 _: &Self::Answer,
             ) -> Option<$record> {
                 before

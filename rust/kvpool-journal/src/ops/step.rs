@@ -1,7 +1,7 @@
 //! The operation that commits a planned step. What is planned is told before it runs; what its appends fill, behind it.
 
+use crate::{Filled, Journal, Keys, ManagerOperation, Name, OptionsRecord, Planned};
 use kvpool::{CacheManager, ManagerError, PlannedOperation, StepOutcome, StepPlan};
-use kvpool_record::{Filled, Journal, Keys, ManagerOperation, Name, OptionsRecord, Planned};
 
 use super::manager::{add_last, name, recorded, whole};
 use crate::Operation;

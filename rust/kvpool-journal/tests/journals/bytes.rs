@@ -8,7 +8,7 @@ use kvpool::{
 };
 use kvpool_journal::{
     Difference, Entry, Journal, JournalConfig, JournalError, JournalReader, Journaled, ManagerOperation,
-    Options, PoolOperation, ReplayError, Tail, compare, ops, replay,
+    Options, PoolCall, PoolCalls, ReplayError, Tail, compare, ops, replay,
 };
 use proptest::prelude::*;
 
@@ -208,14 +208,14 @@ fn a_disk_that_is_full_stops_the_journal_and_not_the_pool() {
     let sink = Shared(Arc::default(), 400);
     let mut pool = pool_into(&sink);
     for _ in 0..200 {
-        let blocks = pool.apply(ops::pool::Allocate { blocks: 3 }).unwrap();
-        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
     }
     // The thread that writes has met the end of the disk by now: nothing is recorded any more.
     pool.flush_journal();
     let operations = pool.journal().unwrap().operations();
     assert!(pool.journal().unwrap().error().unwrap().contains("no space left"));
-    pool.apply(ops::pool::Reset).unwrap();
+    pool.reset().unwrap();
     assert_eq!(pool.journal().unwrap().operations(), operations);
     let written = sink.0.lock().unwrap().clone();
     let report = replay(&written, Options::default(), &mut |_| true).unwrap();
@@ -230,8 +230,8 @@ fn a_ring_keeps_the_latest_operations_and_says_that_it_cannot_be_replayed() {
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, journal)
             .unwrap();
     for _ in 0..1000 {
-        let blocks = pool.apply(ops::pool::Allocate { blocks: 3 }).unwrap();
-        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
         assert!(pool.journal().unwrap().bytes() <= 1024 + 128);
     }
     let image = pool.take_journal().unwrap().image().unwrap();
@@ -247,11 +247,11 @@ fn another_answer_is_a_difference_and_is_told() {
     let mut pool =
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(1))
             .unwrap();
-    let blocks = pool.apply(ops::pool::Allocate { blocks: 3 }).unwrap();
-    pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
+    let blocks = pool.allocate(3).unwrap();
+    pool.release(&blocks).unwrap();
     let image = pool.take_journal().unwrap().image().unwrap();
     let reader = JournalReader::new(&image).unwrap();
-    let mut entries: Vec<_> = reader.records::<PoolOperation>().map(|entry| entry.unwrap()).collect();
+    let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
     // The release is answered otherwise in the file than by this build.
     if let Entry::Operation(_, check) = &mut entries[2].1 {
         *check ^= 1;
@@ -266,7 +266,7 @@ fn another_answer_is_a_difference_and_is_told() {
     assert_eq!(apart.operation, 1);
 
     // And another digest.
-    let mut entries: Vec<_> = reader.records::<PoolOperation>().map(|entry| entry.unwrap()).collect();
+    let mut entries: Vec<_> = reader.records::<PoolCall>().map(|entry| entry.unwrap()).collect();
     if let Entry::Digest(digest) = &mut entries[3].1 {
         *digest ^= 1;
     }
@@ -299,8 +299,8 @@ fn in_frames() -> (Vec<u8>, Vec<Vec<u8>>) {
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, journal)
             .unwrap();
     for _ in 0..20 {
-        let blocks = pool.apply(ops::pool::Allocate { blocks: 3 }).unwrap();
-        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
     }
     let image = pool.take_journal().unwrap().image().unwrap();
     let mut frames = Vec::new();

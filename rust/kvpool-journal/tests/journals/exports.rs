@@ -6,8 +6,8 @@ use std::io::Write;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{AdmitOptions, BlockPool, CacheManager, ExtraKeys, ManagerConfig, Part, PoolConfig, SwapId};
 use kvpool_journal::{
-    EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolOperation,
-    ReplayError, VllmOperation, export, ops,
+    EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolCall, PoolCalls,
+    ReplayError, VllmCall, VllmCalls, export, ops,
 };
 use kvpool_vllm::{Key, Start};
 use proptest::prelude::*;
@@ -63,11 +63,9 @@ fn kinds<O: Serialize + DeserializeOwned>(image: &[u8]) -> (BTreeSet<u8>, BTreeS
 fn the_exported_tests_have_every_call() {
     let (all, mut of_managers) = kinds::<ManagerOperation>(&scripted_manager());
     of_managers.extend(kinds::<ManagerOperation>(&scripted_groups()).1);
-    for (all, found) in [
-        (all, of_managers),
-        kinds::<PoolOperation>(&scripted_pool()),
-        kinds::<VllmOperation>(&scripted_vllm()),
-    ] {
+    for (all, found) in
+        [(all, of_managers), kinds::<PoolCall>(&scripted_pool()), kinds::<VllmCall>(&scripted_vllm())]
+    {
         assert!(all.len() > 19);
         assert_eq!(found, all);
     }
@@ -111,8 +109,8 @@ fn long(operations: usize) -> Vec<u8> {
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(0))
             .unwrap();
     for _ in 0..operations / 2 {
-        let blocks = pool.apply(ops::pool::Allocate { blocks: 3 }).unwrap();
-        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
+        let blocks = pool.allocate(3).unwrap();
+        pool.release(&blocks).unwrap();
     }
     pool.take_journal().unwrap().image().unwrap()
 }
@@ -176,17 +174,17 @@ fn an_export_goes_out_as_it_is_made() {
 fn what_python_cannot_ask_is_refused_by_name() {
     let mut pool = super::vllm::recorded(9, true, kvpool_policies::LRU);
     let mut held = Vec::new();
-    pool.apply(ops::vllm::Allocate { blocks: 2, out: &mut held, removed: None }).unwrap();
+    pool.allocate(2, &mut held, None).unwrap();
     // Refused, so it is left out.
-    pool.apply(ops::vllm::Touch { blocks: &[99] }).unwrap_err();
-    pool.apply(ops::vllm::CacheFull {
-        start: Start::at(0),
-        blocks: &held,
-        key_of: |at: usize| Key::new(&[7; 32], at as u32).ok(),
-        block_size: 4,
-        removed: &mut Vec::new(),
-        stored: None,
-    })
+    pool.touch(&[99]).unwrap_err();
+    pool.cache_full(
+        Start::at(0),
+        &held,
+        |at: usize| Key::new(&[7; 32], at as u32).ok(),
+        4,
+        &mut Vec::new(),
+        None,
+    )
     .unwrap();
     let image = pool.take_journal().unwrap().image().unwrap();
     assert!(exported(&image, Language::Rust).is_ok());

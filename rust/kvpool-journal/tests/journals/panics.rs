@@ -8,7 +8,7 @@ use kvpool::{
     Policy, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_journal::{
-    Journal, Journaled, ManagerOperation, PoolOperation, VllmConfig, VllmOperation, ops as op,
+    Journal, Journaled, ManagerOperation, PoolCall, PoolCalls, VllmCall, VllmCalls, VllmConfig, ops as op,
 };
 use kvpool_policies::eviction_policy;
 use kvpool_vllm::{Key, Pool, Start};
@@ -87,30 +87,27 @@ fn a_policy_that_panics_poisons_its_pool_and_leaves_the_journal() {
             .unwrap()
             .prepare(&[1, 2, 3, 4, 5, 6], ExtraKeys::default())
             .unwrap();
-    let table = pool.apply(op::pool::Allocate { blocks: 3 }).unwrap();
-    pool.apply(op::pool::Register { blocks: &table, chain: prompt.chain(), start: 0 }).unwrap();
-    pool.apply(op::pool::MarkComputed { blocks: &table }).unwrap();
-    pool.apply(op::pool::ReleaseTable { blocks: &table }).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| pool.apply(op::pool::Allocate { blocks: 2 }))).is_err());
+    let table = pool.allocate(3).unwrap();
+    pool.register(&table, prompt.chain(), 0).unwrap();
+    pool.mark_computed(&table).unwrap();
+    pool.release_table(&table).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate(2))).is_err());
     assert_eq!(pool.journal().map(Journal::operations), Some(4));
     // Looks answer, and make nothing good.
     assert_eq!((pool.num_usable(), pool.stats().registered), (3, 3));
     for _ in 0..2 {
-        assert_eq!(pool.apply(op::pool::Allocate { blocks: 1 }).unwrap_err().to_string(), REASON);
+        assert_eq!(pool.allocate(1).unwrap_err().to_string(), REASON);
     }
-    assert!(matches!(
-        pool.apply(op::pool::Match { chain: prompt.chain(), max_blocks: 3, tenant: None }),
-        Err(PoolError::Poisoned { .. })
-    ));
-    let written = sink.operations::<PoolOperation>();
+    assert!(matches!(pool.match_and_acquire(prompt.chain(), 3, None), Err(PoolError::Poisoned { .. })));
+    let written = sink.operations::<PoolCall>();
     assert!(
         matches!(
             written[..4],
             [
-                PoolOperation::Allocate { .. },
-                PoolOperation::Register { .. },
-                PoolOperation::MarkComputed { .. },
-                PoolOperation::ReleaseTable { .. },
+                PoolCall::Allocate { .. },
+                PoolCall::Register { .. },
+                PoolCall::MarkComputed { .. },
+                PoolCall::ReleaseTable { .. },
             ]
         ),
         "{written:?}"
@@ -161,31 +158,29 @@ fn an_operation_of_vllms_pool_that_panics_is_the_only_one_lost() {
     let config = VllmConfig { num_blocks: 4, caching: true, policy: BOMB, retention: None };
     let mut pool = Journaled::<Pool>::with_journal(config, sink.journal()).unwrap();
     let mut table = Vec::new();
-    pool.apply(op::vllm::Allocate { blocks: 3, out: &mut table, removed: None }).unwrap();
+    pool.allocate(3, &mut table, None).unwrap();
     let mut cache = |key_of: fn(usize) -> Option<Key>| {
         let (start, blocks, removed) = (Start::at(0), &*table, &mut Vec::new());
-        let asked = op::vllm::CacheFull { start, blocks, key_of, block_size: 2, removed, stored: None };
-        catch_unwind(AssertUnwindSafe(|| pool.apply(asked)))
+        catch_unwind(AssertUnwindSafe(|| pool.cache_full(start, blocks, key_of, 2, removed, None)))
     };
     // Keys are asked for before anything changes.
     assert!(cache(|at| [None][at]).is_err());
     cache(|at| Key::new(&[at as u8; 32], 0).ok()).unwrap().unwrap();
-    pool.apply(op::vllm::Free { blocks: table.iter().copied() }).unwrap();
+    pool.free(table.iter().copied()).unwrap();
     let mut out = Vec::new();
-    let asked = op::vllm::Allocate { blocks: 2, out: &mut out, removed: None };
-    assert!(catch_unwind(AssertUnwindSafe(|| pool.apply(asked).map(drop))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| pool.allocate(2, &mut out, None).map(drop))).is_err());
     assert_eq!(pool.journal().map(Journal::operations), Some(3));
-    assert!(sink.operations::<VllmOperation>().is_empty());
-    assert_eq!(pool.apply(op::vllm::Touch { blocks: &[1] }).unwrap_err().to_string(), REASON);
-    let written = sink.operations::<VllmOperation>();
+    assert!(sink.operations::<VllmCall>().is_empty());
+    assert_eq!(pool.touch(&[1]).unwrap_err().to_string(), REASON);
+    let written = sink.operations::<VllmCall>();
     assert!(
         matches!(
             written[..],
             [
-                VllmOperation::Allocate { .. },
-                VllmOperation::CacheFull { .. },
-                VllmOperation::Free { .. },
-                VllmOperation::Touch { .. },
+                VllmCall::Allocate { .. },
+                VllmCall::CacheFull { .. },
+                VllmCall::Free { .. },
+                VllmCall::Touch { .. },
             ]
         ),
         "{written:?}"

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use kvpool::{BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError};
 use kvpool_journal::{
-    Entry, Journal, JournalConfig, JournalReader, Journaled, ManagerOperation, PoolOperation, Recordable,
-    Tail, ops as op,
+    Entry, Journal, JournalConfig, JournalReader, Journaled, ManagerOperation, PoolCall, PoolCalls,
+    Recordable, Tail, ops as op,
 };
 use kvpool_observe::{ManagerScrubber, Scrubber, WatchConfig};
 
@@ -46,10 +46,10 @@ fn pool(sink: &Shared) -> Journaled<BlockPool> {
     // The digest of the caller's, for the scrubber: a journal of so small a pool keeps none.
     let watch = WatchConfig { digest: true, ..WatchConfig::default() };
     let mut pool = Journaled::<BlockPool>::with_watch(config, &watch, sink.journal()).unwrap();
-    let blocks = pool.apply(op::pool::Allocate { blocks: 3 }).unwrap();
-    pool.apply(op::pool::Release { blocks: &blocks[..1] }).unwrap();
+    let blocks = pool.allocate(3).unwrap();
+    pool.release(&blocks[..1]).unwrap();
     // So few operations are nowhere but in memory.
-    assert!(sink.operations::<PoolOperation>().is_empty());
+    assert!(sink.operations::<PoolCall>().is_empty());
     let _counted = pool.unrecorded(Recordable::digest);
     assert!(pool.unrecorded(|pool| pool.inject(Fault::References(blocks[2], 5))));
     pool
@@ -62,10 +62,7 @@ fn a_scrubber_that_poisons_a_pool_writes_its_journal() {
     let mut scrubber = Scrubber::default();
     assert!(matches!(pool.unrecorded(|pool| scrubber.scrub(pool, 16)), Err(PoolError::Poisoned { .. })));
     let written = sink.operations();
-    assert!(
-        matches!(written[..], [PoolOperation::Allocate { .. }, PoolOperation::Release { .. }]),
-        "{written:?}"
-    );
+    assert!(matches!(written[..], [PoolCall::Allocate { .. }, PoolCall::Release { .. }]), "{written:?}");
 }
 
 #[test]
@@ -73,12 +70,12 @@ fn an_operation_that_poisons_a_pool_writes_its_journal_and_is_its_last() {
     let sink = Shared::default();
     let mut pool = pool(&sink);
     assert!(pool.unrecorded(|pool| pool.inject(Fault::NumHeld(9))));
-    assert!(matches!(pool.apply(op::pool::Allocate { blocks: 1 }), Err(PoolError::Poisoned { .. })));
+    assert!(matches!(pool.allocate(1), Err(PoolError::Poisoned { .. })));
     let written = sink.operations();
     assert!(
         matches!(
             written[..],
-            [PoolOperation::Allocate { .. }, PoolOperation::Release { .. }, PoolOperation::Allocate { .. }]
+            [PoolCall::Allocate { .. }, PoolCall::Release { .. }, PoolCall::Allocate { .. }]
         ),
         "{written:?}"
     );

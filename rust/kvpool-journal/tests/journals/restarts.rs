@@ -7,7 +7,7 @@ use kvpool::{
     HasherConfig, ManagerConfig, RequestRef, RetentionRange, Rows, Until, Verify,
 };
 use kvpool_journal::{
-    Journaled, Options, ReplayError, RestartDifference, RestartReport, VllmConfig, ops, replay,
+    Journaled, Options, PoolCalls, ReplayError, RestartDifference, RestartReport, VllmConfig, ops, replay,
     replay_restarting,
 };
 use kvpool_testing::Numbers;
@@ -237,7 +237,6 @@ fn nor_one_of_a_hybrid_model() {
 
 #[test]
 fn nor_a_pool() {
-    use ops::pool as op;
     for seed in 0..60 {
         let config = ManagerConfig { block_size: 1, ..config(seed) };
         let hasher = HasherConfig { block_size: 1, ..HasherConfig::default() };
@@ -255,34 +254,32 @@ fn nor_a_pool() {
                 cursor
                     .append(&(0..tokens).map(|at| if at < 2 { at } else { 9 + family }).collect::<Vec<_>>());
                 let chain = cursor.chain();
-                let matched = op::Match { chain, max_blocks: numbers.below(14), tenant: None };
-                let mut table = pool.apply(matched).unwrap();
+                let mut table = pool.match_and_acquire(chain, numbers.below(14), None).unwrap();
                 let hits = table.len();
-                let Ok(new) = pool.apply(op::Allocate { blocks: chain.len() - hits }) else {
-                    pool.apply(op::ReleaseTable { blocks: &table }).unwrap();
+                let Ok(new) = pool.allocate(chain.len() - hits) else {
+                    pool.release_table(&table).unwrap();
                     continue;
                 };
                 table.extend(new);
                 if numbers.below(3) > 0 {
-                    pool.apply(op::Register { blocks: &table[hits..], chain, start: hits }).unwrap();
+                    pool.register(&table[hits..], chain, hits).unwrap();
                     // Not all are computed when it ends.
                     let computed = hits + numbers.below(table.len() - hits + 1);
-                    pool.apply(op::MarkComputed { blocks: &table[hits..computed] }).unwrap();
+                    pool.mark_computed(&table[hits..computed]).unwrap();
                 } else {
-                    let taken = op::RegisterTable { blocks: &table[hits..], chain, start: hits };
-                    for (at, block) in pool.apply(taken).unwrap() {
+                    for (at, block) in pool.register_table(&table[hits..], chain, hits).unwrap() {
                         table[hits + at] = block;
                     }
                 }
                 tables.push(table);
             }
             let dropped = [BlockId::new(1 + numbers.below(11) as u32)];
-            let _ = pool.apply(op::DropCached { blocks: &dropped });
+            let _ = pool.drop_cached(&dropped);
             for table in tables {
-                pool.apply(op::ReleaseTable { blocks: &table }).unwrap();
+                pool.release_table(&table).unwrap();
             }
             if numbers.below(30) == 0 {
-                pool.apply(op::BumpEpoch).unwrap();
+                pool.bump_epoch().unwrap();
             }
         }
         let journal = pool.take_journal().unwrap().image().unwrap();

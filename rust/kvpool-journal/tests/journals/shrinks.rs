@@ -2,7 +2,7 @@
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
-use kvpool_journal::{Goal, Journaled, Language, Options, minimize, ops, replay, shrink};
+use kvpool_journal::{Goal, Journaled, Language, Options, PoolCalls, minimize, replay, shrink};
 use proptest::prelude::*;
 
 use super::exports::exported;
@@ -68,12 +68,12 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
         Journaled::<BlockPool>::with_journal(PoolConfig { num_blocks: 9, ..PoolConfig::default() }, ring(1))
             .unwrap();
     for _ in 0..20 {
-        let blocks = pool.apply(ops::pool::Allocate { blocks: 4 }).unwrap();
-        pool.apply(ops::pool::Release { blocks: &blocks }).unwrap();
+        let blocks = pool.allocate(4).unwrap();
+        pool.release(&blocks).unwrap();
     }
-    let held = pool.apply(ops::pool::Allocate { blocks: 7 }).unwrap();
-    pool.apply(ops::pool::Release { blocks: &held[..2] }).unwrap();
-    assert!(pool.apply(ops::pool::Allocate { blocks: 4 }).is_err());
+    let held = pool.allocate(7).unwrap();
+    pool.release(&held[..2]).unwrap();
+    assert!(pool.allocate(4).is_err());
     let last = pool.journal().unwrap().operations() - 1;
     let image = pool.take_journal().unwrap().image().unwrap();
     let shrunk = shrink(&image, Goal::Answer(last), &mut |_| true).unwrap().unwrap();

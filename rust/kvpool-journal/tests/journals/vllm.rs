@@ -2,9 +2,8 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{EvictionPolicy, Finish, Signal};
-use kvpool_journal::ops::vllm as op;
 use kvpool_journal::{
-    Entry, Goal, JournalReader, Journaled, Language, Options, VllmConfig, VllmOperation, replay, shrink,
+    Entry, Goal, JournalReader, Journaled, Language, Options, VllmCall, VllmCalls, VllmConfig, replay, shrink,
 };
 use kvpool_vllm::{Demand, Key, Pool, Slots, Start};
 use proptest::prelude::*;
@@ -38,65 +37,64 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
         match call % 34 {
             0..4 => {
                 let before = held.len();
-                let asked = op::Allocate { blocks: (a % 5) as usize, out: &mut held, removed: None };
-                if pool.apply(asked).is_err() {
+                if pool.allocate((a % 5) as usize, &mut held, None).is_err() {
                     held.truncate(before);
                 }
             }
             4..7 => {
                 let some: Vec<u32> = held.drain(..held.len().min(b as usize % 4)).collect();
-                let _ = pool.apply(op::Free { blocks: some });
+                let _ = pool.free(some);
             }
             7 => {
                 if let Some(found) = pool.find(&key(b)) {
-                    pool.apply(op::Touch { blocks: &[found] }).unwrap();
+                    pool.touch(&[found]).unwrap();
                     held.push(found);
                 }
             }
             8..11 => {
                 let blocks: Vec<u32> = held.iter().copied().rev().take(b as usize % 3).collect();
-                let _ = pool.apply(op::CacheFull {
-                    start: Start { first: (c % 4) as usize, before: None },
-                    blocks: &blocks,
-                    key_of: |at: usize| (c % 3 > 0).then(|| key(b + at as u32)),
-                    block_size: 4,
-                    removed: &mut Vec::new(),
-                    stored: None,
-                });
+                let _ = pool.cache_full(
+                    Start { first: (c % 4) as usize, before: None },
+                    &blocks,
+                    |at: usize| (c % 3 > 0).then(|| key(b + at as u32)),
+                    4,
+                    &mut Vec::new(),
+                    None,
+                );
             }
             11 => {
                 let (key, num_tokens, parent) = (key(b), Some(c % 64), Some(&key(c)));
-                pool.apply(op::InsertHash { key, block, num_tokens, depth: c % 5, parent });
+                pool.insert_hash(key, block, num_tokens, c % 5, parent);
             }
-            12 => drop(pool.apply(op::Evict { block, reuse_first: c.is_multiple_of(2) })),
-            13 => drop(pool.apply(op::MoveHashes { from: block, to: b % 14 })),
-            14 => drop(pool.apply(op::Touch { blocks: &[a % 40] })),
-            15 => drop(pool.apply(op::Free { blocks: [b % 14] })),
-            16 => drop(pool.apply(op::RemoveHashes { block })),
-            17 => pool.apply(op::ChainGroup { group: b % 2 }),
+            12 => drop(pool.evict(block, c.is_multiple_of(2))),
+            13 => drop(pool.move_hashes(block, b % 14)),
+            14 => drop(pool.touch(&[a % 40])),
+            15 => drop(pool.free([b % 14])),
+            16 => drop(pool.remove_hashes(block)),
+            17 => pool.chain_group(b % 2),
             18 => {
-                let taken = pool.apply(op::PopFromQueue { blocks: (b % 3) as usize }).0;
-                pool.apply(op::PushToQueue { blocks: &taken, front: c.is_multiple_of(2) });
+                let taken = pool.pop_from_queue((b % 3) as usize).0;
+                pool.push_to_queue(&taken, c.is_multiple_of(2));
             }
             19 => {
-                pool.apply(op::Reset);
+                pool.reset();
             }
             20 => {
-                let taken = pool.apply(op::PopFromQueue { blocks: (b % 3) as usize }).0;
-                if pool.apply(op::Claim { blocks: &taken, removed: None }).is_ok() {
+                let taken = pool.pop_from_queue((b % 3) as usize).0;
+                if pool.claim(&taken, None).is_ok() {
                     held.extend(taken);
                 }
             }
             21 => {
                 let some: Vec<u32> = held.drain(..held.len().min(1)).collect();
-                let _ = pool.apply(op::Unpin { blocks: &some });
+                let _ = pool.unpin(&some);
             }
-            22 => drop(pool.apply(op::InsertInIndex { key: key(b), block })),
-            23 => drop(pool.apply(op::RemoveFromIndex { key: key(b), block })),
-            24 => pool.apply(op::ClearIndex),
-            25 => pool.apply(op::SetRefCount { block, count: pool.ref_count(block) }),
-            26 => pool.apply(op::SetHash { block, key: key(b), num_tokens: Some(c % 64) }),
-            27 => pool.apply(op::ResetHash { block }),
+            22 => drop(pool.insert_in_index(key(b), block)),
+            23 => drop(pool.remove_from_index(key(b), block)),
+            24 => pool.clear_index(),
+            25 => pool.set_ref_count(block, pool.ref_count(block)),
+            26 => pool.set_hash(block, key(b), Some(c % 64)),
+            27 => pool.reset_hash(block),
             // Refused by a pool that has no retention.
             28 | 29 => {
                 let ttl = [None, Some(Ttl::Idle(f64::from(c % 8))), Some(Ttl::Absolute(f64::from(c % 8)))];
@@ -106,19 +104,19 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
                     _ => Keep::Priority(Priority::new((c % 101) as u8).unwrap()),
                 };
                 let retention = Retention { keep, ttl: ttl[(c % 3) as usize], then: Then::Demote };
-                drop(pool.apply(op::Retain { blocks: &[block, b % 16], retention }));
+                drop(pool.retain(&[block, b % 16], retention));
             }
-            30 => drop(pool.apply(op::AssignTenant { blocks: &[block], tenant: TenantId(b % 3) })),
-            31 => drop(pool.apply(op::AdvanceTime { now: f64::from(a % 20) })),
+            30 => drop(pool.assign_tenant(&[block], TenantId(b % 3))),
+            31 => drop(pool.advance_time(f64::from(a % 20))),
             32 => {
                 let finish =
                     [Finish::Unknown, Finish::Stop, Finish::Length, Finish::Aborted][(c % 4) as usize];
                 let signal = Signal { finish, output_tokens: b.is_multiple_of(2).then_some(b % 900) };
-                drop(pool.apply(op::Signal { blocks: &[block, a % 16], signal }));
+                drop(pool.signal(&[block, a % 16], signal));
             }
             _ => {
-                if pool.apply(op::RemoveFromQueue { block }) {
-                    pool.apply(op::PushToQueue { blocks: &[block], front: b.is_multiple_of(2) });
+                if pool.remove_from_queue(block) {
+                    pool.push_to_queue(&[block], b.is_multiple_of(2));
                 }
             }
         }
@@ -155,7 +153,7 @@ proptest! {
     }
 }
 
-fn records(pool: &mut Journaled<Pool>) -> Vec<VllmOperation> {
+fn records(pool: &mut Journaled<Pool>) -> Vec<VllmCall> {
     let image = pool.journal_image().unwrap();
     let entries = JournalReader::new(&image).unwrap().records().collect::<Result<Vec<_>, _>>().unwrap();
     let operation = |entry| match entry {
@@ -170,31 +168,31 @@ fn what_is_withheld_is_not_told_nor_what_only_that_refuses() {
     let mut pool = recorded(8, true, kvpool_policies::LRU);
     let mut out = Vec::new();
     pool.unrecorded(|pool| pool.set_num_free(2)).unwrap();
-    pool.apply(op::Allocate { blocks: 3, out: &mut out, removed: None }).unwrap_err();
-    assert!(!pool.apply(op::Reset));
+    pool.allocate(3, &mut out, None).unwrap_err();
+    assert!(!pool.reset());
     let blocks = 8;
-    pool.apply(op::Allocate { blocks, out: &mut out, removed: None }).unwrap_err();
-    assert_eq!(records(&mut pool), [VllmOperation::Allocate { blocks }]);
+    pool.allocate(blocks, &mut out, None).unwrap_err();
+    assert_eq!(records(&mut pool), [VllmCall::Allocate { blocks }]);
     assert!(out.is_empty());
 }
 
 #[test]
 fn a_group_is_told_once_and_slots_are_two_operations_or_none() {
     let mut pool = recorded(8, true, kvpool_policies::LRU);
-    pool.apply(op::ChainGroup { group: 3 });
-    pool.apply(op::ChainGroup { group: 3 });
+    pool.chain_group(3);
+    pool.chain_group(3);
     let slots = Slots { block_size: 4, max_model_len: 64 };
     let mut out = Vec::new();
     for (new, fits) in [(40, false), (8, true)] {
         let demand = Demand { new, num_tokens: new, ..Demand::default() };
         assert_eq!(pool.take_slots(slots, demand, &[], &mut out, None), Ok(fits));
     }
-    pool.apply(op::Free { blocks: [2, 0, 1] }).unwrap();
+    pool.free([2, 0, 1]).unwrap();
     let told = [
-        VllmOperation::ChainGroup { group: 3 },
-        VllmOperation::Touch { blocks: vec![] },
-        VllmOperation::Allocate { blocks: 2 },
-        VllmOperation::Free { blocks: vec![2, 1] },
+        VllmCall::ChainGroup { group: 3 },
+        VllmCall::Touch { blocks: vec![] },
+        VllmCall::Allocate { blocks: 2 },
+        VllmCall::Free { blocks: vec![2, 1] },
     ];
     assert_eq!(records(&mut pool), told);
 }

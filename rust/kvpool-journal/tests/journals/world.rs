@@ -7,7 +7,7 @@ use kvpool::{
     HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, Signal,
     SwapId, Ticket, Until, Verify,
 };
-use kvpool_journal::{Journal, JournalConfig, Journaled, ops};
+use kvpool_journal::{Journal, JournalConfig, Journaled, PoolCalls, ops};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use proptest::prelude::*;
 
@@ -419,55 +419,46 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
         let chain = cursor.chain();
         match call % 29 {
             0..4 => {
-                if let Ok(blocks) = pool.apply(ops::pool::Allocate { blocks: (b % 6) as usize }) {
+                if let Ok(blocks) = pool.allocate((b % 6) as usize) {
                     tables[a as usize % 5].extend(blocks);
                 }
             }
             4..8 => {
-                if let Ok(found) =
-                    pool.apply(ops::pool::Match { chain, max_blocks: (a % 7) as usize, tenant: None })
-                {
+                if let Ok(found) = pool.match_and_acquire(chain, (a % 7) as usize, None) {
                     tables[a as usize % 5].extend(found);
                 }
             }
             8 => {
-                if let Ok(found) =
-                    pool.apply(ops::pool::Match { chain, max_blocks: usize::MAX, tenant: Some(TenantId(1)) })
-                {
+                if let Ok(found) = pool.match_and_acquire(chain, usize::MAX, Some(TenantId(1))) {
                     tables[a as usize % 5].extend(found);
                 }
             }
             9..12 => {
                 let blocks = &table[..table.len().min(chain.len())];
-                let _ = pool.apply(ops::pool::Register { blocks, chain, start: 0 });
-                let _ = pool.apply(ops::pool::MarkComputed { blocks });
+                let _ = pool.register(blocks, chain, 0);
+                let _ = pool.mark_computed(blocks);
             }
             12 => {
                 let start = (a % 3) as usize;
                 let blocks: Vec<_> = table.iter().copied().take(chain.len().saturating_sub(start)).collect();
-                let _ = pool.apply(ops::pool::Register { blocks: &blocks, chain, start });
+                let _ = pool.register(&blocks, chain, start);
             }
             13..16 => {
-                if pool.apply(ops::pool::Release { blocks: &table }).is_ok() {
+                if pool.release(&table).is_ok() {
                     tables[a as usize % 5].clear();
                 }
             }
             16 => {
-                if pool.apply(ops::pool::ReleaseTable { blocks: &table }).is_ok() {
+                if pool.release_table(&table).is_ok() {
                     tables[a as usize % 5].clear();
                 }
             }
             17 => {
                 let ticket = Ticket::new(u64::from(b % 6));
                 let released = match c % 3 {
-                    0 => {
-                        pool.apply(ops::pool::ReleaseAfter { blocks: &table, step: u64::from(b % 5) }).is_ok()
-                    }
-                    1 => pool
-                        .apply(ops::pool::Fence)
-                        .and_then(|ticket| pool.apply(ops::pool::ReleaseUntil { blocks: &table, ticket }))
-                        .is_ok(),
-                    _ => pool.apply(ops::pool::ReleaseUntil { blocks: &table, ticket }).is_ok(),
+                    0 => pool.release_after(&table, u64::from(b % 5)).is_ok(),
+                    1 => pool.fence().and_then(|ticket| pool.release_until(&table, ticket)).is_ok(),
+                    _ => pool.release_until(&table, ticket).is_ok(),
                 };
                 if released {
                     tables[a as usize % 5].clear();
@@ -475,13 +466,13 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
             }
             18 => {
                 if c.is_multiple_of(2) {
-                    let _ = pool.apply(ops::pool::EndFence { ticket: Ticket::new(u64::from(b % 6)) });
+                    let _ = pool.end_fence(Ticket::new(u64::from(b % 6)));
                 }
                 step += u64::from(b % 3);
-                let _ = pool.apply(ops::pool::CompleteStep { step });
+                let _ = pool.complete_step(step);
             }
             19 => {
-                if pool.apply(ops::pool::Acquire { blocks: &table }).is_ok() {
+                if pool.acquire(&table).is_ok() {
                     tables[b as usize % 5].extend(table);
                 }
             }
@@ -495,50 +486,47 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                 }
                 if c.is_multiple_of(2) {
                     if let (Some(&last), Some(place)) = (table.last(), table.len().checked_sub(1))
-                        && let Ok(now) = pool.apply(ops::pool::RegisterLink { block: last, link: &link })
+                        && let Ok(now) = pool.register_link(last, &link)
                     {
                         tables[a as usize % 5][place] = now;
                     }
-                } else if let Ok(Some(block)) = pool.apply(ops::pool::AcquireRegistered { link: &link }) {
+                } else if let Ok(Some(block)) = pool.acquire_registered(&link) {
                     tables[a as usize % 5].push(block);
                 }
             }
             21 => match b % 4 {
-                0 => drop(pool.apply(ops::pool::Retain { blocks: &table, retention: retention(c) })),
+                0 => drop(pool.retain(&table, retention(c))),
                 1 => {
-                    drop(pool.apply(ops::pool::AssignTenant { blocks: &table, tenant: TenantId(c % 3) }));
+                    drop(pool.assign_tenant(&table, TenantId(c % 3)));
                     let signal =
                         Signal { finish: Finish::Stop, output_tokens: c.is_multiple_of(2).then_some(c) };
-                    drop(pool.apply(ops::pool::Signal { blocks: &table, signal }));
+                    drop(pool.signal(&table, signal));
                 }
-                2 => drop(pool.apply(ops::pool::MarkAccessed { blocks: &table, time: f64::from(c % 100) })),
-                _ => drop(pool.apply(ops::pool::AdvanceTime { now: f64::from(c % 60) })),
+                2 => drop(pool.mark_accessed(&table, f64::from(c % 100))),
+                _ => drop(pool.advance_time(f64::from(c % 60))),
             },
             22 => match b % 8 {
-                0 => drop(pool.apply(ops::pool::BumpEpoch)),
-                1 => drop(pool.apply(ops::pool::Reset)),
-                2 => drop(pool.apply(ops::pool::Resize { num_blocks: pool.num_blocks() + (c % 4) as usize })),
+                0 => drop(pool.bump_epoch()),
+                1 => drop(pool.reset()),
+                2 => drop(pool.resize(pool.num_blocks() + (c % 4) as usize)),
                 _ => {
-                    drop(pool.apply(ops::pool::DropCached {
-                        blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
-                    }));
+                    drop(pool.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)]));
                 }
             },
-            23 => drop(pool.apply(ops::pool::TakeEvents)),
+            23 => drop(pool.take_events()),
             26 => {
                 let chain = cached.as_ref().filter(|_| c % 4 > 1).unwrap_or(chain);
                 let (start, max_blocks) = ((a % 3) as usize, (b % 7) as usize);
-                let lookup = ops::pool::LookupRefreshing { chain, start, max_blocks };
                 found = match c % 4 {
                     0 => pool.lookup(chain, start, usize::MAX).ok(),
                     1 => Match::new(chain, 0, &table[..table.len().min(chain.len())]).ok(),
-                    _ => pool.apply(lookup).ok(),
+                    _ => pool.lookup_refreshing(chain, start, max_blocks).ok(),
                 }
                 .or(found);
             }
             27 => {
                 if let Some(found) = &found
-                    && pool.apply(ops::pool::AcquireMatch { found }).is_ok()
+                    && pool.acquire_match(found).is_ok()
                 {
                     tables[a as usize % 5].extend(found.blocks());
                 }
@@ -546,24 +534,21 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
             24 => {
                 let start = (b % 3) as usize;
                 let blocks = &table[..table.len().min(chain.len().saturating_sub(start))];
-                for (at, block) in
-                    pool.apply(ops::pool::RegisterTable { blocks, chain, start }).unwrap_or_default()
-                {
+                for (at, block) in pool.register_table(blocks, chain, start).unwrap_or_default() {
                     tables[a as usize % 5][at] = block;
                 }
             }
             25 => match b % 4 {
                 0 => {
-                    if pool.apply(ops::pool::Disown { blocks: &table }).is_ok() {
+                    if pool.disown(&table).is_ok() {
                         tables[a as usize % 5].clear();
                     }
                 }
-                1 => drop(pool.apply(ops::pool::Evict { blocks: (c % 5) as usize })),
+                1 => drop(pool.evict((c % 5) as usize)),
                 _ => {
                     let mut blocks: Vec<_> = pool.free_order().into_iter().rev().take(chain.len()).collect();
                     blocks.extend(c.is_multiple_of(7).then_some(BlockId::new(c % 40)));
-                    let adoption = ops::pool::Adopt { blocks: &blocks, chain, start: 0 };
-                    if let Ok(changes) = pool.apply(adoption) {
+                    if let Ok(changes) = pool.adopt(&blocks, chain, 0) {
                         changes.into_iter().for_each(|(at, block)| blocks[at] = block);
                         tables[a as usize % 5].extend(blocks);
                         cached = Some(chain.clone());
@@ -592,12 +577,8 @@ pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager
                         cursor.chain().clone()
                     }
                 };
-                let _ = pool.apply(ops::pool::Register {
-                    blocks: &table[..table.len().min(chain.len())],
-                    chain: &chain,
-                    start: 0,
-                });
-                let _ = pool.apply(ops::pool::Match { chain: &chain, max_blocks: 0, tenant: None });
+                let _ = pool.register(&table[..table.len().min(chain.len())], &chain, 0);
+                let _ = pool.match_and_acquire(&chain, 0, None);
             }
         }
     }

@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use kvpool::{BlockId, BlockPool, PoolConfig};
-use kvpool_journal::ops::pool as op;
-use kvpool_journal::{Journal, JournalConfig, JournalReader, Journaled, Options, QUEUE_BYTES, Tail, replay};
+use kvpool_journal::{
+    Journal, JournalConfig, JournalReader, Journaled, Options, PoolCalls, QUEUE_BYTES, Tail, replay,
+};
 
 /// Says when a write begins, and waits for a word before it goes on; when nobody can say one any more, it goes on at once.
 struct Gate {
@@ -52,13 +53,13 @@ fn pool(journal: Journal) -> Journaled<BlockPool> {
 }
 
 fn turn(pool: &mut Journaled<BlockPool>) {
-    let blocks = pool.apply(op::Allocate { blocks: 3 }).unwrap();
-    pool.apply(op::Release { blocks: &blocks }).unwrap();
+    let blocks = pool.allocate(3).unwrap();
+    pool.release(&blocks).unwrap();
 }
 
 /// An operation of 4 MiB, which is refused.
 fn large(pool: &mut Journaled<BlockPool>) {
-    pool.apply(op::Acquire { blocks: &vec![BlockId::new(99); 1 << 20] }).unwrap_err();
+    pool.acquire(&vec![BlockId::new(99); 1 << 20]).unwrap_err();
 }
 
 fn operations(written: &Mutex<Vec<u8>>) -> u64 {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use kvpool::{BlockId, BlockPool, PoolError, PoolImage, Restored, SavedBlock, TierError, Tiers};
-use kvpool_journal::{Journaled, Operation};
+use kvpool_journal::{Journal, Journaled, Outcome, PoolCall, Recording};
 use kvpool_observe::{FeedBatch, PoolWatch, Scrubber};
 
 use super::PyBlockPool;
@@ -44,14 +44,24 @@ impl Deref for Entered<'_> {
     }
 }
 
-impl Entered<'_> {
-    pub(super) fn apply<O: Operation<BlockPool>>(&mut self, operation: O) -> O::Answer {
+impl Recording for Entered<'_> {
+    type Subject = BlockPool;
+
+    #[inline]
+    fn call<B, A: Outcome>(
+        &mut self,
+        before: impl FnOnce(&BlockPool, &mut Journal) -> B,
+        run: impl FnOnce(&mut BlockPool) -> A,
+        after: impl FnOnce(B, &BlockPool, &mut Journal, &A) -> Option<PoolCall>,
+    ) -> A {
         match self {
-            Self::Own(pool) => pool.apply(operation),
-            Self::Tier(pool) => operation.run(pool),
+            Self::Own(pool) => pool.call(before, run, after),
+            Self::Tier(pool) => run(pool),
         }
     }
+}
 
+impl Entered<'_> {
     pub(super) fn unrecorded<R>(&mut self, call: impl FnOnce(&mut BlockPool) -> R) -> R {
         match self {
             Self::Own(pool) => pool.unrecorded(call),
@@ -92,18 +102,20 @@ impl PyBlockPool {
     }
 
     /// Runs an operation that ends fences: as many blocks as are fenced.
-    pub(super) fn ending<O>(&self, py: Python<'_>, operation: O) -> PyResult<usize>
-    where
-        O: Operation<BlockPool, Answer = Result<usize, PoolError>> + Send,
-    {
+    pub(super) fn ending(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Entered<'_>) -> Result<usize, PoolError> + Send,
+    ) -> PyResult<usize> {
         match &self.held {
-            Held::Own(_) if self.health.is_some() => self.run(py, 0, |pool| pool.apply(operation)),
+            Held::Own(_) if self.health.is_some() => self.run(py, 0, call),
             Held::Own(pool) => {
-                enter_measured(py, pool, |pool| pool.num_fenced(), |pool| pool.apply(operation)).or_raise(py)
+                let call = |pool: &mut _| call(&mut Entered::Own(pool));
+                enter_measured(py, pool, |pool| pool.num_fenced(), call).or_raise(py)
             }
             Held::Tier(tiers, tier) => {
                 let fenced = |tiers: &Tiers| tiers.pool(*tier).map_or(0, BlockPool::num_fenced);
-                let end = |tiers: &mut Tiers| in_tier(tiers, *tier, |pool| pool.apply(operation));
+                let end = |tiers: &mut Tiers| in_tier(tiers, *tier, call);
                 enter_measured(py, tiers, fenced, end).or_raise(py)
             }
         }

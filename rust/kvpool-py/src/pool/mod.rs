@@ -12,7 +12,7 @@ use held::Held;
 pub(crate) use held::Scrubbers;
 use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Ticket, Tiers};
 use kvpool_journal::Journaled;
-use kvpool_journal::ops::pool as op;
+use kvpool_journal::PoolCalls;
 use kvpool_observe::{PoolWatch, WatchConfig};
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
@@ -156,14 +156,14 @@ impl PyBlockPool {
     ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
         let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
-        let taken = self.run(py, n, |pool| pool.apply(op::Allocate { blocks: n }))?;
+        let taken = self.run(py, n, |pool| pool.allocate(n))?;
         handed_out(py, &taken, out)
     }
 
     #[doc = doc!("BlockPool.acquire")]
     fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.apply(op::Acquire { blocks: &held }))
+        self.run(py, held.len(), |pool| pool.acquire(&held))
     }
 
     #[doc = doc!("BlockPool.release")]
@@ -171,41 +171,41 @@ impl PyBlockPool {
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         match until {
-            None => self.run(py, held.len(), |pool| pool.apply(op::Release { blocks: &held })),
+            None => self.run(py, held.len(), |pool| pool.release(&held)),
             Some(ticket) => {
                 let ticket = Ticket::new(count(py, "until", ticket)? as u64);
-                self.run(py, held.len(), |pool| pool.apply(op::ReleaseUntil { blocks: &held, ticket }))
+                self.run(py, held.len(), |pool| pool.release_until(&held, ticket))
             }
         }
     }
 
     #[doc = doc!("BlockPool.fence")]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, 0, |pool| pool.apply(op::Fence).map(Ticket::get))
+        self.run(py, 0, |pool| pool.fence().map(Ticket::get))
     }
 
     #[doc = doc!("BlockPool.end_fence")]
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
-        self.ending(py, op::EndFence { ticket })
+        self.ending(py, move |pool| pool.end_fence(ticket))
     }
 
     #[doc = doc!("BlockPool.release_table")]
     fn release_table(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.apply(op::ReleaseTable { blocks: &held }))
+        self.run(py, held.len(), |pool| pool.release_table(&held))
     }
 
     #[doc = doc!("BlockPool.release_after")]
     fn release_after(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, step: Int) -> PyResult<()> {
         let (held, step) = (blocks(block_ids)?, count(py, "step", step)? as u64);
-        self.run(py, held.len(), |pool| pool.apply(op::ReleaseAfter { blocks: &held, step }))
+        self.run(py, held.len(), |pool| pool.release_after(&held, step))
     }
 
     #[doc = doc!("BlockPool.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
-        self.ending(py, op::CompleteStep { step })
+        self.ending(py, move |pool| pool.complete_step(step))
     }
 
     #[doc = doc!("BlockPool.register")]
@@ -218,9 +218,8 @@ impl PyBlockPool {
         start: i128,
     ) -> PyResult<usize> {
         let (held, start) = (blocks(block_ids)?, count(py, "start", start)?);
-        let registered = self.run(py, held.len(), |pool| {
-            chain.with(|chain| pool.apply(op::Register { blocks: &held, chain, start }))
-        })?;
+        let registered =
+            self.run(py, held.len(), |pool| chain.with(|chain| pool.register(&held, chain, start)))?;
         Ok(registered.blocks)
     }
 
@@ -234,9 +233,8 @@ impl PyBlockPool {
         start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (held, start) = (blocks(block_ids)?, count(py, "start", start)?);
-        let changed = self.run(py, held.len(), |pool| {
-            chain.with(|chain| pool.apply(op::RegisterTable { blocks: &held, chain, start }))
-        })?;
+        let changed =
+            self.run(py, held.len(), |pool| chain.with(|chain| pool.register_table(&held, chain, start)))?;
         Ok(changes(&changed))
     }
 
@@ -250,22 +248,20 @@ impl PyBlockPool {
         start: i128,
     ) -> PyResult<Vec<(usize, u32)>> {
         let (free, start) = (blocks(block_ids)?, count(py, "start", start)?);
-        let changed = self.run(py, free.len(), |pool| {
-            chain.with(|chain| pool.apply(op::Adopt { blocks: &free, chain, start }))
-        })?;
+        let changed = self.run(py, free.len(), |pool| chain.with(|chain| pool.adopt(&free, chain, start)))?;
         Ok(changes(&changed))
     }
 
     #[doc = doc!("BlockPool.disown")]
     fn disown(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.apply(op::Disown { blocks: &held }))
+        self.run(py, held.len(), |pool| pool.disown(&held))
     }
 
     #[doc = doc!("BlockPool.mark_computed")]
     fn mark_computed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
-        self.run(py, held.len(), |pool| pool.apply(op::MarkComputed { blocks: &held }))
+        self.run(py, held.len(), |pool| pool.mark_computed(&held))
     }
 
     #[doc = doc!("BlockPool.match_and_acquire")]
@@ -288,8 +284,8 @@ impl PyBlockPool {
                 Some(IdsOut::of(out, max_blocks)?)
             }
         };
-        let found = self
-            .run(py, len, |pool| chain.with(|chain| pool.apply(op::Match { chain, max_blocks, tenant })))?;
+        let found =
+            self.run(py, len, |pool| chain.with(|chain| pool.match_and_acquire(chain, max_blocks, tenant)))?;
         handed_out(py, &found, out)
     }
 
@@ -306,7 +302,7 @@ impl PyBlockPool {
         let (start, max_blocks) = (count(py, "start", start)?, at_most(py, max_blocks)?);
         let found = self.run(py, chain.len(py), |pool| {
             chain.with(|chain| match refresh {
-                true => pool.apply(op::LookupRefreshing { chain, start, max_blocks }),
+                true => pool.lookup_refreshing(chain, start, max_blocks),
                 false => pool.lookup(chain, start, max_blocks),
             })
         });
@@ -316,7 +312,7 @@ impl PyBlockPool {
     #[doc = doc!("BlockPool.acquire_match")]
     fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
         let found = &found.get().0;
-        self.run(py, found.len(), |pool| pool.apply(op::AcquireMatch { found }))
+        self.run(py, found.len(), |pool| pool.acquire_match(found))
     }
 
     #[doc = doc!("BlockPool.probe")]
@@ -330,7 +326,7 @@ impl PyBlockPool {
     #[doc = doc!("BlockPool.drop_cached")]
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |pool| pool.apply(op::DropCached { blocks: &victims }))
+        self.run(py, victims.len(), |pool| pool.drop_cached(&victims))
     }
 
     #[doc = doc!("BlockPool.evict")]
@@ -343,13 +339,13 @@ impl PyBlockPool {
     ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
         let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
-        handed_out(py, &self.run(py, n, |pool| pool.apply(op::Evict { blocks: n }))?, out)
+        handed_out(py, &self.run(py, n, |pool| pool.evict(n))?, out)
     }
 
     #[doc = doc!("BlockPool.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         match &self.held {
-            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::Reset)),
+            Held::Own(_) => self.run(py, LONG, |pool| pool.reset()),
             Held::Tier(tiers, _) => enter_sized(py, tiers, LONG, Tiers::reset).or_raise(py),
         }
     }
@@ -357,7 +353,7 @@ impl PyBlockPool {
     #[doc = doc!("BlockPool.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         match &self.held {
-            Held::Own(_) => self.run(py, LONG, |pool| pool.apply(op::BumpEpoch)),
+            Held::Own(_) => self.run(py, LONG, |pool| pool.bump_epoch()),
             Held::Tier(tiers, _) => enter_sized(py, tiers, LONG, Tiers::bump_epoch).or_raise(py),
         }
     }
@@ -365,7 +361,7 @@ impl PyBlockPool {
     #[doc = doc!("BlockPool.resize")]
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
-        self.run(py, LONG, |pool| pool.apply(op::Resize { num_blocks }))
+        self.run(py, LONG, |pool| pool.resize(num_blocks))
     }
 
     #[doc = doc!("BlockPool.ref_count")]
@@ -423,19 +419,19 @@ impl PyBlockPool {
         link: &Bound<'_, PyChainLink>,
     ) -> PyResult<u32> {
         let (id, link) = (block(block_id)?, &link.get().0);
-        Ok(self.run(py, 0, |pool| pool.apply(op::RegisterLink { block: id, link }))?.get())
+        Ok(self.run(py, 0, |pool| pool.register_link(id, link))?.get())
     }
 
     #[doc = doc!("BlockPool.acquire_registered")]
     fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
         let link = &link.get().0;
-        Ok(self.run(py, 0, |pool| pool.apply(op::AcquireRegistered { link }))?.map(BlockId::get))
+        Ok(self.run(py, 0, |pool| pool.acquire_registered(link))?.map(BlockId::get))
     }
 
     #[doc = doc!("BlockPool.mark_accessed")]
     fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
-        self.run(py, accessed.len(), |pool| pool.apply(op::MarkAccessed { blocks: &accessed, time }))
+        self.run(py, accessed.len(), |pool| pool.mark_accessed(&accessed, time))
     }
 
     #[doc = doc!("BlockPool.signal")]
@@ -448,7 +444,7 @@ impl PyBlockPool {
         output_tokens: Option<Int>,
     ) -> PyResult<()> {
         let (named, signal) = (blocks(block_ids)?, ended::signal(py, finish_reason, output_tokens)?);
-        self.run(py, named.len(), |pool| pool.apply(op::Signal { blocks: &named, signal }))
+        self.run(py, named.len(), |pool| pool.signal(&named, signal))
     }
 
     #[doc = doc!("BlockPool.retain")]
@@ -459,18 +455,18 @@ impl PyBlockPool {
         retention: &Bound<'_, PyRetention>,
     ) -> PyResult<PyHintReport> {
         let (named, retention) = (blocks(block_ids)?, retention.get().0);
-        Ok(self.run(py, named.len(), |pool| pool.apply(op::Retain { blocks: &named, retention }))?.into())
+        Ok(self.run(py, named.len(), |pool| pool.retain(&named, retention))?.into())
     }
 
     #[doc = doc!("BlockPool.assign_tenant")]
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
-        self.run(py, named.len(), |pool| pool.apply(op::AssignTenant { blocks: &named, tenant }))
+        self.run(py, named.len(), |pool| pool.assign_tenant(&named, tenant))
     }
 
     #[doc = doc!("BlockPool.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
-        self.run(py, 0, |pool| pool.apply(op::AdvanceTime { now }))
+        self.run(py, 0, |pool| pool.advance_time(now))
     }
 
     #[doc = doc!("BlockPool.tenant_blocks")]
@@ -539,7 +535,7 @@ impl PyBlockPool {
 
     #[doc = doc!("BlockPool.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        events(py, &self.get(py, |pool| pool.apply(op::TakeEvents))?)
+        events(py, &self.get(py, |pool| pool.take_events())?)
     }
 
     #[doc = doc!("BlockPool.set_payloads")]

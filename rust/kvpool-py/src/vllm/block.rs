@@ -5,8 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool_journal::ops::vllm as op;
-use kvpool_journal::{Journaled, Operation};
+use kvpool_journal::{Journaled, VllmCalls};
 use kvpool_vllm::{Key, Pool, Start};
 use pyo3::exceptions::PyAssertionError;
 use pyo3::sync::PyOnceLock;
@@ -36,11 +35,6 @@ impl Shared {
     /// What a call on the pool answers, with the pool free again: an error becomes a Python object only then.
     pub(crate) fn with<R>(&self, call: impl FnOnce(&mut Journaled<Pool>) -> R) -> R {
         call(&mut self.lock())
-    }
-
-    /// The same of an operation.
-    pub(crate) fn apply<O: Operation<Pool>>(&self, operation: O) -> O::Answer {
-        self.lock().apply(operation)
     }
 }
 
@@ -73,8 +67,8 @@ impl PyVllmBlock {
     fn set_key(&self, py: Python<'_>, key: Option<&[u8]>, num_tokens: Option<u32>) -> PyResult<()> {
         let key = key.map(Key::from_bytes).transpose().or_raise(py)?;
         match key {
-            Some(key) => self.shared.apply(op::SetHash { block: self.id, key, num_tokens }),
-            None => self.shared.apply(op::ResetHash { block: self.id }),
+            Some(key) => self.shared.with(|pool| pool.set_hash(self.id, key, num_tokens)),
+            None => self.shared.with(|pool| pool.reset_hash(self.id)),
         }
         Ok(())
     }
@@ -105,7 +99,7 @@ impl PyVllmBlock {
 
     #[setter]
     fn set_ref_cnt(&self, count: i32) {
-        self.shared.apply(op::SetRefCount { block: self.id, count });
+        self.shared.with(|pool| pool.set_ref_count(self.id, count));
     }
 
     #[doc = doc!("VllmBlock.pool")]
@@ -173,7 +167,7 @@ impl PyVllmBlock {
 
     #[doc = doc!("VllmBlock.reset_hash")]
     fn reset_hash(&self) {
-        self.shared.apply(op::ResetHash { block: self.id });
+        self.shared.with(|pool| pool.reset_hash(self.id));
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {

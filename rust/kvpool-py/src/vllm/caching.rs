@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use kvpool::groups::Tokens;
-use kvpool_journal::ops::vllm as op;
 use kvpool_vllm::{Key, boundaries};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -183,15 +182,11 @@ impl PyVllmGroups {
         let group = group.number;
         let run = Run { request, hashes, scale, first, digests: &digests, block_size, group };
         let told = feed.map(|feed| feed.read(&run)).transpose()?.flatten();
-        let asked = op::CacheFull {
-            start: self.shared.start(&row.table, row.known)?,
-            blocks: &ids,
-            key_of,
-            block_size,
-            removed: &mut removed,
-            stored: feed.is_some().then_some(&mut new),
-        };
-        self.shared.apply(asked).or_raise(py)?;
+        let start = self.shared.start(&row.table, row.known)?;
+        let stored = feed.is_some().then_some(&mut new);
+        self.shared
+            .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, stored))
+            .or_raise(py)?;
         if let Some(feed) = feed {
             feed.removed(&removed);
             feed.stored(told, &new);

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use kvpool_journal::ops::vllm as op;
+use kvpool_journal::VllmCalls;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::types::{PyList, PyTuple};
@@ -92,7 +92,7 @@ impl PyVllmGroups {
             lookup.map(|(alignment, families)| Hits::new(py, &groups, alignment, &families)).transpose()?;
         let shared = core.get().shared.clone();
         for group in groups.iter().filter(|group| group.spec.kind.is_full()) {
-            shared.apply(op::ChainGroup { group: group.number });
+            shared.with(|pool| pool.chain_group(group.number));
         }
         Ok(Self {
             core,
@@ -231,7 +231,7 @@ impl PyVllmGroups {
             tables.push(ids);
         }
         for (group, ids) in self.groups.iter().zip(tables) {
-            self.shared.apply(op::Free { blocks: ids.into_iter().rev() }).or_raise(py)?;
+            self.shared.with(|pool| pool.free(ids.into_iter().rev())).or_raise(py)?;
             for of in [&group.tables, &group.num_cached] {
                 if of.bind(py).contains(id)? {
                     of.bind(py).del_item(id)?;

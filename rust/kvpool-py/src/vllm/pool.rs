@@ -5,8 +5,7 @@
 
 use std::sync::Arc;
 
-use kvpool_journal::ops::vllm as op;
-use kvpool_journal::{Journaled, VllmConfig};
+use kvpool_journal::{Journaled, VllmCalls, VllmConfig};
 use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
@@ -94,15 +93,10 @@ impl PyVllmPool {
             None => None,
         };
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
-        let asked = op::CacheFull {
-            start,
-            blocks: &ids,
-            key_of,
-            block_size,
-            removed: &mut removed,
-            stored: observed.then_some(&mut stored),
-        };
-        self.shared.apply(asked).or_raise(py)?;
+        let new = observed.then_some(&mut stored);
+        self.shared
+            .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, new))
+            .or_raise(py)?;
         if let Some((feed, _)) = feed {
             feed.removed(&removed);
             feed.stored(told, &stored);
@@ -201,14 +195,14 @@ impl PyVllmPool {
     ) -> PyResult<PyHintReport> {
         let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
         let retention = retention.get().0;
-        Ok(self.shared.apply(op::Retain { blocks: &blocks, retention }).or_raise(py)?.into())
+        Ok(self.shared.with(|pool| pool.retain(&blocks, retention)).or_raise(py)?.into())
     }
 
     #[doc = doc!("VllmPool.assign_tenant")]
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
         let tenant = retention::tenant(py, tenant)?;
-        self.shared.apply(op::AssignTenant { blocks: &blocks, tenant }).or_raise(py)
+        self.shared.with(|pool| pool.assign_tenant(&blocks, tenant)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.signal")]
@@ -222,7 +216,7 @@ impl PyVllmPool {
     ) -> PyResult<()> {
         let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
         let signal = ended::signal(py, finish_reason, output_tokens)?;
-        self.shared.apply(op::Signal { blocks: &blocks, signal }).or_raise(py)
+        self.shared.with(|pool| pool.signal(&blocks, signal)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.wants_signals")]
@@ -233,7 +227,7 @@ impl PyVllmPool {
 
     #[doc = doc!("VllmPool.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
-        self.shared.apply(op::AdvanceTime { now }).or_raise(py)
+        self.shared.with(|pool| pool.advance_time(now)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.retention_stats")]
@@ -294,7 +288,7 @@ impl PyVllmPool {
         let blocks = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
         let told = observed.then_some(&mut removed);
-        self.shared.apply(op::Allocate { blocks, out: &mut ids, removed: told }).or_raise(py)?;
+        self.shared.with(|pool| pool.allocate(blocks, &mut ids, told)).or_raise(py)?;
         let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
         Ok((self.handles(py, &ids)?, removed))
     }
@@ -308,9 +302,7 @@ impl PyVllmPool {
     ) -> PyResult<Bound<'py, PyList>> {
         let blocks = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        self.shared
-            .apply(op::Allocate { blocks, out: &mut ids, removed: Some(&mut removed) })
-            .or_raise(py)?;
+        self.shared.with(|pool| pool.allocate(blocks, &mut ids, Some(&mut removed))).or_raise(py)?;
         feed.get().removed(&removed);
         self.handles(py, &ids)
     }
@@ -318,14 +310,14 @@ impl PyVllmPool {
     #[doc = doc!("VllmPool.claim")]
     fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
-        self.shared.apply(op::Claim { blocks: &ids, removed: Some(&mut removed) }).or_raise(py)?;
+        self.shared.with(|pool| pool.claim(&ids, Some(&mut removed))).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
     #[doc = doc!("VllmPool.touch")]
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.apply(op::Touch { blocks: &ids }).or_raise(py)
+        self.shared.with(|pool| pool.touch(&ids)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.free")]
@@ -339,14 +331,14 @@ impl PyVllmPool {
             Ok(id)
         })?;
         let blocks = ids.into_iter().flatten();
-        self.shared.apply(op::Free { blocks }).or_raise(py)?;
+        self.shared.with(|pool| pool.free(blocks)).or_raise(py)?;
         if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
     }
 
     #[doc = doc!("VllmPool.unpin")]
     fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.apply(op::Unpin { blocks: &ids }).or_raise(py)
+        self.shared.with(|pool| pool.unpin(&ids)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.find")]
@@ -492,12 +484,12 @@ impl PyVllmPool {
         let key = Key::from_bytes(key).or_raise(py)?;
         let parent = parent.map(Key::from_bytes).transpose().or_raise(py)?;
         let parent = parent.as_ref();
-        Ok(self.shared.apply(op::InsertHash { key, block, num_tokens, depth, parent }))
+        Ok(self.shared.with(|pool| pool.insert_hash(key, block, num_tokens, depth, parent)))
     }
 
     #[doc = doc!("VllmPool.chain_group")]
     fn chain_group(&self, group: u32) {
-        self.shared.apply(op::ChainGroup { group });
+        self.shared.with(|pool| pool.chain_group(group));
     }
 
     #[doc = doc!("VllmPool.keeps_history")]
@@ -508,25 +500,25 @@ impl PyVllmPool {
 
     #[doc = doc!("VllmPool.remove_hashes")]
     fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
-        let removed = self.shared.apply(op::RemoveHashes { block });
+        let removed = self.shared.with(|pool| pool.remove_hashes(block));
         removed_keys(py, &removed)
     }
 
     #[doc = doc!("VllmPool.move_hashes")]
     fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
         let (from, to) = (from_block, to_block);
-        self.shared.apply(op::MoveHashes { from, to }).or_raise(py)
+        self.shared.with(|pool| pool.move_hashes(from, to)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.evict")]
     fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
-        let removed = self.shared.apply(op::Evict { block, reuse_first }).or_raise(py)?;
+        let removed = self.shared.with(|pool| pool.evict(block, reuse_first)).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
     #[doc = doc!("VllmPool.reset")]
     fn reset(&self) -> bool {
-        self.shared.apply(op::Reset)
+        self.shared.with(|pool| pool.reset())
     }
 
     #[doc = doc!("VllmPool.peek")]
@@ -539,19 +531,19 @@ impl PyVllmPool {
     #[doc = doc!("VllmPool.queue_pop")]
     fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let blocks = count(py, "n", n)?;
-        let ids = self.shared.apply(op::PopFromQueue { blocks }).0;
+        let ids = self.shared.with(|pool| pool.pop_from_queue(blocks)).0;
         self.handles(py, &ids)
     }
 
     #[doc = doc!("VllmPool.queue_remove")]
     fn queue_remove(&self, block: u32) -> bool {
-        self.shared.apply(op::RemoveFromQueue { block })
+        self.shared.with(|pool| pool.remove_from_queue(block))
     }
 
     #[doc = doc!("VllmPool.queue_push")]
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
-        self.shared.apply(op::PushToQueue { blocks: &ids, front });
+        self.shared.with(|pool| pool.push_to_queue(&ids, front));
         Ok(())
     }
 
@@ -585,17 +577,17 @@ impl PyVllmPool {
     #[doc = doc!("VllmPool.index_insert")]
     fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
         let key = Key::from_bytes(key).or_raise(py)?;
-        self.shared.apply(op::InsertInIndex { key, block }).or_raise(py)
+        self.shared.with(|pool| pool.insert_in_index(key, block)).or_raise(py)
     }
 
     #[doc = doc!("VllmPool.index_remove")]
     fn index_remove(&self, key: &[u8], block: u32) -> bool {
-        Key::from_bytes(key).is_ok_and(|key| self.shared.apply(op::RemoveFromIndex { key, block }))
+        Key::from_bytes(key).is_ok_and(|key| self.shared.with(|pool| pool.remove_from_index(key, block)))
     }
 
     #[doc = doc!("VllmPool.index_clear")]
     fn index_clear(&self) {
-        self.shared.apply(op::ClearIndex);
+        self.shared.with(|pool| pool.clear_index());
     }
 
     #[doc = doc!("VllmPool.further_keys")]

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool_journal::ops::vllm as op;
+use kvpool_journal::VllmCalls;
 use kvpool_vllm::{Demand, Key, Removed, Slots};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -104,7 +104,7 @@ impl PyVllmSlots {
             ));
         }
         let shared = core.get().shared.clone();
-        shared.apply(op::ChainGroup { group });
+        shared.with(|pool| pool.chain_group(group));
         Ok(Self {
             shared,
             core,
@@ -260,7 +260,7 @@ impl PyVllmSlots {
                     None => return Ok(false),
                 }
             }
-            self.shared.apply(op::Free { blocks: ids.into_iter().rev() }).or_raise(py)?;
+            self.shared.with(|pool| pool.free(ids.into_iter().rev())).or_raise(py)?;
             tables.del_item(id)?;
         }
         if cached.contains(id)? {
@@ -388,15 +388,10 @@ impl PyVllmSlots {
             let (block_size, group, hashes) = (self.slots.block_size, self.group, &hashes);
             let run = Run { request, hashes, scale: 1, first: known, digests: &digests, block_size, group };
             let told = feed.map(|feed| feed.read(&run)).transpose()?.flatten();
-            let asked = op::CacheFull {
-                start,
-                blocks: &ids,
-                key_of,
-                block_size,
-                removed: &mut removed,
-                stored: feed.is_some().then_some(&mut new),
-            };
-            self.shared.apply(asked).or_raise(py)?;
+            let stored = feed.is_some().then_some(&mut new);
+            self.shared
+                .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, stored))
+                .or_raise(py)?;
             if let Some(feed) = feed {
                 feed.removed(&removed);
                 feed.stored(told, &new);

@@ -1,6 +1,6 @@
 //! The steps of [`PyVllmGroups`]: a request that goes on, and one that comes.
 
-use kvpool_journal::ops::vllm as op;
+use kvpool_journal::VllmCalls;
 use kvpool_vllm::{Move, Step};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyList, PyTuple};
@@ -155,7 +155,7 @@ impl PyVllmGroups {
                 if let Some(pool) = &self.metered {
                     pool.bind(py).call_method1(intern!(py, "touch"), (&handles,))?;
                 } else {
-                    self.shared.apply(op::Touch { blocks: &row.kept }).or_raise(py)?;
+                    self.shared.with(|pool| pool.touch(&row.kept)).or_raise(py)?;
                 }
                 let nulls = self.core.get().handles(py, &vec![0; row.skipped])?;
                 table.set_slice(0, 0, &nulls)?;
@@ -231,8 +231,7 @@ impl PyVllmGroups {
         } else {
             let (mut new, mut removed) = (Vec::new(), Vec::new());
             let told = self.on_removed.is_some().then_some(&mut removed);
-            let asked = op::Allocate { blocks, out: &mut new, removed: told };
-            self.shared.with(|pool| pool.apply(asked).map(drop)).or_raise(py)?;
+            self.shared.with(|pool| pool.allocate(blocks, &mut new, told).map(drop)).or_raise(py)?;
             let new = self.core.get().handles(py, &new)?;
             table.set_slice(end, end, &new)?;
             self.on_removed.as_ref().map_or(Ok(()), |listener| listener.removed(py, &removed))?;
@@ -267,7 +266,7 @@ impl PyVllmGroups {
         if ids.is_empty() {
             return Ok(());
         }
-        self.shared.apply(op::Free { blocks: ids.iter().copied() }).or_raise(py)?;
+        self.shared.with(|pool| pool.free(ids.iter().copied())).or_raise(py)?;
         let null = self.core.get().blocks.bind(py).get_item(0)?;
         held.into_iter().try_for_each(|at| table.set_item(at, &null))
     }

@@ -2,7 +2,7 @@
 
 use kvpool::{BlockPool, InvariantViolation, PoolStats, Signal};
 use kvpool_journal::Journaled;
-use kvpool_journal::ops::pool as op;
+use kvpool_journal::PoolCalls;
 
 use super::ReplayError;
 use super::prefetch::{Prefetch, indexed_tokens};
@@ -35,21 +35,21 @@ impl Lookup {
             let chain = prompt.chain();
             let request = &trace.requests()[index];
             if self.pool.keeps_time() {
-                self.pool.apply(op::AdvanceTime { now: request.timestamp_ms / 1000.0 })?;
+                self.pool.advance_time(request.timestamp_ms / 1000.0)?;
             }
-            let mut table = self.pool.apply(op::Match { chain, max_blocks: usize::MAX, tenant: None })?;
+            let mut table = self.pool.match_and_acquire(chain, usize::MAX, None)?;
             let hits = table.len();
             // A prompt larger than the pool is stored as far as it goes.
             let missing = (chain.len() - hits).min(self.pool.num_available());
-            table.extend(self.pool.apply(op::Allocate { blocks: missing })?);
-            self.pool.apply(op::Register { blocks: &table[hits..], chain, start: hits })?;
-            self.pool.apply(op::MarkComputed { blocks: &table[hits..] })?;
+            table.extend(self.pool.allocate(missing)?);
+            self.pool.register(&table[hits..], chain, hits)?;
+            self.pool.mark_computed(&table[hits..])?;
             if self.pool.wants_signals() {
                 let finish = trace.labels().get(index).finish;
                 let signal = Signal { finish, output_tokens: Some(request.output_length) };
-                self.pool.apply(op::Signal { blocks: &table, signal })?;
+                self.pool.signal(&table, signal)?;
             }
-            self.pool.apply(op::ReleaseTable { blocks: &table })?;
+            self.pool.release_table(&table)?;
             let indexed = indexed_tokens(request, trace.block_tokens());
             let block_size = self.pool.block_size() as u64;
             self.hits.add(u64::from(request.input_length), indexed, hits as u64, block_size);

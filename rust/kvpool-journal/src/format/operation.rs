@@ -10,8 +10,8 @@ use kvpool::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{RequestIdRecord, request_ids};
-use crate::{ChainRecord, Ids, Keys, LinkRecord};
+use super::settings::{RequestIdRecord, request_ids};
+use crate::{ChainRecord, Ids, Keys};
 
 /// One entry of a journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,72 +20,6 @@ pub enum Entry<O> {
     Operation(O, u32),
     /// The digest of the state after the operations so far.
     Digest(u64),
-}
-
-/// A call of a [`kvpool::BlockPool`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
-pub enum PoolOperation {
-    /// [`kvpool::BlockPool::allocate`]
-    Allocate { blocks: usize },
-    /// [`kvpool::BlockPool::acquire`]
-    Acquire { blocks: Ids },
-    /// [`kvpool::BlockPool::release`]
-    Release { blocks: Ids },
-    /// [`kvpool::BlockPool::release_table`]
-    ReleaseTable { blocks: Ids },
-    /// [`kvpool::BlockPool::release_after`]
-    ReleaseAfter { blocks: Ids, step: u64 },
-    /// [`kvpool::BlockPool::complete_step`]
-    CompleteStep { step: u64 },
-    /// [`kvpool::BlockPool::match_and_acquire_for`]
-    Match { chain: ChainRecord, max_blocks: usize, tenant: Option<u32> },
-    /// [`kvpool::BlockPool::register`]
-    Register { blocks: Ids, chain: ChainRecord, start: usize },
-    /// [`kvpool::BlockPool::mark_computed`]
-    MarkComputed { blocks: Ids },
-    /// [`kvpool::BlockPool::register_link`]
-    RegisterLink { block: u32, link: LinkRecord },
-    /// [`kvpool::BlockPool::acquire_registered`]
-    AcquireRegistered { link: LinkRecord },
-    /// [`kvpool::BlockPool::mark_accessed`]
-    MarkAccessed { blocks: Ids, time: f64 },
-    /// [`kvpool::BlockPool::drop_cached`]
-    Evict { blocks: Ids },
-    /// [`kvpool::BlockPool::reset`]
-    Reset,
-    /// [`kvpool::BlockPool::bump_epoch`]
-    BumpEpoch,
-    /// [`kvpool::BlockPool::resize`]
-    Resize { num_blocks: usize },
-    /// [`kvpool::BlockPool::retain`]
-    Retain { blocks: Ids, retention: RetentionRecord },
-    /// [`kvpool::BlockPool::assign_tenant`]
-    AssignTenant { blocks: Ids, tenant: u32 },
-    /// [`kvpool::BlockPool::advance_time`]
-    AdvanceTime { now: f64 },
-    /// [`kvpool_observe::PoolWatch::take_events`]
-    TakeEvents,
-    /// [`kvpool::BlockPool::fence`]
-    Fence,
-    /// [`kvpool::BlockPool::release_until`]
-    ReleaseUntil { blocks: Ids, ticket: u64 },
-    /// [`kvpool::BlockPool::end_fence`]
-    EndFence { ticket: u64 },
-    /// [`kvpool::BlockPool::evict`]; `Evict` is of blocks that are named.
-    EvictNext { blocks: usize },
-    /// [`kvpool::BlockPool::lookup_refreshing`]
-    LookupRefreshing { chain: ChainRecord, start: usize, max_blocks: usize },
-    /// [`kvpool::BlockPool::acquire_match`]; the chain is its part from `start` on.
-    AcquireMatch { blocks: Ids, chain: ChainRecord, start: usize },
-    /// [`kvpool::BlockPool::register_table`]
-    RegisterTable { blocks: Ids, chain: ChainRecord, start: usize },
-    /// [`kvpool::BlockPool::adopt`]
-    Adopt { blocks: Ids, chain: ChainRecord, start: usize },
-    /// [`kvpool::BlockPool::disown`]
-    Disown { blocks: Ids },
-    /// [`kvpool::BlockPool::signal`]
-    Signal { blocks: Ids, signal: SignalRecord },
 }
 
 /// A call of a [`kvpool::CacheManager`].

@@ -1,10 +1,8 @@
-//! What a journal of kvpool is made of: every call that changes a pool or a manager, written down so that it can be replayed
-//! bit by bit.
+//! The format of journals: the records of calls, a check of each answer, and the frames that they are written in.
 //!
-//! Owns: the record of what was asked ([`PoolOperation`], [`ManagerOperation`], [`VllmOperation`]), a check of what was answered
-//! ([`Check`]), and where both go: a bounded ring in memory, or a thread that writes ([`Journal`]); and how they are read back
-//! ([`JournalReader`]), from bytes or from a [`JournalFile`], of which one frame at a time is in memory. The crate `kvpool-journal`
-//! wraps pools and managers so that they are recorded, and replays, bisects, shrinks and exports what was. This one is the format: it runs nothing.
+//! Owns: the header, the checks of answers ([`Check`]), and where both go: a bounded ring in memory, or a thread that writes
+//! ([`Journal`]); and how they are read back ([`JournalReader`]), from bytes or from a [`JournalFile`], of which one frame at a time is
+//! in memory. This module is the format: it runs nothing.
 //!
 //! - *No tokens*: of a full block a journal holds the first eight bytes of its digest (salted as the request was), and of its
 //!   fingerprint where hits are verified. So a replay tells contents apart as the run did, short of two digests with the same
@@ -19,13 +17,12 @@
 //!
 //! Costs: a few bytes per operation (a steady decode step of any batch: 8 bytes, and 8 per block that it fills), 8 bytes per
 //! new block of a prompt, 4 per block id that a caller of a pool names; digests cost large pools 24 bytes of memory per block.
-#![forbid(unsafe_code)]
 
 mod chain;
-mod config;
 mod error;
 mod file;
 mod frame;
+mod header;
 mod operation;
 mod outcome;
 mod packed;
@@ -33,23 +30,21 @@ mod settings;
 mod sink;
 mod source;
 mod steady;
-mod vllm;
 mod writer;
 
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
-pub use config::{JournalHeader, Subject};
 pub use error::JournalError;
 pub use file::create_file;
 pub use frame::{JournalReader, Records, Tail};
+pub use header::{JournalHeader, Kind};
 pub use operation::{
     ComputedRecord, CoveredRecord, Entry, LoadedRecord, ManagerOperation, Name, OptionsRecord, PartRecord,
-    Planned, PoolOperation, RangeRecord, Rehashed, RetentionRecord, Rows, SignalRecord, UntilRecord,
+    Planned, RangeRecord, Rehashed, RetentionRecord, Rows, SignalRecord, UntilRecord,
 };
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
 pub use source::{JournalFile, JournalSource};
-pub use steady::{Filled, SteadyAppend};
-pub use vllm::VllmOperation;
+pub(crate) use steady::{Filled, SteadyAppend};
 pub use writer::{Flush, QUEUE_BYTES};
 
 use std::collections::VecDeque;
@@ -165,11 +160,11 @@ impl Journal {
     /// it writes it: in a fork the journal stops, and says so.
     ///
     /// ```
-    /// use kvpool_record::{Journal, JournalConfig};
+    /// use kvpool_journal::{Journal, JournalConfig};
     /// let mut journal = Journal::to_writer(Box::new(std::io::sink()), JournalConfig::default())?;
     /// journal.flush(); // waits until everything is written
     /// assert_eq!((journal.error(), journal.bytes()), (None, 0));
-    /// # Ok::<(), kvpool_record::JournalError>(())
+    /// # Ok::<(), kvpool_journal::JournalError>(())
     /// ```
     ///
     /// # Errors
@@ -276,7 +271,7 @@ impl Journal {
     }
 
     /// [`Self::record`] of an operation of which `steady`, if it is given, says everything: then [`Self::repeat`] copies it.
-    pub fn record_as(
+    pub(crate) fn record_as(
         &mut self,
         operation: &impl Serialize,
         check: u32,
@@ -301,7 +296,7 @@ impl Journal {
     /// Records an append that is as the last one of its kind, but for what it filled and its check. `None` if there is none like it:
     /// nothing is recorded.
     #[inline]
-    pub fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
+    pub(crate) fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
         if self.sink.error().is_some() {
             return Some(false);
         }
@@ -325,7 +320,7 @@ impl Journal {
 
     /// Whether a batch is the one that was recorded last.
     #[must_use]
-    pub fn is_batch(&self, slots: &[usize]) -> bool {
+    pub(crate) fn is_batch(&self, slots: &[usize]) -> bool {
         self.rows == slots
     }
 
@@ -364,13 +359,13 @@ impl Journal {
     }
 
     /// What is written of a link that a block is registered by.
-    pub fn link(&mut self, link: &ChainLink) -> LinkRecord {
+    pub(crate) fn link(&mut self, link: &ChainLink) -> LinkRecord {
         self.linked |= self.verified;
         LinkRecord::new(link)
     }
 
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
-    pub fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
+    pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
         // A link does not say the fingerprints of what is before it: blocks that came so are written again.
@@ -391,12 +386,12 @@ impl Journal {
 
     /// What is written of a match: its part of the chain.
     #[must_use]
-    pub fn part(&self, found: &Match) -> ChainRecord {
+    pub(crate) fn part(&self, found: &Match) -> ChainRecord {
         ChainRecord::of_match(found, self.verified)
     }
 
     /// What is written of a batch: nothing but that it is the one before, if it is.
-    pub fn rows(&mut self, slots: &[usize]) -> Rows {
+    pub(crate) fn rows(&mut self, slots: &[usize]) -> Rows {
         if self.rows == slots {
             return Rows::Same;
         }
@@ -411,8 +406,3 @@ impl Drop for Journal {
         self.flush();
     }
 }
-
-/// The example of the README is a test.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-pub struct Readme;

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::source::{JournalSource, Stretch};
+use super::source::{JournalSource, Stretch};
 use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 
 /// Bytes before a payload.
@@ -186,7 +186,7 @@ impl Frames<'_> {
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
 /// use kvpool_observe::WatchConfig;
-/// use kvpool_record::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolOperation};
+/// use kvpool_journal::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolOperation};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
 /// let mut journal = Journal::ring(1 << 20, JournalConfig::default())?;
 /// journal.begin(&JournalHeader::of_pool(&config, &WatchConfig::default(), journal.config()));

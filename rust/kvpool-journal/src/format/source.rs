@@ -13,14 +13,14 @@ use crate::JournalError;
 /// A journal in a file, which is read as it is needed: memory does not grow with its length.
 ///
 /// ```
-/// use kvpool_record::{Journal, JournalConfig, JournalFile, JournalHeader, JournalReader};
+/// use kvpool_journal::{Journal, JournalConfig, JournalFile, JournalHeader, JournalReader};
 /// # let path = std::env::temp_dir().join(format!("kvpool-doc-{}.kvj", std::process::id()));
 /// # let header = JournalHeader::of_pool(&Default::default(), &Default::default(), JournalConfig::default());
 /// Journal::create(&path, JournalConfig::default())?.begin(&header);
 /// let file = JournalFile::open(&path)?;
 /// assert_eq!(JournalReader::new(&file)?.operations(), 0);
 /// # std::fs::remove_file(&path).ok();
-/// # Ok::<(), kvpool_record::JournalError>(())
+/// # Ok::<(), kvpool_journal::JournalError>(())
 /// ```
 #[derive(Debug)]
 pub struct JournalFile {

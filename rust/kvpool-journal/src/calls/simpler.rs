@@ -1,8 +1,7 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
-use kvpool_record::{
-    ChainRecord, Ids, Keys, ManagerOperation, PoolOperation, Rows, UntilRecord, VllmOperation,
-};
+use super::{PoolCall, Slot, VllmCall};
+use crate::{ChainRecord, Ids, Keys, ManagerOperation, Rows, UntilRecord};
 
 /// What can be made smaller.
 pub(crate) trait Simpler: Sized {
@@ -24,10 +23,14 @@ fn fewer_keys(keys: &Keys, most: usize) -> Keys {
 }
 
 fn shorter(chain: &ChainRecord, which: usize) -> Option<ChainRecord> {
-    let tokens = less(chain.tokens, which)?;
+    Some(with_tokens(chain, less(chain.tokens, which)?))
+}
+
+/// The start of a prompt.
+fn with_tokens(chain: &ChainRecord, tokens: usize) -> ChainRecord {
     let blocks = tokens / chain.block_size.max(1);
     let (keys, fingerprints) = (fewer_keys(&chain.keys, blocks), fewer_keys(&chain.fingerprints, blocks));
-    Some(ChainRecord { tokens, keys, fingerprints, ..chain.clone() })
+    ChainRecord { tokens, keys, fingerprints, ..chain.clone() }
 }
 
 /// The list without one item.
@@ -35,47 +38,88 @@ fn without<T: Clone>(items: &[T], which: usize) -> Option<Vec<T>> {
     (items.len() > 1 && which < items.len()).then(|| [&items[..which], &items[which + 1..]].concat())
 }
 
-fn fewer(blocks: &Ids, which: usize) -> Option<Ids> {
-    without(&blocks.unpack(), which).map(|blocks| Ids::pack(&blocks))
+/// Does the `which`-th of those ways that are possible, or takes their number from `which`.
+fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool) -> Option<T> {
+    let ways: Vec<T> = ways.iter().copied().filter(|&way| is_possible(way)).collect();
+    let way = ways.get(*which).copied();
+    *which = which.saturating_sub(ways.len());
+    way
 }
 
-/// The list without its end: what has a place in a chain keeps it.
-fn fewer_behind(blocks: &Ids, which: usize) -> Option<Ids> {
-    let all = blocks.unpack();
-    all.get(..less(all.len(), which)?).filter(|blocks| !blocks.is_empty()).map(Ids::pack)
+/// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are fewer.
+fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
+    let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
+        let all = ids.unpack();
+        let first = if only_the_last { all.len().saturating_sub(1) } else { 0 };
+        let ways: Vec<usize> = (first..all.len()).collect();
+        let at = take(which, &ways, |_| all.len() > 1);
+        at.and_then(|at| without(&all, at)).map(|fewer| *ids = Ids::pack(&fewer)).is_some()
+    };
+    let count = |count: &mut usize, which: &mut usize| {
+        let way = take(which, &[*count / 2, count.saturating_sub(1)], |way| way < *count);
+        way.map(|way| *count = way).is_some()
+    };
+    match slot {
+        Slot::Count(blocks) => count(blocks, which),
+        Slot::Held(list) | Slot::Table(list) | Slot::Named(list) => ids(list, which, false),
+        // A block that has a place in a chain keeps it.
+        Slot::Part(list) | Slot::Free(list) => ids(list, which, true),
+        Slot::Numbers(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => {
+            let ways: Vec<usize> = (0..blocks.len()).collect();
+            let at = take(which, &ways, |_| blocks.len() > 1);
+            at.map(|at| blocks.remove(at)).is_some()
+        }
+        Slot::Chain(chain) => {
+            let mut tokens = chain.tokens;
+            let is_shorter = count(&mut tokens, which);
+            if is_shorter {
+                *chain = with_tokens(chain, tokens);
+            }
+            is_shorter
+        }
+        Slot::AtMost(_)
+        | Slot::Start(_)
+        | Slot::Size(_)
+        | Slot::Step(_)
+        | Slot::Ticket(_)
+        | Slot::Until(_)
+        | Slot::Seconds(_)
+        | Slot::Tenant(_)
+        | Slot::ForTenant(_)
+        | Slot::Block(_)
+        | Slot::Link(_)
+        | Slot::Found(_)
+        | Slot::Hint(_)
+        | Slot::Ended(_)
+        | Slot::Id(_)
+        | Slot::Object(_)
+        | Slot::At(_)
+        | Slot::Hash(_)
+        | Slot::Parent(_)
+        | Slot::Tokens(_)
+        | Slot::Depth(_)
+        | Slot::Group(_)
+        | Slot::References(_)
+        | Slot::Flag(_)
+        | Slot::QueueEnd(_)
+        | Slot::Claimed(_)
+        | Slot::Hashes(_) => false,
+    }
 }
 
-impl Simpler for PoolOperation {
-    fn simpler(&self, which: usize) -> Option<Self> {
-        Some(match self.clone() {
-            Self::Allocate { blocks } => Self::Allocate { blocks: less(blocks, which)? },
-            Self::Acquire { blocks } => Self::Acquire { blocks: fewer(&blocks, which)? },
-            Self::Release { blocks } => Self::Release { blocks: fewer(&blocks, which)? },
-            Self::ReleaseTable { blocks } => Self::ReleaseTable { blocks: fewer(&blocks, which)? },
-            Self::ReleaseAfter { blocks, step } => {
-                Self::ReleaseAfter { blocks: fewer(&blocks, which)?, step }
-            }
-            Self::Match { chain, max_blocks, tenant } => {
-                Self::Match { chain: shorter(&chain, which)?, max_blocks, tenant }
-            }
-            Self::LookupRefreshing { chain, start, max_blocks } => {
-                Self::LookupRefreshing { chain: shorter(&chain, which)?, start, max_blocks }
-            }
-            Self::Register { blocks, chain, start } => {
-                Self::Register { blocks: fewer_behind(&blocks, which)?, chain, start }
-            }
-            Self::RegisterTable { blocks, chain, start } => {
-                Self::RegisterTable { blocks: fewer_behind(&blocks, which)?, chain, start }
-            }
-            Self::Adopt { blocks, chain, start } => {
-                Self::Adopt { blocks: fewer_behind(&blocks, which)?, chain, start }
-            }
-            Self::Disown { blocks } => Self::Disown { blocks: fewer(&blocks, which)? },
-            Self::MarkComputed { blocks } => Self::MarkComputed { blocks: fewer(&blocks, which)? },
-            Self::Evict { blocks } => Self::Evict { blocks: fewer(&blocks, which)? },
-            Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
-            _ => return None,
-        })
+impl Simpler for PoolCall {
+    fn simpler(&self, mut which: usize) -> Option<Self> {
+        let mut call = self.clone();
+        let is_smaller = call.slots().into_iter().any(|slot| make_smaller(slot, &mut which));
+        is_smaller.then_some(call)
+    }
+}
+
+impl Simpler for VllmCall {
+    fn simpler(&self, mut which: usize) -> Option<Self> {
+        let mut call = self.clone();
+        let is_smaller = call.slots().into_iter().any(|slot| make_smaller(slot, &mut which));
+        is_smaller.then_some(call)
     }
 }
 
@@ -128,17 +172,6 @@ impl Simpler for ManagerOperation {
             Self::CommitStep { planned, stale } => {
                 Self::CommitStep { planned: without(&planned, which)?, stale }
             }
-            _ => return None,
-        })
-    }
-}
-
-impl Simpler for VllmOperation {
-    fn simpler(&self, which: usize) -> Option<Self> {
-        Some(match self.clone() {
-            Self::Allocate { blocks } => Self::Allocate { blocks: less(blocks, which)? },
-            Self::Touch { blocks } => Self::Touch { blocks: without(&blocks, which)? },
-            Self::Free { blocks } => Self::Free { blocks: without(&blocks, which)? },
             _ => return None,
         })
     }

@@ -5,13 +5,12 @@
 
 use std::fmt::Write;
 
+use crate::{
+    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, ManagerOperation, Name,
+    OptionsRecord, PartRecord, Planned, RangeRecord, Rows, SignalRecord, UntilRecord,
+};
 use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
-use kvpool_record::{
-    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, ManagerOperation, Name,
-    OptionsRecord, PartRecord, Planned, PoolOperation, RangeRecord, RetentionRecord, Rows, SignalRecord,
-    UntilRecord, VllmOperation,
-};
 use kvpool_vllm::Key;
 
 /// Items of a list that are shown.
@@ -43,11 +42,11 @@ fn list<T: std::fmt::Display>(items: impl ExactSizeIterator<Item = T>) -> String
     text
 }
 
-fn counted(count: usize, what: &str) -> String {
+pub(super) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn blocks(ids: &Ids) -> String {
+pub(super) fn blocks(ids: &Ids) -> String {
     let ids = ids.unpack();
     format!("{}: {}", counted(ids.len(), "block"), list(ids.iter().map(|block| block.get())))
 }
@@ -63,7 +62,7 @@ fn filled(filled: &Keys) -> String {
     }
 }
 
-fn chain(chain: &ChainRecord) -> String {
+pub(super) fn chain(chain: &ChainRecord) -> String {
     let mut text = format!("{}, {}", counted(chain.tokens, "token"), counted(chain.blocks(), "full block"));
     if let Some((blocks, (last, _))) = chain.known {
         let _ = write!(text, "; {blocks} known, to {}", key(last));
@@ -77,7 +76,7 @@ fn chain(chain: &ChainRecord) -> String {
     text
 }
 
-fn link(link: &LinkRecord) -> String {
+pub(super) fn link(link: &LinkRecord) -> String {
     let parent = link.parent.map_or_else(|| "nothing".into(), key);
     format!("{} at depth {}, behind {parent}", key(link.key), link.depth)
 }
@@ -89,7 +88,7 @@ fn name(name: &Name) -> String {
     }
 }
 
-fn at_most(max_blocks: usize) -> String {
+pub(super) fn at_most(max_blocks: usize) -> String {
     if max_blocks == usize::MAX { String::new() } else { format!(", at most {max_blocks}") }
 }
 
@@ -105,7 +104,7 @@ fn after(step: Option<u64>) -> String {
     step.map_or_else(String::new, |step| format!(" after step {step}"))
 }
 
-fn retention(retention: Retention) -> String {
+pub(super) fn retention(retention: Retention) -> String {
     let mut text = match retention.keep {
         Keep::Priority(priority) => format!("priority {}", priority.get()),
         Keep::Pinned => "pinned".into(),
@@ -123,15 +122,11 @@ fn retention(retention: Retention) -> String {
 }
 
 /// How a request ended.
-fn ended(record: SignalRecord) -> String {
+pub(super) fn ended(record: SignalRecord) -> String {
     let signal = record.signal();
     let tokens = signal.output_tokens.map(|tokens| format!("{tokens} tokens of output"));
     let said: Vec<_> = signal.finish.reason().map(str::to_owned).into_iter().chain(tokens).collect();
     if said.is_empty() { "unknown".into() } else { said.join(", ") }
-}
-
-fn kept(record: &RetentionRecord) -> String {
-    retention(record.retention())
 }
 
 fn ranges(records: &[RangeRecord]) -> String {
@@ -336,156 +331,15 @@ impl Words for ManagerOperation {
     }
 }
 
-impl Words for PoolOperation {
-    fn call(&self) -> &'static str {
-        match self {
-            Self::Allocate { .. } => "allocate",
-            Self::Acquire { .. } => "acquire",
-            Self::Release { .. } => "release",
-            Self::ReleaseTable { .. } => "release_table",
-            Self::ReleaseAfter { .. } => "release_after",
-            Self::CompleteStep { .. } => "complete_step",
-            Self::Match { .. } => "match_and_acquire",
-            Self::Register { .. } => "register",
-            Self::MarkComputed { .. } => "mark_computed",
-            Self::RegisterLink { .. } => "register_link",
-            Self::AcquireRegistered { .. } => "acquire_registered",
-            Self::MarkAccessed { .. } => "mark_accessed",
-            Self::Evict { .. } => "drop_cached",
-            Self::Reset => "reset",
-            Self::BumpEpoch => "bump_epoch",
-            Self::Resize { .. } => "resize",
-            Self::Retain { .. } => "retain",
-            Self::AssignTenant { .. } => "assign_tenant",
-            Self::AdvanceTime { .. } => "advance_time",
-            Self::TakeEvents => "take_events",
-            Self::Fence => "fence",
-            Self::ReleaseUntil { .. } => "release_until",
-            Self::EndFence { .. } => "end_fence",
-            Self::EvictNext { .. } => "evict",
-            Self::LookupRefreshing { .. } => "lookup_refreshing",
-            Self::AcquireMatch { .. } => "acquire_match",
-            Self::RegisterTable { .. } => "register_table",
-            Self::Adopt { .. } => "adopt",
-            Self::Signal { .. } => "signal",
-            Self::Disown { .. } => "disown",
-        }
-    }
-
-    fn words(&self) -> String {
-        match self {
-            Self::Allocate { blocks } | Self::EvictNext { blocks } => counted(*blocks, "block"),
-            Self::Acquire { blocks: ids }
-            | Self::Release { blocks: ids }
-            | Self::ReleaseTable { blocks: ids }
-            | Self::MarkComputed { blocks: ids }
-            | Self::Disown { blocks: ids }
-            | Self::Evict { blocks: ids } => blocks(ids),
-            Self::ReleaseAfter { blocks: ids, step } => format!("{}{}", blocks(ids), after(Some(*step))),
-            Self::CompleteStep { step } => format!("step {step}"),
-            Self::LookupRefreshing { chain: prompt, start, max_blocks } => {
-                format!("{} from block {start}{}", chain(prompt), at_most(*max_blocks))
-            }
-            Self::Match { chain: prompt, max_blocks, tenant } => {
-                let most = at_most(*max_blocks);
-                let tenant = tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
-                format!("{}{most}{tenant}", chain(prompt))
-            }
-            Self::Register { blocks: ids, chain: prompt, start }
-            | Self::AcquireMatch { blocks: ids, chain: prompt, start }
-            | Self::RegisterTable { blocks: ids, chain: prompt, start }
-            | Self::Adopt { blocks: ids, chain: prompt, start } => {
-                format!("{}; from block {start} of {}", blocks(ids), chain(prompt))
-            }
-            Self::RegisterLink { block, link: place } => format!("block {block} to {}", link(place)),
-            Self::AcquireRegistered { link: place } => link(place),
-            Self::MarkAccessed { blocks: ids, time } => format!("{} at {time}", blocks(ids)),
-            Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
-            Self::Retain { blocks: ids, retention: said } => format!("{}; {}", blocks(ids), kept(said)),
-            Self::AssignTenant { blocks: ids, tenant } => format!("{}; tenant {tenant}", blocks(ids)),
-            Self::AdvanceTime { now } => format!("to {now} s"),
-            Self::Signal { blocks: ids, signal } => format!("{}; {}", blocks(ids), ended(*signal)),
-            Self::ReleaseUntil { blocks: ids, ticket } => format!("{} until ticket {ticket}", blocks(ids)),
-            Self::EndFence { ticket } => format!("ticket {ticket}"),
-            Self::Reset | Self::BumpEpoch | Self::TakeEvents | Self::Fence => String::new(),
-        }
-    }
-}
-
-fn numbers(blocks: &[u32]) -> String {
+pub(super) fn numbers(blocks: &[u32]) -> String {
     format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
 }
 
 /// The start of vLLM's own hash.
-fn hash(key: &Key) -> String {
+pub(super) fn hash(key: &Key) -> String {
     key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Words for VllmOperation {
-    fn call(&self) -> &'static str {
-        match self {
-            Self::Allocate { .. } => "allocate",
-            Self::Claim { .. } => "claim",
-            Self::Touch { .. } => "touch",
-            Self::Free { .. } => "free",
-            Self::Unpin { .. } => "unpin",
-            Self::InsertHash { .. } => "insert_hash",
-            Self::CacheFull { .. } => "cache_full",
-            Self::InsertInIndex { .. } => "insert_in_index",
-            Self::RemoveFromIndex { .. } => "remove_from_index",
-            Self::ClearIndex => "clear_index",
-            Self::RemoveHashes { .. } => "remove_hashes",
-            Self::MoveHashes { .. } => "move_hashes",
-            Self::Evict { .. } => "evict",
-            Self::Reset => "reset",
-            Self::SetRefCount { .. } => "set_ref_count",
-            Self::SetHash { .. } => "set_hash",
-            Self::ResetHash { .. } => "reset_hash",
-            Self::ChainGroup { .. } => "chain_group",
-            Self::QueuePop { .. } => "pop_from_queue",
-            Self::QueueRemove { .. } => "remove_from_queue",
-            Self::QueuePush { .. } => "push_to_queue",
-            Self::Retain { .. } => "retain",
-            Self::AssignTenant { .. } => "assign_tenant",
-            Self::AdvanceTime { .. } => "advance_time",
-            Self::Signal { .. } => "signal",
-        }
-    }
-
-    fn words(&self) -> String {
-        match self {
-            Self::Allocate { blocks } | Self::QueuePop { blocks } => counted(*blocks, "block"),
-            Self::Claim { blocks }
-            | Self::Touch { blocks }
-            | Self::Free { blocks }
-            | Self::Unpin { blocks } => numbers(blocks),
-            Self::InsertHash { key, block, depth, parent, .. } => {
-                let parent = parent.as_ref().map_or_else(|| "nothing".into(), hash);
-                format!("block {block}: {} at depth {depth}, behind {parent}", hash(key))
-            }
-            Self::CacheFull { first, blocks, keys, .. } => {
-                let keys: Vec<_> =
-                    keys.iter().map(|key| key.as_ref().map_or_else(|| "none".into(), hash)).collect();
-                format!("{} from number {first} on: {}", numbers(blocks), list(keys.into_iter()))
-            }
-            Self::InsertInIndex { key, block }
-            | Self::RemoveFromIndex { key, block }
-            | Self::SetHash { block, key, .. } => format!("block {block}: {}", hash(key)),
-            Self::RemoveHashes { block }
-            | Self::Evict { block, .. }
-            | Self::ResetHash { block }
-            | Self::QueueRemove { block } => format!("block {block}"),
-            Self::MoveHashes { from, to } => format!("block {from} to {to}"),
-            Self::SetRefCount { block, count } => format!("block {block} to {count}"),
-            Self::ChainGroup { group } => format!("group {group}"),
-            Self::QueuePush { blocks, front } => {
-                format!("{} to the {}", numbers(blocks), if *front { "front" } else { "back" })
-            }
-            Self::Retain { blocks, retention } => format!("{}; {}", numbers(blocks), kept(retention)),
-            Self::AssignTenant { blocks, tenant } => format!("{}; tenant {tenant}", numbers(blocks)),
-            Self::AdvanceTime { now } => format!("to {now} s"),
-            Self::Signal { blocks, signal } => format!("{}; {}", numbers(blocks), ended(*signal)),
-            Self::ClearIndex | Self::Reset => String::new(),
-        }
-    }
+pub(super) fn hashes(keys: &[Option<Key>]) -> String {
+    list(keys.iter().map(|key| key.as_ref().map_or_else(|| "none".into(), hash)))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::writer::{Background, Flush};
+use super::writer::{Background, Flush};
 
 /// The end of a journal that is written to.
 pub(crate) enum Sink {

@@ -7,6 +7,7 @@ use kvpool::{
     SwapId, TableChange, Ticket, TierError, Transfer, TransferPlan,
 };
 use kvpool_observe::{BlockEvent, EventBatch};
+use kvpool_vllm::{Removed, VllmError};
 
 /// Numbers, mixed in order. The multiplier is the golden ratio's, as in Fibonacci hashing; it is part of the format.
 #[derive(Clone, Copy, Debug)]
@@ -307,5 +308,29 @@ impl Outcome for ManagerError {
 impl Outcome for Refused {
     fn add_to(&self, check: &mut Check) {
         self.error.add_to(check);
+    }
+}
+
+impl Outcome for Removed {
+    fn add_to(&self, check: &mut Check) {
+        check.add(u64::from(self.block) << 1 | u64::from(self.last_copy));
+        check.add(self.key.content());
+    }
+}
+
+// Errors by kind. The numbers are part of the format: new kinds get new ones.
+impl Outcome for VllmError {
+    fn add_to(&self, check: &mut Check) {
+        check.add(match self {
+            Self::OutOfBlocks { wanted, .. } => (*wanted as u64) << 16 | 501,
+            Self::NotHeld { .. } => 502,
+            Self::UnknownBlock { .. } => 503,
+            Self::AlreadyCached { .. } => 504,
+            Self::KeyTooLong { .. } => 505,
+            Self::Pool(PoolError::Poisoned { .. }) => 506,
+            Self::Pool(_) => 507,
+            // Kinds that came later: they get numbers here when they come.
+            _ => 599,
+        });
     }
 }

@@ -11,12 +11,13 @@ use kvpool::{EvictionPolicy, ManagerConfig, PoolConfig, PoolError};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{AdvisorSettings, GroupSettings, RetentionSettings, known, named};
-use crate::{JournalConfig, JournalError, MAGIC, MAGIC_OF_GROUPS, frame};
+use super::frame;
+use super::settings::{AdvisorSettings, GroupSettings, RetentionSettings, known, named};
+use crate::{JournalConfig, JournalError, MAGIC, MAGIC_OF_GROUPS};
 
 /// What a journal is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Subject {
+pub enum Kind {
     /// A [`kvpool::BlockPool`].
     Pool,
     /// A [`kvpool::CacheManager`].
@@ -29,7 +30,7 @@ pub enum Subject {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalHeader {
     /// What was recorded.
-    pub subject: Subject,
+    pub subject: Kind,
     /// The version of the crate that wrote it.
     pub crate_version: String,
     /// Operations from one digest to the next; 0 for none.
@@ -71,14 +72,14 @@ impl JournalHeader {
             advisor: watch.advisor.clone(),
             ..ManagerWatchConfig::default()
         };
-        Self { subject: Subject::Pool, ..Self::of_manager(&manager, &watch, journal) }
+        Self { subject: Kind::Pool, ..Self::of_manager(&manager, &watch, journal) }
     }
 
     /// The header of a manager.
     #[must_use]
     pub fn of_manager(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> Self {
         Self {
-            subject: Subject::Manager,
+            subject: Kind::Manager,
             crate_version: env!("CARGO_PKG_VERSION").into(),
             digest_every: journal.digest_every,
             num_blocks: config.num_blocks,
@@ -109,7 +110,7 @@ impl JournalHeader {
     ) -> Self {
         let manager = ManagerConfig { num_blocks, eviction, retention, ..ManagerConfig::default() };
         let watch = ManagerWatchConfig::default();
-        Self { subject: Subject::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
+        Self { subject: Kind::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
     }
 
     /// What its journal begins with.

@@ -1,0 +1,93 @@
+//! Every call that a journal records, declared once.
+//!
+//! Owns: the tables of calls ([`calls!`](table)), one per subject, and the kinds of their arguments. A kind defines what a journal
+//! holds of an argument, how a replay makes one, and how a person reads it. What shrinks, renames or exports arguments matches on
+//! [`Slot`], which has a variant for each kind.
+//!
+//! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to the end.
+
+pub mod kinds;
+pub mod lists;
+mod moved;
+mod pool;
+mod simpler;
+mod slot;
+mod table;
+mod vllm;
+pub mod vllm_kinds;
+pub(crate) mod words;
+
+pub(crate) use moved::Moved;
+pub use pool::{PoolCall, PoolCalls};
+pub(crate) use simpler::Simpler;
+pub use slot::{MatchRecord, Slot};
+pub use vllm::{Ids as VllmIds, VllmCall, VllmCalls};
+pub use words::Words;
+
+use crate::error::ReplayError;
+use crate::journaled::Recordable;
+use crate::{Answer, Check, Journal, Outcome};
+
+/// What an argument is recorded with.
+#[derive(Debug)]
+pub struct Recorder<'a, S> {
+    subject: &'a S,
+    journal: &'a mut Journal,
+    /// Blocks at the start of a chain that the journal knows, if the last of them is in the index.
+    indexed: usize,
+}
+
+/// A kind of argument of calls of `S`: a meaning, not a type. Several kinds are lists of block ids.
+pub trait Argument<S: Recordable> {
+    /// What a journal holds. Its encoding is the format.
+    type Record;
+    /// What a method takes. It is borrowed, so that a call without a journal copies nothing.
+    type Live<'a>: Copy;
+    /// What a replay makes to lend it.
+    type Own;
+
+    /// The record of an argument.
+    fn record(live: Self::Live<'_>, to: &mut Recorder<'_, S>) -> Self::Record;
+
+    /// Makes the argument that a record describes.
+    ///
+    /// # Errors
+    /// The record describes an argument that cannot be.
+    fn own(record: &Self::Record, from: &mut S::Memory) -> Result<Self::Own, ReplayError>;
+
+    /// Calls `call` with the argument.
+    fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
+
+    /// The argument as a person reads it.
+    fn words(record: &Self::Record) -> String;
+
+    /// The record, by its kind.
+    fn slot(record: &mut Self::Record) -> Slot<'_>;
+}
+
+/// Runs calls of a subject, and records them if there is a journal.
+pub trait Recording {
+    /// The pool or manager that is called.
+    type Subject: Recordable;
+
+    /// Runs a call with `run`. If there is a journal, `before` takes what must be taken before the call runs, and `after` makes the
+    /// record; without a record nothing is written.
+    fn call<B, A: Outcome>(
+        &mut self,
+        before: impl FnOnce(&Self::Subject, &mut Journal) -> B,
+        run: impl FnOnce(&mut Self::Subject) -> A,
+        after: impl FnOnce(B, &Self::Subject, &mut Journal, &A) -> Option<<Self::Subject as Recordable>::Record>,
+    ) -> A;
+}
+
+/// An answer, for a replay.
+pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
+    Answer {
+        check: Check::of(reply),
+        refused: reply.refused(),
+        blocks: reply.blocks(),
+        swap: reply.swap(),
+        told: reply.told(),
+        value: reply.value(),
+    }
+}

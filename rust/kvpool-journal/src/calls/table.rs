@@ -1,0 +1,170 @@
+//! `calls!`: from a table of calls to all that is needed of them. It generates
+//!
+//! - an enum with a variant per call, in the order of the table, and a field per argument: the format of journals;
+//! - the name of a call, its words, and its arguments by kind ([`super::Slot`]);
+//! - `run`, which makes the arguments of a record and calls the subject with them;
+//! - a trait with a method per call, which takes the arguments of the subject's own method, runs it and records the call.
+//!
+//! A row has a variant, a method, arguments with their kinds, and the answer; `by hand` instead of an answer, if the method is
+//! written by hand. Then, where they are needed:
+//! - `known n`: the journal knows the first `n` blocks of the chain, if they are in the index;
+//! - `found |answer| n`: likewise after the call, which is recorded after it ran;
+//! - `only |subject| condition`: other calls are not recorded;
+//! - the words, which name arguments in braces;
+//! - `|subject| expression`: how the call runs, if not by the method of this name with these arguments; by hand, how a replay
+//!   runs it.
+
+/// A call with borrowed arguments: each is lent to a closure around the next.
+macro_rules! lend {
+    ([$subject:ty] $call:expr;) => { $call };
+    ([$subject:ty] $call:expr; $field:ident: $kind:ident $(, $more:ident: $mores:ident)*) => {
+        <$kind as $crate::calls::Argument<$subject>>::lend($field, |$field| {
+            $crate::calls::table::lend!([$subject] $call; $($more: $mores),*)
+        })
+    };
+}
+
+/// Runs a call; takes its record before, or after it.
+macro_rules! recorded {
+    ($this:ident $run:ident $record:ident) => {
+        $crate::calls::table::recorded!($this $run $record known 0)
+    };
+    ($this:ident $run:ident $record:ident known $known:expr) => {
+        $this.call(move |subject, journal| Some($record(subject, journal, $known)), $run, |record, _, _, _| record)
+    };
+    ($this:ident $run:ident $record:ident found |$found:ident| $indexed:expr) => {
+        $this.call(|_, _| (), $run, move |(), subject, journal, $found| {
+            Some($record(subject, journal, $indexed))
+        })
+    };
+    ($this:ident $run:ident $record:ident only |$subject:ident| $condition:expr) => {
+        $this.call(
+            move |$subject, journal| ($condition).then(|| $record($subject, journal, 0)),
+            $run,
+            |record, _, _, _| record,
+        )
+    };
+}
+
+/// The method of a call, unless it is written by hand.
+macro_rules! method {
+    ({ $($by_hand:tt)+ } $($row:tt)*) => {};
+    (
+        {} [$subject:ident $calls:ident] $(#[$doc:meta])*
+        $variant:ident $method:ident($($field:ident: $kind:ident),*) [$answer:ty] [$($when:tt)*] $(|$this:ident| $run:expr)?
+    ) => {
+        #[doc = concat!("[`", stringify!($subject), "::", stringify!($method), "`], recorded.")]
+        $(#[$doc])*
+        #[doc = "\n# Errors\nThose of that method."]
+        #[inline]
+        fn $method(
+            &mut self $(, $field: <$kind as $crate::calls::Argument<$subject>>::Live<'_>)*
+        ) -> $answer {
+            let run = move |subject: &mut $subject| -> $answer {
+                $crate::calls::table::run!(subject.$method($($field),*) $(|$this| $run)?)
+            };
+            let record = move |subject: &$subject, journal: &mut $crate::Journal, indexed: usize| {
+                let to = &mut $crate::calls::Recorder { subject, journal, indexed };
+                let _ = &to;
+                $calls::$variant {
+                    $($field: <$kind as $crate::calls::Argument<$subject>>::record($field, to)),*
+                }
+            };
+            $crate::calls::table::recorded!(self run record $($when)*)
+        }
+    };
+}
+
+/// The way a call runs: by its method, unless the table has another.
+macro_rules! run {
+    ($subject:ident.$method:ident($($field:ident),*)) => { $subject.$method($($field),*) };
+    ($subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{ let $this = $subject; $run }};
+}
+
+/// The way a replay runs a call, and its answer.
+macro_rules! replayed {
+    ({ $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{
+        let $this = $subject;
+        $run
+    }};
+    ({} [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $($run:tt)*) => {
+        $crate::calls::answer(&$methods::$method($subject $(, $field)*))
+    };
+}
+
+macro_rules! calls {
+    (
+        $(#[$about:meta])*
+        pub enum $calls:ident of $subject:ident;
+        $(#[$methods_about:meta])*
+        pub trait $methods:ident;
+        $(
+            $(#[$doc:meta])*
+            $variant:ident $method:ident($($field:ident: $kind:ident),*) $(by $by_hand:ident,)? $(-> $answer:ty,)?
+            $(known $known:expr,)? $(found |$found:ident| $indexed:expr,)? $(only |$only:ident| $condition:expr,)?
+            $words:literal $(, |$this:ident| $run:expr)?;
+        )*
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[expect(missing_docs, reason = "the fields are the arguments of the methods named")]
+        pub enum $calls { $(
+            #[doc = concat!("[`", stringify!($subject), "::", stringify!($method), "`]")]
+            $(#[$doc])*
+            $variant { $($field: <$kind as $crate::calls::Argument<$subject>>::Record),* }
+        ),* }
+
+        impl $crate::calls::Words for $calls {
+            fn call(&self) -> &'static str {
+                match self { $( Self::$variant { .. } => stringify!($method) ),* }
+            }
+
+            fn words(&self) -> String {
+                match self { $( Self::$variant { $($field),* } => {
+                    $(
+                        let $field = <$kind as $crate::calls::Argument<$subject>>::words($field);
+                        let _ = &$field;
+                    )*
+                    format!($words)
+                } )* }
+            }
+        }
+
+        impl $calls {
+            /// Its arguments, by their kinds.
+            pub(crate) fn slots(&mut self) -> Vec<$crate::calls::Slot<'_>> {
+                match self { $( Self::$variant { $($field),* } => {
+                    vec![$(<$kind as $crate::calls::Argument<$subject>>::slot($field)),*]
+                } )* }
+            }
+
+            /// Runs the call on a subject, with arguments that are made of the record.
+            pub(crate) fn run(
+                &self,
+                subject: &mut $crate::Journaled<$subject>,
+                from: &mut <$subject as $crate::Recordable>::Memory,
+            ) -> Result<$crate::Answer, $crate::ReplayError> {
+                Ok(match self { $( Self::$variant { $($field),* } => {
+                    $(let $field = &<$kind as $crate::calls::Argument<$subject>>::own($field, from)?;)*
+                    $crate::calls::table::lend!([$subject]
+                        $crate::calls::table::replayed!({ $($by_hand)? } [$methods] subject.$method($($field),*)
+                            $(|$this| $run)?);
+                        $($field: $kind),*)
+                } )* })
+            }
+        }
+
+        $(#[$methods_about])*
+        pub trait $methods: $crate::calls::Recording<Subject = $subject> { $(
+            $crate::calls::table::method! {
+                { $($by_hand)? } [$subject $calls] $(#[$doc])*
+                $variant $method($($field: $kind),*) [$($answer)?]
+                [$(known $known)? $(found |$found| $indexed)? $(only |$only| $condition)?] $(|$this| $run)?
+            }
+        )* }
+
+        impl<R: $crate::calls::Recording<Subject = $subject>> $methods for R {}
+    };
+}
+
+pub(crate) use {calls, lend, method, recorded, replayed, run};

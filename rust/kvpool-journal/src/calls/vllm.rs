@@ -1,0 +1,161 @@
+//! The calls of vLLM's [`Pool`].
+//!
+//! Keys are written whole, since the same key has to lead to the same block. A journal does not contain what is withheld
+//! ([`Pool::set_num_free`]), nor a call that is refused for this alone: it changes nothing.
+
+use kvpool::retention::HintReport;
+use kvpool_vllm::{Demand, Key, Pool, Removed, Slots, Start, VllmError};
+
+use super::kinds::{Count, Ended, Hint, Seconds, Size, Tenant};
+use super::table::calls;
+use super::vllm_kinds::{
+    At, Claimed, Depth, Flag, Freed, Group, Hash, Hashes, Id, Numbers, Object, Objects, Parent, QueueEnd,
+    References, Tokens,
+};
+use super::{Recording, answer};
+use crate::{Check, Journaled, Outcome};
+
+type Answer<T> = Result<T, VllmError>;
+
+calls! {
+    /// A call of a [`Pool`] of vLLM's.
+    pub enum VllmCall of Pool;
+    /// The calls of a [`Pool`] of vLLM's, recorded if there is a journal. `Journaled<Pool>` has those that lend lists or closures.
+    pub trait VllmCalls;
+
+    Allocate allocate(blocks: Count) by hand, "{blocks}",
+        |pool| answer(&pool.allocate(blocks, &mut Vec::new(), None));
+    Claim claim(blocks: Claimed) by hand, "{blocks}", |pool| answer(&pool.claim(blocks, None));
+    Touch touch(blocks: Objects) -> Answer<()>, "{blocks}";
+    Free free(blocks: Freed) by hand, "{blocks}", |pool| answer(&pool.free(blocks.iter().copied()));
+    Unpin unpin(blocks: Objects) -> Answer<()>, "{blocks}";
+    /// With the block's place: [`Pool::insert_hash_behind`].
+    InsertHash insert_hash(key: Hash, block: Id, num_tokens: Tokens, depth: Depth, parent: Parent) -> bool,
+        "block {block}: {key} at depth {depth}, behind {parent}",
+        |pool| pool.insert_hash_behind(key, block, num_tokens, depth, parent);
+    CacheFull cache_full(start: At, blocks: Claimed, keys: Hashes, block_size: Size) by hand,
+        "{blocks} from number {start} on: {keys}",
+        |pool| {
+            let key_of = |at: usize| keys.get(at).copied().flatten();
+            answer(&pool.cache_full(start, blocks, key_of, block_size, &mut Vec::new(), None))
+        };
+    InsertInIndex insert_in_index(key: Hash, block: Id) -> Answer<()>, "block {block}: {key}";
+    RemoveFromIndex remove_from_index(key: Hash, block: Id) -> bool, "block {block}: {key}",
+        |pool| pool.remove_from_index(&key, block);
+    ClearIndex clear_index() -> (), "";
+    RemoveHashes remove_hashes(block: Id) -> Vec<Removed>, "block {block}";
+    MoveHashes move_hashes(from: Id, to: Id) -> Answer<()>, "block {from} to {to}";
+    Evict evict(block: Id, reuse_first: Flag) -> Answer<Vec<Removed>>, "block {block}";
+    Reset reset() -> bool, only |pool| pool.num_free() == pool.core().num_available(), "";
+    SetRefCount set_ref_count(block: Object, count: References) -> (), "block {block} to {count}";
+    SetHash set_hash(block: Object, key: Hash, num_tokens: Tokens) -> (), "block {block}: {key}";
+    ResetHash reset_hash(block: Object) -> (), "block {block}";
+    /// Recorded the first time.
+    ChainGroup chain_group(group: Group) -> (), only |pool| !pool.is_chained(group), "group {group}";
+    QueuePop pop_from_queue(blocks: Count) -> Ids<Vec<u32>>, "{blocks}", |pool| Ids(pool.pop_from_queue(blocks));
+    QueueRemove remove_from_queue(block: Id) -> bool, "block {block}";
+    QueuePush push_to_queue(blocks: Objects, front: QueueEnd) -> (), "{blocks} to the {front}";
+    Retain retain(blocks: Numbers, retention: Hint) -> Answer<HintReport>, "{blocks}; {retention}";
+    AssignTenant assign_tenant(blocks: Numbers, tenant: Tenant) -> Answer<()>, "{blocks}; tenant {tenant}";
+    AdvanceTime advance_time(now: Seconds) -> Answer<usize>, "to {now} s";
+    Signal signal(blocks: Numbers, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
+}
+
+/// Block ids as an answer. Their check does not say how many they are.
+#[derive(Clone, Debug)]
+pub struct Ids<T>(pub T);
+
+impl<T: AsRef<[u32]>> Outcome for Ids<T> {
+    fn add_to(&self, check: &mut Check) {
+        self.0.as_ref().iter().for_each(|&block| check.add(block.into()));
+    }
+}
+
+impl Journaled<Pool> {
+    /// [`Pool::allocate`], recorded. Returns the blocks that came to `out`.
+    ///
+    /// # Errors
+    /// Those of that method.
+    #[inline]
+    pub fn allocate<'a>(
+        &mut self,
+        blocks: usize,
+        out: &'a mut Vec<u32>,
+        removed: Option<&mut Vec<Removed>>,
+    ) -> Answer<Ids<&'a [u32]>> {
+        let record = move |pool: &Pool| {
+            let is_withheld = blocks > pool.num_free() && blocks <= pool.core().num_available();
+            (!is_withheld).then_some(VllmCall::Allocate { blocks })
+        };
+        let run = move |pool: &mut Pool| {
+            let first = out.len();
+            pool.allocate(blocks, out, removed)?;
+            Ok(Ids(&out[first..]))
+        };
+        self.call(move |pool, _| record(pool), run, |record, _, _, _| record)
+    }
+
+    /// [`Pool::claim`], recorded.
+    ///
+    /// # Errors
+    /// Those of that method.
+    #[inline]
+    pub fn claim(&mut self, blocks: &[u32], removed: Option<&mut Vec<Removed>>) -> Answer<()> {
+        let run = move |pool: &mut Pool| pool.claim(blocks, removed);
+        self.call(|_, _| (), run, |(), _, _, _| Some(VllmCall::Claim { blocks: blocks.to_vec() }))
+    }
+
+    /// [`Pool::free`], recorded. A journal goes through the blocks once more; it leaves the null block out.
+    ///
+    /// # Errors
+    /// Those of that method.
+    #[inline]
+    pub fn free(&mut self, blocks: impl IntoIterator<Item = u32> + Clone) -> Answer<()> {
+        let asked = blocks.clone();
+        let record = move |_: &Pool, _: &mut _| asked.into_iter().filter(|&block| block != 0).collect();
+        let run = move |pool: &mut Pool| pool.free(blocks);
+        self.call(record, run, |blocks, _, _, _| Some(VllmCall::Free { blocks }))
+    }
+
+    /// [`Pool::cache_full`], recorded. A journal asks for each key once more.
+    ///
+    /// # Errors
+    /// Those of that method.
+    #[inline]
+    pub fn cache_full(
+        &mut self,
+        start: Start,
+        blocks: &[u32],
+        key_of: impl Fn(usize) -> Option<Key>,
+        block_size: usize,
+        removed: &mut Vec<Removed>,
+        stored: Option<&mut Vec<Option<bool>>>,
+    ) -> Answer<()> {
+        let record = |_: &Pool, _: &mut _| {
+            let (start, keys) = (start.into(), (0..blocks.len()).map(&key_of).collect());
+            VllmCall::CacheFull { start, blocks: blocks.to_vec(), keys, block_size }
+        };
+        let run = |pool: &mut Pool| pool.cache_full(start, blocks, &key_of, block_size, removed, stored);
+        self.call(record, run, |record, _, _, _| Some(record))
+    }
+
+    /// Takes the blocks that `demand` needs, if they may be taken ([`Pool::plan_slots`]): holds its `hits`, which are cached, and
+    /// allocates the others into `out`: two calls. False, and nothing has changed, if they may not. What is evicted goes to
+    /// `removed`.
+    ///
+    /// # Errors
+    /// [`VllmError::UnknownBlock`] among the hits.
+    pub fn take_slots(
+        &mut self,
+        slots: Slots,
+        demand: Demand,
+        hits: &[u32],
+        out: &mut Vec<u32>,
+        removed: Option<&mut Vec<Removed>>,
+    ) -> Answer<bool> {
+        let Some(blocks) = self.plan_slots(slots, demand, hits) else { return Ok(false) };
+        self.touch(hits)?;
+        self.allocate(blocks, out, removed)?;
+        Ok(true)
+    }
+}
