@@ -278,7 +278,7 @@ vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed
 
 vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kvpool's policy, manager and tier
-	$(VENV)-vllm/bin/python tools/vllm_offload_conformance.py
+	$(VENV)-vllm/bin/python tools/vllm_conformance.py offload-policy offload-manager offload-tier --json target/vllm-offload-conformance.json
 
 events-bench: $(VENV)/.test ## What a publisher of KV events costs a scheduler's steps, with consumers that are slow, dead or full: ROUNDS=20
 	$(BIN)/python tools/events_bench.py $(if $(ROUNDS),--rounds $(ROUNDS))
