@@ -74,7 +74,7 @@ LEFT_OUT: Final = frozenset(
     }
 )
 #: Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then, at stock, too.
-#: What differs in them is run again.
+#: The driver runs a test that differs in them again.
 AGAINST_THE_CLOCK: Final = frozenset(
     {
         "core/test_kv_cache_utils.py",
