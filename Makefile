@@ -278,7 +278,7 @@ vllm-drift: vllm-env ## What the plug-in relies on against the installed vLLM: a
 	$(VENV)-vllm/bin/python tools/vllm_signatures.py --installed
 
 vllm-offload-conformance: vllm-env ## vLLM's own tests of KV offloading, with kvpool's policy, manager and tier
-	$(VENV)-vllm/bin/python tools/vllm_offload_conformance.py
+	$(VENV)-vllm/bin/python tools/vllm_conformance.py offload-policy offload-manager offload-tier --json target/vllm-offload-conformance.json
 
 events-bench: $(VENV)/.test ## What a publisher of KV events costs a scheduler's steps, with consumers that are slow, dead or full: ROUNDS=20
 	$(BIN)/python tools/events_bench.py $(if $(ROUNDS),--rounds $(ROUNDS))
@@ -475,6 +475,7 @@ release-checks: $(VENV)/.release ## Checks of the files in dist/release: index, 
 	done
 	cd $(RELEASE) && rm -r run && sha256sum $(notdir $(wildcard $(RELEASE)/*.whl $(RELEASE)/*.tar.gz)) > SHA256SUMS && cat SHA256SUMS
 
+UNPUBLISHED := $(addprefix --exclude ,kvpool-py kvpool-py-macros kvpool-shuttle kvpool-testing kvpool-transfer kvpool-benches kvpool-fuzz)
 # In a clean clone of the last commit, whose path is new each time: cargo keeps by its path what it has unpacked of a local registry.
 # RUSTC_BOOTSTRAP takes unstable flags of cargo and rustdoc from the stable toolchain.
 crates-check: target/tools/bin/cargo-semver-checks ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit
@@ -483,11 +484,11 @@ crates-check: target/tools/bin/cargo-semver-checks ## The published crates from 
 	set -e; clone=$$(mktemp -d $(CURDIR)/target/crates/XXXXXX) && git clone --quiet --local . $$clone && cd $$clone; \
 	$(CARGO) publish --workspace --dry-run --locked --quiet; \
 	rm -rf "$${CARGO_HOME:-$$HOME/.cargo}"/registry/src/-*; \
-	RUSTC_BOOTSTRAP=1 RUSTDOCFLAGS="-D warnings --cfg docsrs" $(CARGO) doc --workspace --all-features --no-deps --lib --locked --quiet; \
+	RUSTC_BOOTSTRAP=1 RUSTDOCFLAGS="-D warnings --cfg docsrs" $(CARGO) doc --workspace $(UNPUBLISHED) --all-features --no-deps --lib --locked --quiet; \
 	if test -n "$$baseline"; then $(CURDIR)/target/tools/bin/cargo-semver-checks semver-checks --workspace --baseline-rev "$$baseline"; \
 	else echo "make: NOT CHECKED: no tag v... to compare the public surface with" >&2; fi; \
 	rm Cargo.lock && RUSTC_BOOTSTRAP=1 $(CARGO) -Z direct-minimal-versions generate-lockfile; \
-	$(CARGO) check --workspace --locked --quiet
+	$(CARGO) check --workspace $(UNPUBLISHED) --locked --quiet
 
 # Dependencies first; cargo waits for each to be there. What crates.io has keeps its version for ever: only a release calls this.
 crates-publish: ## Publish the crates on crates.io, with the token of this environment

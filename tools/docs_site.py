@@ -277,8 +277,8 @@ def build(out: Path = OUT) -> Path:
 def browse(site: Path) -> list[str]:
     """Opens every page in the headless browser and searches for a word of one page. Returns one line per problem.
 
-    A problem is a message on the console of a page, a request to an address outside the site, a page without a
-    heading, or a word that the search does not find.
+    A problem is a message on the console or a request to an address outside the site. A page without a heading and
+    a word that the search does not find are problems, too.
     """
     problems: list[str] = []
     with served(site) as address, opened_page() as page:

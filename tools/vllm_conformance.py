@@ -4,8 +4,12 @@
     python tools/vllm_conformance.py                         # stock alone
     python tools/vllm_conformance.py stock pool manager      # stock, and KVPOOL_VLLM=pool and =manager
     python tools/vllm_conformance.py stock pool --file core/test_prefix_caching.py -k touch
+    python tools/vllm_conformance.py offload-policy offload-manager offload-tier
 
 Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and of offloading.
+Levels that begin with ``offload-`` run the suites of offloading alone, with parts of vLLM replaced for the tests:
+``offload-policy`` has ``kvpool_lru`` in the place of vLLM's LRU, tiering included, ``offload-manager`` kvpool's manager
+in the place of vLLM's with LRU, and ``offload-tier`` kvpool's store on a disk in the place of vLLM's example of a tier.
 Each file, or folder, runs in a process of its own. ``stock`` is always run: it is what the levels are compared with.
 Exit code 0: every level passes the tests that stock passes, no more and no fewer. 1: a difference, or a level that
 leaves vLLM as it is, or a run that broke. 2: bad usage. 130: Ctrl-C.
@@ -36,74 +40,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
+
+from tools.vllm.conformance_suites import (  # noqa: E402
+    AGAIN,
+    AGAINST_THE_CLOCK,
+    FILES,
+    FOLDER,
+    LEFT_OUT,
+    OFFLOAD,
+    OFFLOAD_SUITES,
+    ON_PURPOSE,
+    STOCK,
+    SUITES_OF,
+)
+
 PLUGINS: Final = Path(__file__).resolve().parent / "vllm"
-STOCK: Final = "stock"
-FOLDER: Final = "tests/v1"
-# A whole folder's files are given as "folder/*", and run in one process.
-FILES: Final = (
-    "core/test_prefix_caching.py",
-    "core/test_kv_cache_utils.py",
-    "core/test_single_type_kv_cache_manager.py",
-    "core/test_kv_cache_metrics.py",
-    "core/prefix_cache/*",
-    "core/test_scheduler.py",
-    "core/test_prefix_replay.py",
-    "core/test_deferred_block_free.py",
-    "core/test_swa_inflight_window_free.py",
-    "core/test_async_scheduler.py",
-    "core/test_priority_preemption_bug.py",
-    "core/test_priority_scheduler_random.py",
-    "simple_kv_offload/*",
-    "kv_connector/unit/*",
-    "kv_connector/unit/offloading_connector/*",
-    "kv_offload/*",
-    "kv_offload/cpu/*",
-    "kv_offload/cpu/policies/*",
-    "kv_offload/tiering/*",
-)
-#: Files of those folders that say nothing here: they need a GPU, or a package that the environment has not (msgpack,
-#: ray), or share memory between processes against the clock.
-LEFT_OUT: Final = frozenset(
-    {
-        "kv_connector/unit/test_bidirectional_kv_transfer.py",
-        "kv_connector/unit/test_moriio_connector.py",
-        "kv_connector/unit/test_moriio_hma_scheduler.py",
-        "kv_connector/unit/test_moriio_proxy_routing.py",
-        "kv_connector/unit/test_moriio_routing.py",
-        "kv_connector/unit/test_moriio_routing_fairness.py",
-        "kv_connector/unit/test_moriio_tp_ack.py",
-        "kv_connector/unit/test_moriio_unmap.py",
-        "kv_connector/unit/test_moriio_write_done_routing.py",
-        "kv_connector/unit/test_nixl_connector.py",
-        "kv_offload/cpu/test_gpu_worker.py",
-        "kv_offload/cpu/test_shared_offload_region.py",
-        "kv_offload/cpu/test_swap_blocks_batch.py",
-        "kv_offload/cpu/test_swap_blocks_triton.py",
-        "simple_kv_offload/test_integration.py",
-        "simple_kv_offload/test_worker.py",
-    }
-)
-#: Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then, at stock, too.
-#: What differs in them is run again.
-AGAINST_THE_CLOCK: Final = frozenset(
-    {
-        "core/test_kv_cache_utils.py",
-        "kv_connector/unit/test_mooncake_connector.py",
-        "kv_connector/unit/test_nixl_push_connector.py",
-        "kv_offload/tiering/test_async_lookup.py",
-        "kv_offload/tiering/test_backpressure.py",
-        "kv_offload/tiering/test_fs_tier.py",
-        "kv_offload/tiering/test_obj_tier.py",
-    }
-)
-#: How often, at stock and at the level: it counts as the same if it passes every time at both.
-AGAIN: Final = 3
-#: Tests of what kvpool does otherwise on purpose, by level: docs/vllm.md says so.
-ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
-    "manager": {
-        "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": "watches a call that is one into Rust",
-    },
-}
 # pytest's exit codes that still tell what passed: all passed, some failed, interrupted (a file that cannot be
 # imported), nothing collected.
 TELLING: Final = frozenset({0, 1, 2, 5})
@@ -197,12 +150,14 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
 
 def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -> dict[str, str]:
     """The environment of a test process: the caller's, without its settings of kvpool in vLLM."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_VLLM", "PYTEST_", "VLLM_"))}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_", "PYTEST_", "VLLM_"))}
     kept.update(settings["environment"])
     kept["PYTHONPATH"] = os.pathsep.join([str(PLUGINS), settings["tests"]])
     kept["PYTHONHASHSEED"] = "0"
     kept["KVPOOL_CONFORMANCE_REPLACED"] = str(replaced)
-    if level != STOCK:
+    if level.startswith(OFFLOAD):
+        kept["KVPOOL_OFFLOAD"] = level.removeprefix(OFFLOAD)
+    elif level != STOCK:
         kept["KVPOOL_VLLM"] = level
     return kept
 
@@ -216,17 +171,19 @@ def run_suite(
         command = [settings["python"], "-m", "pytest", *(f"{FOLDER}/{file}" for file in files)]
         command += [
             "-q",
-            f"--confcutdir={FOLDER}",  # tests/conftest.py collects garbage after each test, and wants more packages
             "--continue-on-collection-errors",
             "--tb=native",  # the others parse whole files, and Python 3.11's parser gives up on some
             "-p",
             "no:cacheprovider",
-            "-p",
-            "load_plugins",
             f"--junitxml={junit}",
             "--rootdir=.",
             f"--config-file={PLUGINS / 'pytest.ini'}",
         ]
+        # tests/conftest.py collects garbage after each test, and wants more packages.
+        is_offload = suite in OFFLOAD_SUITES
+        command += (
+            ["--noconftest", "-p", "offload_plugin"] if is_offload else [f"--confcutdir={FOLDER}", "-p", "load_plugins"]
+        )
         command += ["-k", options.k] if options.k else []
         begun = time.monotonic()
         with log.open("wb") as output:
@@ -280,12 +237,13 @@ def run_all(
         Progress(*columns, console=console) as progress,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
-        task = progress.add_task("vLLM's tests", total=len(levels) * len(suites))
         runs = {
             pool.submit(run_suite, level, suite, files, settings, options): (level, suite)
             for suite, files in suites.items()
             for level in levels
+            if suite in SUITES_OF.get(level, suites)
         }
+        task = progress.add_task("vLLM's tests", total=len(runs))
         try:
             left = set(runs)
             while left:
@@ -330,6 +288,8 @@ def run_again(
     steady = []
     for level in levels[1:]:
         for suite, files in suites.items():
+            if (level, suite) not in outcomes:
+                continue
             stock, one = outcomes[STOCK, suite], outcomes[level, suite]
             differ = expected(level, stock, one) ^ one.passed
             for file in sorted(AGAINST_THE_CLOCK.intersection(files)):
@@ -350,7 +310,7 @@ def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, conso
     table = Table(title="vLLM's tests: passed / failed / skipped, seconds", show_footer=True)
     table.add_column(FOLDER, footer="all", no_wrap=True)
     for level in levels:
-        every = [outcomes[level, suite] for suite in suites]
+        every = [outcomes[level, suite] for suite in suites if (level, suite) in outcomes]
         counts = [sum(len(getattr(one, kind)) for one in every) for kind in ("passed", "failed", "skipped")]
         footer = f"{counts[0]} / {counts[1]} / {counts[2]}, {sum(one.seconds for one in every):.0f} s"
         table.add_column(level, footer=footer, justify="right", no_wrap=True)
@@ -358,6 +318,9 @@ def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, conso
     for suite in suites:
         cells = []
         for level in levels:
+            if (level, suite) not in outcomes:
+                cells.append("")
+                continue
             one = outcomes[level, suite]
             cell = f"{len(one.passed)} / {len(one.failed)} / {len(one.skipped)}, {one.seconds:.0f} s"
             differs = one.broken or one.passed != outcomes[stock, suite].passed
@@ -370,7 +333,8 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
     """What is wrong, one text for each; none: every level agrees with stock."""
     problems = []
     for level in levels:
-        for suite in suites:
+        ran = [suite for suite in suites if (level, suite) in outcomes]
+        for suite in ran:
             one = outcomes[level, suite]
             if one.broken:
                 problems.append(f"{level}, {suite}: {one.broken}")
@@ -384,7 +348,7 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
             if changed:
                 lines = "\n".join("    " + line for line in changed)
                 problems.append(f"{level}, {suite}: - passes in stock only, + passes at this level only\n{lines}")
-        replaced = {name for suite in suites for name in outcomes[level, suite].replaced}
+        replaced = {name for suite in ran for name in outcomes[level, suite].replaced}
         if level == STOCK and replaced:
             problems.append(f"stock is not stock: kvpool has put itself at {', '.join(sorted(replaced))}")
         if level != STOCK and not replaced:
@@ -398,7 +362,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("levels", nargs="*", default=[STOCK], help="stock, and values of KVPOOL_VLLM (default: stock)")
+    parser.add_argument(
+        "levels", nargs="*", default=[STOCK], help="stock, and values of KVPOOL_VLLM, or offload-* (default: stock)"
+    )
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
     parser.add_argument(
         "--file",
@@ -424,10 +390,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     levels = [STOCK, *dict.fromkeys(level for level in options.levels if level != STOCK)]
     if options.jobs < 1 or options.timeout <= 0:
         parser.error("--jobs and --timeout are above zero")
+    offload = {level.startswith(OFFLOAD) for level in levels[1:]}
+    if len(offload) > 1:
+        parser.error(f"levels {', '.join(levels[1:])}: those of {OFFLOAD}* run other suites than the others do")
     console = Console(stderr=True)
     try:
         settings = read_settings(options.venv.absolute())
-        suites = find_files(Path(settings["tests"]), options.file or FILES)
+        suites = {name: list(files) for name, files in OFFLOAD_SUITES.items()}
+        if True not in offload:
+            suites = find_files(Path(settings["tests"]), options.file or FILES)
         if options.logs:
             options.logs.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
@@ -451,7 +422,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "seconds": round(seconds, 1),
         "problems": problems,
         "steady": steady,
-        "levels": {level: {suite: outcomes[level, suite].as_json() for suite in suites} for level in levels},
+        "levels": {
+            level: {suite: outcomes[level, suite].as_json() for suite in suites if (level, suite) in outcomes}
+            for level in levels
+        },
     }
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

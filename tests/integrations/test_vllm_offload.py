@@ -1,6 +1,6 @@
 """kvpool in vLLM's KV offloading, without vLLM: orders, errors, events, metrics, configuration, over stand-ins.
 
-What vLLM's own tests show is in tools/vllm_offload_conformance.py, random operations in test_vllm_offload_models.py.
+What vLLM's own tests show is in tools/vllm_conformance.py, random operations in test_vllm_offload_models.py.
 """
 
 from __future__ import annotations

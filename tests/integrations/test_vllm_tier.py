@@ -1,6 +1,6 @@
 """kvpool's store as a tier of vLLM's, without vLLM: what is stored is found, and nothing else, over stand-ins.
 
-Run inside vLLM by tools/vllm_offload_conformance.py.
+Run inside vLLM by tools/vllm_conformance.py.
 """
 
 from __future__ import annotations

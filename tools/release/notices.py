@@ -27,7 +27,7 @@ _CODE: Final = frozenset({".rs", ".py", ".toml"})
 
 
 def output(*command: str, cwd: Path) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -1,6 +1,6 @@
 """A pytest plugin: puts kvpool where vLLM's tests of KV offloading look for vLLM's LRU, before they import anything.
 
-``tools/vllm_offload_conformance.py`` gives it to pytest with ``-p``. What a tier has written goes when the tests have
+``tools/vllm_conformance.py`` gives it to pytest with ``-p``. What a tier has written goes when the tests have
 ended. ``KVPOOL_OFFLOAD`` says what is replaced:
 
 - ``policy``: the policy ``"lru"`` of vLLM's manager is ``kvpool_lru``.
@@ -15,6 +15,7 @@ Without it, nothing is. A replacement is made for tests alone; users choose by c
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -132,6 +133,9 @@ def pytest_configure() -> None:
     replaced = os.environ.get("KVPOOL_OFFLOAD", "")
     if replaced:
         {"policy": use_policy, "manager": use_manager, "tier": use_tier}[replaced]()
+    Path(os.environ["KVPOOL_CONFORMANCE_REPLACED"]).write_text(
+        json.dumps([replaced] if replaced else []), encoding="utf-8"
+    )
 
 
 def pytest_unconfigure() -> None:

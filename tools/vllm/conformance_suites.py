@@ -1,0 +1,114 @@
+"""The tables of tools/vllm_conformance.py: the suites, and the tests that differ on purpose or run against a clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STOCK: Final = "stock"
+FOLDER: Final = "tests/v1"
+# A whole folder's files are given as "folder/*", and run in one process.
+FILES: Final = (
+    "core/test_prefix_caching.py",
+    "core/test_kv_cache_utils.py",
+    "core/test_single_type_kv_cache_manager.py",
+    "core/test_kv_cache_metrics.py",
+    "core/prefix_cache/*",
+    "core/test_scheduler.py",
+    "core/test_prefix_replay.py",
+    "core/test_deferred_block_free.py",
+    "core/test_swa_inflight_window_free.py",
+    "core/test_async_scheduler.py",
+    "core/test_priority_preemption_bug.py",
+    "core/test_priority_scheduler_random.py",
+    "simple_kv_offload/*",
+    "kv_connector/unit/*",
+    "kv_connector/unit/offloading_connector/*",
+    "kv_offload/*",
+    "kv_offload/cpu/*",
+    "kv_offload/cpu/policies/*",
+    "kv_offload/tiering/*",
+)
+OFFLOAD: Final = "offload-"
+#: The suites of offloading, each with its files.
+OFFLOAD_SUITES: Final[Mapping[str, Sequence[str]]] = {
+    "offload, managers": (
+        "kv_offload/cpu/test_manager.py",
+        "kv_offload/cpu/policies/test_factory.py",
+        "kv_offload/test_factory.py",
+        "kv_connector/unit/offloading_connector/test_events.py",
+    ),
+    "offload, example tier": ("kv_offload/tiering/test_tiering_offloading.py",),
+    "offload, tiers": tuple(
+        f"kv_offload/tiering/test_{name}.py" for name in ("backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
+    ),
+}
+#: The suites that a level runs, if it does not run all. Tiering derives from vLLM's manager: a policy reaches it, and
+#: another manager does not.
+SUITES_OF: Final[Mapping[str, frozenset[str]]] = {
+    "offload-manager": frozenset({"offload, managers"}),
+    "offload-tier": frozenset({"offload, example tier"}),
+}
+#: Files of those folders that say nothing here: they need a GPU, or a package that the environment has not (msgpack,
+#: ray), or share memory between processes against the clock.
+LEFT_OUT: Final = frozenset(
+    {
+        "kv_connector/unit/test_bidirectional_kv_transfer.py",
+        "kv_connector/unit/test_moriio_connector.py",
+        "kv_connector/unit/test_moriio_hma_scheduler.py",
+        "kv_connector/unit/test_moriio_proxy_routing.py",
+        "kv_connector/unit/test_moriio_routing.py",
+        "kv_connector/unit/test_moriio_routing_fairness.py",
+        "kv_connector/unit/test_moriio_tp_ack.py",
+        "kv_connector/unit/test_moriio_unmap.py",
+        "kv_connector/unit/test_moriio_write_done_routing.py",
+        "kv_connector/unit/test_nixl_connector.py",
+        "kv_offload/cpu/test_gpu_worker.py",
+        "kv_offload/cpu/test_shared_offload_region.py",
+        "kv_offload/cpu/test_swap_blocks_batch.py",
+        "kv_offload/cpu/test_swap_blocks_triton.py",
+        "simple_kv_offload/test_integration.py",
+        "simple_kv_offload/test_worker.py",
+    }
+)
+#: Files with tests that hold a thread of vLLM's to a clock: on a busy machine they fail now and then, at stock, too.
+#: The driver runs a test that differs in them again.
+AGAINST_THE_CLOCK: Final = frozenset(
+    {
+        "core/test_kv_cache_utils.py",
+        "kv_connector/unit/test_mooncake_connector.py",
+        "kv_connector/unit/test_nixl_push_connector.py",
+        "kv_offload/tiering/test_async_lookup.py",
+        "kv_offload/tiering/test_backpressure.py",
+        "kv_offload/tiering/test_fs_tier.py",
+        "kv_offload/tiering/test_obj_tier.py",
+    }
+)
+#: How often, at stock and at the level: it counts as the same if it passes every time at both.
+AGAIN: Final = 3
+#: Tests of what kvpool does otherwise on purpose, by level: docs/vllm.md says so.
+ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
+    "manager": {
+        "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": "watches a call that is one into Rust",
+    },
+    # Tests of private attributes of the classes that are replaced.
+    "offload-policy": {
+        "test_lru_repeated_pin_cycles_compact_lazy_heap_entries": "_heap of the policy",
+        "test_touch_propagates_to_all_tiers": "_ranks of the policy",
+    },
+    "offload-manager": {
+        "test_cpu_manager_reports_allocation_size_on_allocation_failure": "_allocate_chunks",
+        "test_lru_batch_eviction_failure_is_atomic": "_policy",
+        "test_lru_repeated_pin_cycles_compact_lazy_heap_entries": "_policy",
+        "test_evictable_cache_chunk_count": "_num_evictable_cache_chunks",
+        "test_touch_forwards_req_context_to_policy": "_policy",
+        "test_request_finish_forwards_grouped_deduplicated_accesses": "_policy",
+        "test_failed_store_records_access_once_and_uses_store_miss_hook": "_record_request_cache_access",
+    },
+    "offload-tier": {
+        "test_ref_cnt_protection_during_cascade": "completed_jobs of the example",
+        "test_failed_promotion_keeps_only_successful_chunks": "completed_jobs of the example",
+    },
+}
