@@ -4,7 +4,7 @@
 //! and not stopped at their checksum. Journals of pools that would take much memory are read and not replayed.
 
 use kvpool_journal::{
-    Entry, JournalReader, Kind, MAGIC, ManagerOperation, Options, Planned, PoolOperation, replay,
+    Entry, JournalReader, Kind, MAGIC, ManagerOperation, Options, Planned, PoolCall, replay,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -56,8 +56,8 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
         && watch.advisor.is_none();
     small
         && match header.subject {
-            Kind::Pool => reader.records::<PoolOperation>().flatten().all(|(_, entry)| {
-                !matches!(entry, Entry::Operation(PoolOperation::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
+            Kind::Pool => reader.records::<PoolCall>().flatten().all(|(_, entry)| {
+                !matches!(entry, Entry::Operation(PoolCall::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
             Kind::Manager => reader.records::<ManagerOperation>().flatten().all(|(_, entry)| {
                 if let Entry::Operation(operation, ..) = entry { is_operation_small(&operation) } else { true }
@@ -75,7 +75,7 @@ pub fn run(data: &[u8]) -> Result<(), Failure> {
     let bytes = if first & 1 == 0 { sealed(file) } else { file.to_vec() };
     guarded(|| {
         let Ok(reader) = JournalReader::new(&bytes) else { return Ok(()) };
-        let _pools = reader.records::<PoolOperation>().take_while(Result::is_ok).count();
+        let _pools = reader.records::<PoolCall>().take_while(Result::is_ok).count();
         let _managers = reader.records::<ManagerOperation>().take_while(Result::is_ok).count();
         if !is_small(&reader) {
             return Ok(());

@@ -65,6 +65,12 @@ pub trait Argument<S: Recordable> {
     fn slot(record: &mut Self::Record) -> Slot<'_>;
 }
 
+/// A call whose arguments are known by their kinds.
+pub trait Slots: Clone {
+    /// The arguments, in order.
+    fn slots(&mut self) -> Vec<Slot<'_>>;
+}
+
 /// Runs calls of a subject, and records them if there is a journal.
 pub trait Recording {
     /// The pool or manager that is called.

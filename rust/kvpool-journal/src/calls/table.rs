@@ -130,14 +130,15 @@ macro_rules! calls {
             }
         }
 
-        impl $calls {
-            /// Its arguments, by their kinds.
-            pub(crate) fn slots(&mut self) -> Vec<$crate::calls::Slot<'_>> {
+        impl $crate::calls::Slots for $calls {
+            fn slots(&mut self) -> Vec<$crate::calls::Slot<'_>> {
                 match self { $( Self::$variant { $($field),* } => {
                     vec![$(<$kind as $crate::calls::Argument<$subject>>::slot($field)),*]
                 } )* }
             }
+        }
 
+        impl $calls {
             /// Runs the call on a subject, with arguments that are made of the record.
             pub(crate) fn run(
                 &self,
