@@ -46,7 +46,8 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are fewer.
+/// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are
+/// fewer.
 fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
         let all = ids.unpack();
