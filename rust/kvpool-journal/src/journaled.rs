@@ -1,9 +1,10 @@
 //! [`Journaled`]: a pool or a manager, and the journal of what it is asked.
 //!
-//! Owns: the subject, its journal, and the one way to change it, [`Journaled::apply`]. The subject knows nothing of it.
+//! Owns: the subject, its journal, and the ways to change it: calls of pools ([`crate::PoolCalls`], [`crate::VllmCalls`]) and
+//! [`Journaled::apply`] of managers. The subject knows nothing of it.
 //!
 //! Invariants:
-//! - What a journal holds leads from a new subject to the one there is: every operation goes through `apply`, in its order.
+//! - What a journal holds leads from a new subject to the one there is: every call goes through here, in its order.
 //! - The journal stays here while an operation runs. A panic loses that operation, and no other: a policy of the caller's own
 //!   may panic.
 //! - Behind an operation that met a broken invariant, and behind every refusal from then on, all that was collected is written.
@@ -59,8 +60,7 @@ pub trait Recordable: Sized {
     fn is_poisoned(&self) -> bool;
 }
 
-/// One operation, as plain data: those of pools are in [`crate::ops::pool`], those of managers in [`crate::ops::manager`], those of
-/// vLLM's pools in [`crate::ops::vllm`].
+/// One operation of a manager, as plain data: [`crate::ops::manager`].
 pub trait Operation<S: Recordable>: Sized {
     /// What it answers.
     type Answer: Outcome;
@@ -89,7 +89,7 @@ pub trait Operation<S: Recordable>: Sized {
 }
 
 /// A pool or a manager with or without a journal. Whatever only looks goes to the subject ([`Deref`]); what changes it goes
-/// through [`Self::apply`].
+/// through [`crate::PoolCalls`], [`crate::VllmCalls`], or [`Self::apply`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};

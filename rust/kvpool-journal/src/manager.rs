@@ -1,16 +1,15 @@
 //! Replays on a [`CacheManager`].
 
-use crate::{
-    ChainRecord, Check, Ids, JournalHeader, ManagerOperation, Name, Planned, RangeRecord, Rehashed, Rows,
-};
+use crate::{ChainRecord, Ids, JournalHeader, ManagerOperation, Name, Planned, RangeRecord, Rehashed, Rows};
 use hashbrown::HashMap;
 use kvpool::hash::Verify;
 use kvpool::retention::TenantId;
 use kvpool::{
-    Admission, BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId,
-    RequestRef, StepOutcome, SwapId, TableChange, Ticket,
+    BlockId, CacheManager, Covered, InvariantViolation, ManagerConfig, ManagerError, RequestId, RequestRef,
+    SwapId, Ticket,
 };
 
+use crate::calls::answer;
 use crate::contents::Contents;
 use crate::error::{ReplayError, zeros};
 use crate::journaled::{Journaled, Recordable};
@@ -18,7 +17,6 @@ use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
 use crate::ops::manager as op;
 use crate::subject::{Answer, Step, Subject, memory};
-use crate::value::{Reply, Value};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 /// A manager that a journal is replayed on.
@@ -33,34 +31,6 @@ pub struct ManagerSubject {
     /// Swaps and blocks of the recorded run -> those of this one, where operations run on their own.
     swaps: HashMap<u64, u64>,
     renamed: HashMap<BlockId, BlockId>,
-}
-
-fn told<T: std::fmt::Debug>(result: &Result<T, ManagerError>) -> String {
-    match result {
-        Ok(answer) => format!("{answer:?}"),
-        Err(error) => format!("refused: {error}"),
-    }
-}
-
-/// The blocks that an admission took, in all groups.
-fn admitted(admission: &Admission) -> Vec<BlockId> {
-    [&admission.block_ids].into_iter().chain(&admission.other_tables).flatten().copied().collect()
-}
-
-/// The blocks that came into tables.
-fn changed(changes: &[TableChange]) -> Vec<BlockId> {
-    changes.iter().map(|change| change.block).collect()
-}
-
-fn answered<T: Reply>(result: &Result<T, ManagerError>, blocks: impl FnOnce(&T) -> Vec<BlockId>) -> Answer {
-    Answer {
-        check: Check::of(result),
-        refused: result.is_err(),
-        blocks: result.as_ref().map_or_else(|_| Vec::new(), blocks),
-        swap: None,
-        told: told(result),
-        value: result.value(),
-    }
 }
 
 /// What a recorded manager was watched by, with a digest.
@@ -163,13 +133,11 @@ impl ManagerSubject {
     fn swap(&mut self, ids: &[RequestId], out: bool) -> Answer {
         let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
         let requests = &refs[..];
-        let result = if out {
+        answer(&if out {
             self.manager.apply(op::BeginSwapOut { requests })
         } else {
             self.manager.apply(op::BeginSwapIn { requests })
-        };
-        let swap = result.as_ref().ok().map(|swap| swap.get());
-        Answer { swap, ..answered(&result, |_| Vec::new()) }
+        })
     }
 
     fn append(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
@@ -205,7 +173,7 @@ impl ManagerSubject {
         let rows =
             kvpool::Rows { requests: &refs, tokens: &spelled, offsets, computed, covered, most_changes };
         let result = self.manager.apply(op::Append { rows });
-        Ok(answered(&result, |new| new.iter().map(|new| new.block).collect()))
+        Ok(answer(&result))
     }
 
     fn commit_step(&mut self, planned: &[Planned], stale: bool) -> Result<Answer, ReplayError> {
@@ -261,14 +229,7 @@ impl ManagerSubject {
                 self.enter(request);
             }
         }
-        Ok(answered(&result, |outcomes| {
-            let blocks = outcomes.iter().flat_map(|outcome| match outcome {
-                StepOutcome::Admitted(admission) => admitted(admission),
-                StepOutcome::Appended(changes) => changed(changes),
-                _ => Vec::new(),
-            });
-            blocks.collect()
-        }))
+        Ok(answer(&result))
     }
 }
 
@@ -307,7 +268,6 @@ impl Subject for ManagerSubject {
 
     fn run(&mut self, operation: &ManagerOperation) -> Result<Answer, ReplayError> {
         use ManagerOperation as O;
-        let nothing = |_: &()| Vec::new();
         Ok(match operation {
             O::Admit { request, prompt, foreign, options } => {
                 let cursor = self.contents.cursor(prompt, *foreign)?;
@@ -317,62 +277,62 @@ impl Subject for ManagerSubject {
                     self.enter(request);
                 }
                 let result = result.map_err(|refused| refused.error);
-                answered(&result, admitted)
+                answer(&result)
             }
             O::Resume { request, part, rehashed } => {
                 let id = self.id(request)?;
                 self.rehash(&id, rehashed.as_ref());
                 let resume = op::Resume { request: id.as_ref(), part: part.part() };
-                answered(&self.manager.apply(resume), admitted)
+                answer(&self.manager.apply(resume))
             }
             // The slot of one that is gone, now or later, is named no more until a new request has it.
             O::Release { request, until } => {
                 let id = self.id(request)?;
                 let release = op::Release { request: id.as_ref(), until: until.until() };
-                answered(&self.manager.apply(release), nothing)
+                answer(&self.manager.apply(release))
             }
             O::ReleaseBatchWith { requests, signals, until } => {
                 let ids = requests.iter().map(|name| self.id(name)).collect::<Result<Vec<_>, _>>()?;
                 let signals = signals.iter().map(|signal| signal.signal());
                 let ended: Vec<_> = ids.iter().map(RequestId::as_ref).zip(signals).collect();
                 let release = op::ReleaseBatchWith { ended: &ended, until: until.until() };
-                answered(&self.manager.apply(release), nothing)
+                answer(&self.manager.apply(release))
             }
             O::ReleaseBatch { requests, until } => {
                 let ids = self.ids(requests)?;
                 let requests: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
                 let release = op::ReleaseBatch { requests: &requests, until: until.until() };
-                answered(&self.manager.apply(release), nothing)
+                answer(&self.manager.apply(release))
             }
             O::EndSession { request, until } => {
                 let id = self.id(request)?;
                 let end = op::EndSession { request: id.as_ref(), until: until.until() };
-                answered(&self.manager.apply(end), |_| Vec::new())
+                answer(&self.manager.apply(end))
             }
             O::Preempt { request, until } => {
                 let id = self.id(request)?;
                 let preempt = op::Preempt { request: id.as_ref(), until: until.until() };
-                answered(&self.manager.apply(preempt), nothing)
+                answer(&self.manager.apply(preempt))
             }
             O::Extend { request, tokens } => {
                 let id = self.id(request)?;
                 let extend = op::Extend { request: id.as_ref(), num_tokens: *tokens };
-                answered(&self.manager.apply(extend), |changes| changed(changes))
+                answer(&self.manager.apply(extend))
             }
             O::ExtendEncoder { request, tokens } => {
                 let id = self.id(request)?;
                 let extend = op::ExtendEncoder { request: id.as_ref(), num_tokens: *tokens };
-                answered(&self.manager.apply(extend), |changes| changed(changes))
+                answer(&self.manager.apply(extend))
             }
             O::ExternalDone { request, loaded } => {
                 let id = self.id(request)?;
                 let done = op::ExternalDone { request: id.as_ref(), loaded: loaded.loaded() };
-                answered(&self.manager.apply(done), |_| Vec::new())
+                answer(&self.manager.apply(done))
             }
-            O::Fence => answered(&self.manager.apply(op::Fence), |_| Vec::new()),
+            O::Fence => answer(&self.manager.apply(op::Fence)),
             O::EndFence { ticket } => {
                 let ended = self.manager.apply(op::EndFence { ticket: Ticket::new(*ticket) });
-                answered(&ended, |_| Vec::new())
+                answer(&ended)
             }
             O::Append { .. } => self.append(operation)?,
             O::AppendTokens { request, tokens, lookahead, filled, fingerprints } => {
@@ -391,19 +351,17 @@ impl Subject for ManagerSubject {
                     multimodal: &[],
                     lookahead,
                 });
-                answered(&result, |changes| changed(changes))
+                answer(&result)
             }
             O::Commit { request, computed_tokens } => {
                 let id = self.id(request)?;
                 let commit = op::Commit { request: id.as_ref(), computed_tokens: *computed_tokens };
-                answered(&self.manager.apply(commit), |_| Vec::new())
+                answer(&self.manager.apply(commit))
             }
             O::CommitBatch { rows, computed_tokens } => {
                 let ids = self.batch(rows)?;
                 let refs: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
-                answered(&self.manager.apply(op::CommitBatch { requests: &refs, computed_tokens }), |_| {
-                    Vec::new()
-                })
+                answer(&self.manager.apply(op::CommitBatch { requests: &refs, computed_tokens }))
             }
             O::Fork { parent, child } => {
                 let id = self.id(parent)?;
@@ -412,7 +370,7 @@ impl Subject for ManagerSubject {
                 if result.is_ok() {
                     self.enter(child);
                 }
-                answered(&result, nothing)
+                answer(&result)
             }
             O::ForkBatch { parents, children } => {
                 let ids = self.ids(parents)?;
@@ -422,27 +380,27 @@ impl Subject for ManagerSubject {
                 if result.is_ok() {
                     children.iter().for_each(|child| self.enter(child));
                 }
-                answered(&result, nothing)
+                answer(&result)
             }
             O::Truncate { request, tokens, until } => {
                 let id = self.id(request)?;
                 let (num_tokens, until) = (*tokens, until.until());
                 let truncate = op::Truncate { request: id.as_ref(), num_tokens, until };
-                answered(&self.manager.apply(truncate), nothing)
+                answer(&self.manager.apply(truncate))
             }
             O::TruncateBatch { rows, tokens, until } => {
                 let ids = self.batch(rows)?;
                 let requests: Vec<RequestRef<'_>> = ids.iter().map(RequestId::as_ref).collect();
                 let (requests, until) = (&requests[..], until.until());
                 let truncate = op::TruncateBatch { requests, num_tokens: tokens, until };
-                answered(&self.manager.apply(truncate), nothing)
+                answer(&self.manager.apply(truncate))
             }
             O::TrimWindow { request, window } => {
                 let id = self.id(request)?;
                 let trim = op::TrimWindow { request: id.as_ref(), window: *window };
-                answered(&self.manager.apply(trim), |_| Vec::new())
+                answer(&self.manager.apply(trim))
             }
-            O::TakePlan => answered(&self.manager.apply(op::TakePlan), |_| Vec::new()),
+            O::TakePlan => answer(&self.manager.apply(op::TakePlan)),
             O::BeginSwapOut { requests } => {
                 let ids = self.ids(requests)?;
                 self.swap(&ids, true)
@@ -453,54 +411,41 @@ impl Subject for ManagerSubject {
             }
             O::CompleteSwap { swap } => {
                 let result = self.manager.apply(op::CompleteSwap { swap: SwapId::from_number(*swap) });
-                answered(&result, |pairs| pairs.iter().map(|&(_, new)| new).collect())
+                answer(&result)
             }
             O::AbortSwap { swap } => {
                 let swap = SwapId::from_number(*swap);
-                answered(&self.manager.apply(op::AbortSwap { swap }), nothing)
+                answer(&self.manager.apply(op::AbortSwap { swap }))
             }
             O::CommitStep { planned, stale } => self.commit_step(planned, *stale)?,
             O::Retain { request, ranges } => {
                 let id = self.id(request)?;
                 let ranges: Vec<_> = ranges.iter().map(RangeRecord::range).collect();
                 let retain = op::Retain { request: id.as_ref(), ranges: &ranges };
-                answered(&self.manager.apply(retain), |_| Vec::new())
+                answer(&self.manager.apply(retain))
             }
             O::SetTenant { request, tenant } => {
                 let id = self.id(request)?;
                 let set = op::SetTenant { request: id.as_ref(), tenant: TenantId(*tenant) };
-                answered(&self.manager.apply(set), nothing)
+                answer(&self.manager.apply(set))
             }
             O::RetainPrefix { prompt, foreign, ranges } => {
                 let cursor = self.contents.cursor(prompt, *foreign)?;
                 let ranges: Vec<_> = ranges.iter().map(RangeRecord::range).collect();
                 let retain = op::RetainPrefix { cursor: &cursor, ranges: &ranges };
-                answered(&self.manager.apply(retain), |_| Vec::new())
+                answer(&self.manager.apply(retain))
             }
-            O::AdvanceTime { now } => {
-                answered(&self.manager.apply(op::AdvanceTime { now: *now }), |_| Vec::new())
-            }
-            O::CompleteStep { step } => {
-                answered(&self.manager.apply(op::CompleteStep { step: *step }), |_| Vec::new())
-            }
-            O::BumpEpoch => answered(&self.manager.apply(op::BumpEpoch), |_| Vec::new()),
-            O::Reset => answered(&self.manager.apply(op::Reset), |_| Vec::new()),
+            O::AdvanceTime { now } => answer(&self.manager.apply(op::AdvanceTime { now: *now })),
+            O::CompleteStep { step } => answer(&self.manager.apply(op::CompleteStep { step: *step })),
+            O::BumpEpoch => answer(&self.manager.apply(op::BumpEpoch)),
+            O::Reset => answer(&self.manager.apply(op::Reset)),
             O::Evict { blocks } => {
                 let blocks = &blocks.unpack();
-                answered(&self.manager.apply(op::DropCached { blocks }), |_| Vec::new())
+                answer(&self.manager.apply(op::DropCached { blocks }))
             }
-            O::EvictNext { blocks } => {
-                answered(&self.manager.apply(op::Evict { blocks: *blocks }), Vec::clone)
-            }
-            O::Resize { num_blocks } => {
-                answered(&self.manager.apply(op::Resize { num_blocks: *num_blocks }), nothing)
-            }
-            O::TakeEvents => {
-                let events = self.manager.apply(op::TakeEvents);
-                let told = format!("{} events", events.events.len());
-                let value = Value::Number(events.events.len() as u64);
-                Answer { check: Check::of(&events), told, value, ..Answer::default() }
-            }
+            O::EvictNext { blocks } => answer(&self.manager.apply(op::Evict { blocks: *blocks })),
+            O::Resize { num_blocks } => answer(&self.manager.apply(op::Resize { num_blocks: *num_blocks })),
+            O::TakeEvents => answer(&self.manager.apply(op::TakeEvents)),
         })
     }
 

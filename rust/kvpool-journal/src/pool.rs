@@ -1,7 +1,7 @@
 //! Replays on a [`BlockPool`].
 
 use crate::JournalHeader;
-use crate::calls::{Moved, PoolCall, Slot};
+use crate::calls::{Moved, PoolCall, Slot, Slots};
 use kvpool::hash::Verify;
 use kvpool::{BlockPool, InvariantViolation, PoolConfig, PoolError};
 

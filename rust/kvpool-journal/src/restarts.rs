@@ -12,12 +12,12 @@
 use std::cell::Cell;
 
 use crate::{
-    JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, Planned, PoolCall, Tail, UntilRecord,
+    JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, Planned, Tail, UntilRecord,
 };
 use hashbrown::HashMap;
 use kvpool::{BlockPool, PoolImage};
 
-use crate::calls::Slot;
+use crate::calls::{PoolCall, Slot, Slots};
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
@@ -170,6 +170,7 @@ impl Restart for ManagerSubject {
                 .collect(),
             O::Release { until, .. }
             | O::ReleaseBatch { until, .. }
+            | O::ReleaseBatchWith { until, .. }
             | O::EndSession { until, .. }
             | O::Preempt { until, .. }
             | O::Truncate { until, .. }

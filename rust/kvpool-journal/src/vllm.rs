@@ -1,6 +1,6 @@
 //! Replays on the pool of `kvpool-vllm`.
 
-use crate::calls::{Moved, VllmCall};
+use crate::calls::{Moved, Slots, VllmCall};
 use crate::{JournalConfig, JournalHeader};
 use kvpool::InvariantViolation;
 use kvpool_vllm::Pool;

@@ -113,7 +113,8 @@ impl Argument<BlockPool> for Chain {
     }
 }
 
-/// A block's place in a prompt. A block that is registered by one has content that no chain of the journal has named.
+/// A block's place in a prompt. A block that is registered by one has content that no chain of the journal
+/// has named.
 #[derive(Debug)]
 pub enum Linked<const REGISTERS: bool> {}
 /// The place that a block is registered at.

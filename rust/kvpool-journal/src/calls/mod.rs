@@ -1,10 +1,11 @@
 //! Every call that a journal records, declared once.
 //!
-//! Owns: the tables of calls ([`calls!`](table)), one per subject, and the kinds of their arguments. A kind defines what a journal
-//! holds of an argument, how a replay makes one, and how a person reads it. What shrinks, renames or exports arguments matches on
-//! [`Slot`], which has a variant for each kind.
+//! Owns: the tables of calls (`calls!` in `table.rs`), one per subject, and the kinds of their arguments. A kind
+//! defines what a journal holds of an argument, how a replay makes one, and how a person reads it. What
+//! shrinks, renames or exports arguments matches on [`Slot`], which has a variant for each kind.
 //!
-//! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to the end.
+//! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to
+//! the end.
 
 pub mod kinds;
 pub mod lists;
@@ -65,13 +66,19 @@ pub trait Argument<S: Recordable> {
     fn slot(record: &mut Self::Record) -> Slot<'_>;
 }
 
+/// A call whose arguments are known by their kinds.
+pub trait Slots: Clone {
+    /// The arguments, in order.
+    fn slots(&mut self) -> Vec<Slot<'_>>;
+}
+
 /// Runs calls of a subject, and records them if there is a journal.
 pub trait Recording {
     /// The pool or manager that is called.
     type Subject: Recordable;
 
-    /// Runs a call with `run`. If there is a journal, `before` takes what must be taken before the call runs, and `after` makes the
-    /// record; without a record nothing is written.
+    /// Runs a call with `run`. If there is a journal, `before` takes what must be taken before the call runs,
+    /// and `after` makes the record; without a record nothing is written.
     fn call<B, A: Outcome>(
         &mut self,
         before: impl FnOnce(&Self::Subject, &mut Journal) -> B,

@@ -27,7 +27,8 @@ impl Moved {
         *ids = Ids::pack(&ids.unpack().into_iter().map(|block| self.block(block)).collect::<Vec<_>>());
     }
 
-    /// Makes the arguments of a recorded call those of this run. Prompts of the epoch `from` become ones of the epoch `to`.
+    /// Makes the arguments of a recorded call those of this run. Prompts of the epoch `from` become ones of
+    /// the epoch `to`.
     pub(crate) fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
         let epoch = |epoch: &mut u64| *epoch = if *epoch == from { to } else { *epoch };
         for slot in slots {

@@ -1,6 +1,6 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
-use super::{PoolCall, Slot, VllmCall};
+use super::{Slot, Slots};
 use crate::{ChainRecord, Ids, Keys, ManagerOperation, Rows, UntilRecord};
 
 /// What can be made smaller.
@@ -46,7 +46,8 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are fewer.
+/// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are
+/// fewer.
 fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
         let all = ids.unpack();
@@ -107,15 +108,7 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     }
 }
 
-impl Simpler for PoolCall {
-    fn simpler(&self, mut which: usize) -> Option<Self> {
-        let mut call = self.clone();
-        let is_smaller = call.slots().into_iter().any(|slot| make_smaller(slot, &mut which));
-        is_smaller.then_some(call)
-    }
-}
-
-impl Simpler for VllmCall {
+impl<C: Slots> Simpler for C {
     fn simpler(&self, mut which: usize) -> Option<Self> {
         let mut call = self.clone();
         let is_smaller = call.slots().into_iter().any(|slot| make_smaller(slot, &mut which));

@@ -1,18 +1,20 @@
 //! `calls!`: from a table of calls to all that is needed of them. It generates
 //!
-//! - an enum with a variant per call, in the order of the table, and a field per argument: the format of journals;
+//! - an enum with a variant per call, in the order of the table, and a field per argument: the format of
+//!   journals;
 //! - the name of a call, its words, and its arguments by kind ([`super::Slot`]);
 //! - `run`, which makes the arguments of a record and calls the subject with them;
-//! - a trait with a method per call, which takes the arguments of the subject's own method, runs it and records the call.
+//! - a trait with a method per call, which takes the arguments of the subject's own method, runs it and
+//!   records the call.
 //!
-//! A row has a variant, a method, arguments with their kinds, and the answer; `by hand` instead of an answer, if the method is
-//! written by hand. Then, where they are needed:
+//! A row has a variant, a method, arguments with their kinds, and the answer; `by hand` instead of an answer,
+//! if the method is written by hand. Then, where they are needed:
 //! - `known n`: the journal knows the first `n` blocks of the chain, if they are in the index;
 //! - `found |answer| n`: likewise after the call, which is recorded after it ran;
 //! - `only |subject| condition`: other calls are not recorded;
 //! - the words, which name arguments in braces;
-//! - `|subject| expression`: how the call runs, if not by the method of this name with these arguments; by hand, how a replay
-//!   runs it.
+//! - `|subject| expression`: how the call runs, if not by the method of this name with these arguments; by
+//!   hand, how a replay runs it.
 
 /// A call with borrowed arguments: each is lent to a closure around the next.
 macro_rules! lend {
@@ -30,7 +32,11 @@ macro_rules! recorded {
         $crate::calls::table::recorded!($this $run $record known 0)
     };
     ($this:ident $run:ident $record:ident known $known:expr) => {
-        $this.call(move |subject, journal| Some($record(subject, journal, $known)), $run, |record, _, _, _| record)
+        $this.call(
+            move |subject, journal| Some($record(subject, journal, $known)),
+            $run,
+            |record, _, _, _| record,
+        )
     };
     ($this:ident $run:ident $record:ident found |$found:ident| $indexed:expr) => {
         $this.call(|_, _| (), $run, move |(), subject, journal, $found| {
@@ -51,7 +57,8 @@ macro_rules! method {
     ({ $($by_hand:tt)+ } $($row:tt)*) => {};
     (
         {} [$subject:ident $calls:ident] $(#[$doc:meta])*
-        $variant:ident $method:ident($($field:ident: $kind:ident),*) [$answer:ty] [$($when:tt)*] $(|$this:ident| $run:expr)?
+        $variant:ident $method:ident($($field:ident: $kind:ident),*) [$answer:ty] [$($when:tt)*]
+        $(|$this:ident| $run:expr)?
     ) => {
         #[doc = concat!("[`", stringify!($subject), "::", stringify!($method), "`], recorded.")]
         $(#[$doc])*
@@ -78,12 +85,18 @@ macro_rules! method {
 /// The way a call runs: by its method, unless the table has another.
 macro_rules! run {
     ($subject:ident.$method:ident($($field:ident),*)) => { $subject.$method($($field),*) };
-    ($subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{ let $this = $subject; $run }};
+    ($subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{
+        let $this = $subject;
+        $run
+    }};
 }
 
 /// The way a replay runs a call, and its answer.
 macro_rules! replayed {
-    ({ $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*) |$this:ident| $run:expr) => {{
+    (
+        { $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*)
+        |$this:ident| $run:expr
+    ) => {{
         let $this = $subject;
         $run
     }};
@@ -130,14 +143,15 @@ macro_rules! calls {
             }
         }
 
-        impl $calls {
-            /// Its arguments, by their kinds.
-            pub(crate) fn slots(&mut self) -> Vec<$crate::calls::Slot<'_>> {
+        impl $crate::calls::Slots for $calls {
+            fn slots(&mut self) -> Vec<$crate::calls::Slot<'_>> {
                 match self { $( Self::$variant { $($field),* } => {
                     vec![$(<$kind as $crate::calls::Argument<$subject>>::slot($field)),*]
                 } )* }
             }
+        }
 
+        impl $calls {
             /// Runs the call on a subject, with arguments that are made of the record.
             pub(crate) fn run(
                 &self,

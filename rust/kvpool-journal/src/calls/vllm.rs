@@ -1,7 +1,7 @@
 //! The calls of vLLM's [`Pool`].
 //!
-//! Keys are written whole, since the same key has to lead to the same block. A journal does not contain what is withheld
-//! ([`Pool::set_num_free`]), nor a call that is refused for this alone: it changes nothing.
+//! Keys are written whole, since the same key has to lead to the same block. A journal does not contain what
+//! is withheld ([`Pool::set_num_free`]), nor a call that is refused for this alone: it changes nothing.
 
 use kvpool::retention::HintReport;
 use kvpool_vllm::{Demand, Key, Pool, Removed, Slots, Start, VllmError};
@@ -20,7 +20,8 @@ type Answer<T> = Result<T, VllmError>;
 calls! {
     /// A call of a [`Pool`] of vLLM's.
     pub enum VllmCall of Pool;
-    /// The calls of a [`Pool`] of vLLM's, recorded if there is a journal. `Journaled<Pool>` has those that lend lists or closures.
+    /// The calls of a [`Pool`] of vLLM's, recorded if there is a journal. `Journaled<Pool>` has those that
+    /// lend lists or closures.
     pub trait VllmCalls;
 
     Allocate allocate(blocks: Count) by hand, "{blocks}",
@@ -52,7 +53,8 @@ calls! {
     ResetHash reset_hash(block: Object) -> (), "block {block}";
     /// Recorded the first time.
     ChainGroup chain_group(group: Group) -> (), only |pool| !pool.is_chained(group), "group {group}";
-    QueuePop pop_from_queue(blocks: Count) -> Ids<Vec<u32>>, "{blocks}", |pool| Ids(pool.pop_from_queue(blocks));
+    QueuePop pop_from_queue(blocks: Count) -> Ids<Vec<u32>>, "{blocks}",
+        |pool| Ids(pool.pop_from_queue(blocks));
     QueueRemove remove_from_queue(block: Id) -> bool, "block {block}";
     QueuePush push_to_queue(blocks: Objects, front: QueueEnd) -> (), "{blocks} to the {front}";
     Retain retain(blocks: Numbers, retention: Hint) -> Answer<HintReport>, "{blocks}; {retention}";
@@ -139,9 +141,9 @@ impl Journaled<Pool> {
         self.call(record, run, |record, _, _, _| Some(record))
     }
 
-    /// Takes the blocks that `demand` needs, if they may be taken ([`Pool::plan_slots`]): holds its `hits`, which are cached, and
-    /// allocates the others into `out`: two calls. False, and nothing has changed, if they may not. What is evicted goes to
-    /// `removed`.
+    /// Takes the blocks that `demand` needs, if they may be taken ([`Pool::plan_slots`]): holds its `hits`,
+    /// which are cached, and allocates the others into `out`: two calls. False, and nothing has changed, if
+    /// they may not. What is evicted goes to `removed`.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`] among the hits.

@@ -1,6 +1,6 @@
 //! Which call of a pool or a manager an operation is, and with which arguments.
 
-use crate::calls::{PoolCall, Words};
+use crate::calls::{PoolCall, Slots, Words};
 use crate::{ComputedRecord, CoveredRecord, ManagerOperation, Planned, Rows};
 
 use super::arguments::{Argument as A, Arguments};

@@ -3,7 +3,7 @@
 use kvpool_vllm::Key;
 
 use super::source::Source;
-use crate::calls::{Slot, VllmCall, Words};
+use crate::calls::{Slot, Slots, VllmCall, Words};
 use crate::error::ReplayError;
 use crate::subject::Step;
 

@@ -186,12 +186,12 @@ impl Frames<'_> {
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
 /// use kvpool_observe::WatchConfig;
-/// use kvpool_journal::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolOperation};
+/// use kvpool_journal::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolCall};
 /// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
 /// let mut journal = Journal::ring(1 << 20, JournalConfig::default())?;
 /// journal.begin(&JournalHeader::of_pool(&config, &WatchConfig::default(), journal.config()));
 /// let answer = BlockPool::new(config)?.allocate(3);
-/// journal.record(&PoolOperation::Allocate { blocks: 3 }, Check::of(&answer));
+/// journal.record(&PoolCall::Allocate { blocks: 3 }, Check::of(&answer));
 ///
 /// let image = journal.image().unwrap_or_default();
 /// let read = JournalReader::new(&image)?;
@@ -281,7 +281,7 @@ impl<'a> JournalReader<'a> {
         self.frames.source.len()
     }
 
-    /// The operations and digests, first to last: [`crate::PoolOperation`] or
+    /// The operations and digests, first to last: [`crate::PoolCall`], [`crate::VllmCall`] or
     /// [`crate::ManagerOperation`], whichever the header says.
     #[must_use]
     pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {

@@ -320,11 +320,13 @@ impl Journal {
 
     /// Whether a batch is the one that was recorded last.
     #[must_use]
+    #[inline]
     pub(crate) fn is_batch(&self, slots: &[usize]) -> bool {
         self.rows == slots
     }
 
     /// One operation more. Whether a digest is due.
+    #[inline]
     fn count(&mut self) -> bool {
         self.operations += 1;
         self.since_digest = self.since_digest.saturating_add(1);
@@ -340,6 +342,7 @@ impl Journal {
         self.close();
     }
 
+    #[inline]
     fn open(&mut self) {
         if self.payload.is_empty() {
             self.first = self.operations;
@@ -347,6 +350,7 @@ impl Journal {
         }
     }
 
+    #[inline]
     fn close(&mut self) {
         if self.payload.len() >= self.config.frame_bytes {
             self.write_frame();
@@ -365,6 +369,7 @@ impl Journal {
     }
 
     /// What is written of a chain. Its first `indexed` blocks are in the index, so they were recorded before.
+    #[inline]
     pub(crate) fn chain(&mut self, chain: &HashChain, num_tokens: usize, indexed: usize) -> ChainRecord {
         let end = chain.len().checked_sub(1).and_then(|last| chain::content_key(chain, last, self.verified));
         let whole = end.is_some_and(|end| self.known.get(&end) == Some(&chain.len()));
@@ -391,6 +396,7 @@ impl Journal {
     }
 
     /// What is written of a batch: nothing but that it is the one before, if it is.
+    #[inline]
     pub(crate) fn rows(&mut self, slots: &[usize]) -> Rows {
         if self.rows == slots {
             return Rows::Same;

@@ -1,4 +1,4 @@
-//! Operations as plain data: what [`crate::Journaled::apply`] takes. Each has the name of the call that it makes, and that
+//! Calls of managers as plain data: what [`crate::Journaled::apply`] takes. Each has the name of the call that it makes, and that
 //! call's arguments.
 //!
 //! Owns: which calls are recorded, what of them, and when it is taken. Most records say what was asked and are taken before;

@@ -518,7 +518,7 @@ impl PyVllmPool {
 
     #[doc = doc!("VllmPool.reset")]
     fn reset(&self) -> bool {
-        self.shared.with(|pool| pool.reset())
+        self.shared.with(VllmCalls::reset)
     }
 
     #[doc = doc!("VllmPool.peek")]
@@ -587,7 +587,7 @@ impl PyVllmPool {
 
     #[doc = doc!("VllmPool.index_clear")]
     fn index_clear(&self) {
-        self.shared.with(|pool| pool.clear_index());
+        self.shared.with(VllmCalls::clear_index);
     }
 
     #[doc = doc!("VllmPool.further_keys")]
