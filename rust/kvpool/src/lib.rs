@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
-//!     Sequences         block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, trim
+//!     Sequence          block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, trim
 //!     Tiers             one pool per tier; planned copies, two-phase swaps
 //!       BlockPool       of the crate kvpool-core, the core: allocation, prefix cache, eviction, fences
 //! ```
@@ -54,6 +54,6 @@ pub use manager::{
     ManagerError, ManagerStats, NewBlock, PlannedOperation, Refused, RequestId, RequestInfo, RequestRef,
     RequestState, RetentionRange, Rows, StepOutcome, StepPlan,
 };
-pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
+pub use sequence::{Part, TableChange};
 pub use shorten::shorten;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};
