@@ -68,8 +68,6 @@ class World:
         self.manager.admit(1, range(8))
         self.manager.admit("loads", range(8), external_tokens=7)
         self.step = self.manager.plan_step()
-        self.sequences = kvpool.Sequences([64, 8], self.hasher)
-        self.one = self.sequences.admit([1, 2, 3])
         self.tiers = kvpool.TieredPool([64, 8])
         self.tiers.pools[0].allocate(3)
         self.plan = kvpool.TransferPlan([((0, 1), (1, 1))])
@@ -186,8 +184,6 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "fit": (lambda w, s: w.manager.fit(s), 1),
     "append_ragged, tokens": (lambda w, s: w.manager.append_ragged(["a"], s), 1),
     "step.append_ragged, tokens": (lambda w, s: w.step.append_ragged(["a"], s), 1),
-    "sequences.admit": (lambda w, s: w.sequences.admit(s), 1),
-    "sequences.append": (lambda w, s: w.sequences.append(w.one, s), 1),
     # Blocks.
     "acquire": (lambda w, s: w.pool.acquire(s), 1),
     "release": (lambda w, s: w.pool.release(s), 1),
@@ -235,11 +231,8 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "begin_swap_in": (lambda w, s: w.manager.begin_swap_in(s), 1),
     "fit_swap_out": (lambda w, s: w.manager.fit_swap_out(s), 1),
     "fit_swap_in": (lambda w, s: w.manager.fit_swap_in(s), 1),
-    "sequences.begin_swap": (lambda w, s: w.sequences.begin_swap(s, 1), 1),
-    "sequences.fit_swap": (lambda w, s: w.sequences.fit_swap(s, 1), 1),
     # Settings, plans, hints.
     "TieredPool": (lambda _, s: kvpool.TieredPool(s), 8),
-    "Sequences": (lambda w, s: kvpool.Sequences(s, w.hasher), 8),
     "TransferPlan": (lambda _, s: kvpool.TransferPlan(s), ((0, 1), (1, 1))),
     "rounds": (lambda w, s: w.plan.rounds(s), (0, 5)),
     "runs": (lambda w, s: w.plan.runs(s), (0, 5)),
@@ -326,8 +319,6 @@ COUNTS: dict[str, Call] = {
     "truncate_batch, length": lambda w, n: w.manager.truncate_batch(["a"], [n]),
     "end_fence": lambda w, n: w.manager.end_fence(n),
     "until": lambda w, n: w.manager.release("a", until=n),
-    "sequences.lookahead": lambda w, n: w.sequences.append(w.one, [1], lookahead=n),
-    "fit": lambda w, n: w.sequences.fit(n),
     "scrub": lambda w, n: w.pool.scrub(n),
     "manager.scrub": lambda w, n: w.manager.scrub(n),
     "max_blocks": lambda w, n: w.pool.match_and_acquire(w.chain, n),

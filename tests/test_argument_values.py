@@ -29,7 +29,6 @@ SETTINGS: list[tuple[Callable[[], object], str, tuple[str, ...]]] = [
     (lambda: kvpool.BlockPool(64, verify=1), "verify", ("1", "a str")),  # type: ignore[arg-type]
     (lambda: kvpool.GroupSpec("full", "16"), "block_size", ("'16'", "an int")),  # type: ignore[arg-type]
     (lambda: kvpool.GroupSpec(16), "kind", ("16", "a str")),  # type: ignore[arg-type]
-    (lambda: kvpool.Sequences(64, 16), "hasher", ("16", "a BlockHasher")),  # type: ignore[arg-type]
     (lambda: kvpool.parts.FreeBlockList("9"), "num_blocks", ("'9'", "an int")),  # type: ignore[arg-type]
     (lambda: kvpool.TieredPool([8], verify=2), "verify", ("2", "a str")),  # type: ignore[arg-type]
     (lambda: kvpool.BlockPool(8).probe([b"x"]), "chain", ("list", "HashChain", "HashCursor")),  # type: ignore[arg-type]

@@ -38,7 +38,6 @@ CLASSES: dict[type, dict[str, Any]] = {
     kvpool.TenantLimits: {"tenant": 1},
     kvpool.AdvisorConfig: {},
     kvpool.ExplainConfig: {},
-    kvpool.Sequences: {"num_blocks": [9], "hasher": kvpool.BlockHasher()},
     kvpool.TieredPool: {"num_blocks": [9, 9]},
     kvpool.journal.Journal: {},
     traces.Replay: {"trace": traces.Trace.generate(3)},
@@ -81,7 +80,6 @@ def subjects() -> Iterator[Any]:
     yield kvpool.BlockPool(9, 4, retention=True, payloads=True)
     yield kvpool.BlockHasher(block_size=4)
     yield kvpool.BlockHasher(block_size=4).cursor(range(8))
-    yield kvpool.Sequences([20], kvpool.BlockHasher(block_size=4))
     yield kvpool.TieredPool([8, 8])
     yield manager.plan_step()
     yield traces.Replay(traces.Trace.generate(3))

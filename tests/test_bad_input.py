@@ -318,7 +318,6 @@ def test_no_tokens_at_all(manager: kvpool.CacheManager) -> None:
 def test_only_tokens_raise_the_error_of_tokens(manager: kvpool.CacheManager, pool: kvpool.BlockPool) -> None:
     """Beside tokens in the same call, and where nothing but a sequence is asked for."""
     cursor = kvpool.BlockHasher(block_size=4).cursor([1])
-    sequences = kvpool.Sequences([8], kvpool.BlockHasher(block_size=4))
     wrong: list[tuple[Callable[[], object], str]] = [
         (lambda: manager.append([None], [1]), "request id"),  # type: ignore[list-item]
         (lambda: manager.admit("new", [1], out=[0]), "out is"),  # type: ignore[arg-type]
@@ -329,8 +328,7 @@ def test_only_tokens_raise_the_error_of_tokens(manager: kvpool.CacheManager, poo
         (lambda: kvpool.TransferPlan([(5, (1, 1))]), "5 is no block of a tier"),  # type: ignore[list-item]
         (lambda: kvpool.TransferPlan(5), "must be a sequence"),  # type: ignore[arg-type]
         (lambda: kvpool.hashing.HashChain.from_digests("sha256", 4, ["a"]), "must be bytes"),  # type: ignore[list-item]
-        (lambda: kvpool.Sequences("ab", kvpool.BlockHasher()), "num_blocks"),  # type: ignore[arg-type]
-        (lambda: sequences.fit_swap(["a"], 0), "sequences"),  # type: ignore[list-item]
+        (lambda: kvpool.TieredPool("ab"), "num_blocks"),  # type: ignore[arg-type]
         (lambda: manager.retain("run", [(0, 1)]), "retention"),  # type: ignore[list-item]
         (lambda: cursor.append([1], multimodal=[(b"a", 1)]), "item 0 of multimodal"),  # type: ignore[list-item]
         (lambda: cursor.append([1], multimodal=[(5, 1, 1)]), "identifier"),  # type: ignore[list-item]
@@ -1158,7 +1156,6 @@ def test_a_seed_that_is_no_text(make: Callable[..., object]) -> None:
 def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.CacheManager, wide: int) -> None:
     hasher = kvpool.BlockHasher(block_size=4)
     trace = kvpool.traces.Trace.generate(4)
-    sequences = kvpool.Sequences([8, 8], hasher)
     calls: list[Callable[[], object]] = [
         lambda: kvpool.BlockPool(wide),
         lambda: kvpool.BlockPool(8, wide),
@@ -1176,11 +1173,6 @@ def test_ints_of_more_than_128_bits(pool: kvpool.BlockPool, manager: kvpool.Cach
         lambda: kvpool.parts.PrefixIndex(8, wide),
         lambda: kvpool.TieredPool([8], wide),
         lambda: kvpool.TieredPool([wide]),
-        lambda: kvpool.Sequences([wide], hasher),
-        lambda: sequences.admit([1], tier=wide),
-        lambda: sequences.fit(wide),
-        lambda: sequences.fit(1, reserve=wide),
-        lambda: sequences.stats(tier=wide),
         lambda: pool.allocate(wide),
         lambda: pool.register([1], chain(), wide),
         lambda: pool.scrub(wide),

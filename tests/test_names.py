@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,3 +94,12 @@ def test_names_that_are_given(alias: str) -> None:
     assert found
     body = re.split(r"\n    (?:\}|\];)\n", text)[0]
     assert re.findall(r'"([a-z-]+)"', body) == ALIASES[alias]
+
+
+@pytest.mark.parametrize("name", kvpool._removed.REPLACEMENTS)
+def test_a_removed_name_says_what_to_use(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    with pytest.raises(AttributeError, match=rf"^{re.escape(name)} was removed: .*CacheManager"):
+        getattr(importlib.import_module(module), attribute)
+    with pytest.raises(AttributeError, match=f"^module {module!r} has no attribute 'never'$"):
+        importlib.import_module(module).never  # noqa: B018

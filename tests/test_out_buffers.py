@@ -237,22 +237,11 @@ def test_a_manager_writes_its_victims_or_evicts_none(asked: int) -> None:
         assert manager.stats().pool.evicted == asked
 
 
-def test_a_sequence_writes_its_table_whole_or_not_at_all() -> None:
-    sequences = kvpool.Sequences([16], kvpool.BlockHasher(block_size=4))
-    handle = sequences.admit(range(10))
-
-    def read(sequences: kvpool.Sequences, out: array.array[int]) -> int:
-        return sequences.block_ids(handle, out=out)
-
-    for _, written, columns in driven(lambda: sequences, read, 3, lambda one: one.block_ids(handle)):
-        assert (written, columns) == (3, [sequences.block_ids(handle)])
-
-
 def test_these_are_all_calls_with_a_buffer() -> None:
-    from kvpool._core import events, journal, pool, requests, sequences, store, tiers, transfer, vllm
+    from kvpool._core import events, journal, pool, requests, store, tiers, transfer, vllm
     from kvpool._core import manager as managers
 
-    modules = [managers, pool, sequences, tiers, transfer, store, requests, vllm, events, journal]
+    modules = [managers, pool, tiers, transfer, store, requests, vllm, events, journal]
     found = {
         f"{cls.__name__}.{name}"
         for module in modules
@@ -270,5 +259,4 @@ def test_these_are_all_calls_with_a_buffer() -> None:
         "BlockPool.evict",
         "BlockPool.match_and_acquire",
         "BlockPool.ref_counts",
-        "Sequences.block_ids",
     }

@@ -65,17 +65,3 @@ def test_pools_of_several_tiers_are_reset_together_or_not_at_all() -> None:
     assert host.reset() == 4
     assert (device.num_available, device.probe(chain).cached_blocks, host.probe(chain).cached_blocks) == (5, 0, 0)
     tiers.check_invariants()
-
-
-def test_sequences_are_reset_in_every_tier_or_not_at_all() -> None:
-    sequences = kvpool.Sequences([8, 8], kvpool.BlockHasher(block_size=4))
-    one = sequences.admit(range(8))
-    sequences.commit(one, 8)
-    swap = sequences.begin_swap([one], 1)
-    sequences.take_plan()
-    sequences.complete_swap(swap)
-    with pytest.raises(errors.BlocksInUseError, match="2 blocks of tier 1 are active"):
-        sequences.reset()
-    sequences.free(one)
-    assert sequences.reset() == 4
-    assert (sequences.stats().registered, sequences.stats(tier=1).registered) == (0, 0)

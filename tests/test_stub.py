@@ -202,7 +202,7 @@ print([kvpool.journal.Journal.__name__, kvpool.traces.Trace.__name__], hasattr(k
 print([name for name in {HEAVY!r} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['kvpool.errors']", "['Journal', 'Trace'] False", "[]"]
+    assert done.stdout.splitlines() == ["['kvpool._removed', 'kvpool.errors']", "['Journal', 'Trace'] False", "[]"]
 
 
 @pytest.mark.parametrize("error", ERROR_CLASSES, ids=lambda error: error.__name__)

@@ -142,7 +142,7 @@ DEFECTS: Final = (
                 "        }\n",
             ),
         ),
-        ("manager_model", "sequences"),
+        ("manager_model",),
         "manager",
     ),
     Defect(

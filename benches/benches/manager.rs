@@ -1,4 +1,4 @@
-//! The manager: a decode step of a batch, and a cold 32k prompt from tokens to block table.
+//! The manager: a decode step of a batch, a cold 32k prompt from tokens to block table, and forks.
 //!
 //! Guards: the per-step and per-request cost that a scheduler sees.
 #![expect(clippy::unwrap_used, reason = "a bench stops at the first error")]
@@ -77,5 +77,27 @@ fn cold_prompt(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, decode, cold_prompt);
+/// A fork, a token in a copy of the shared tail, and the end of the fork: linear in the blocks of the request.
+fn fork(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("fork_append_release");
+    for blocks in [2048usize, 1_000_000] {
+        let mut manager = manager(2 * blocks + 64);
+        let tokens: Vec<u32> = (0..(blocks * 16 + 5) as u32).collect();
+        manager.admit(0, manager.prepare(&tokens, ExtraKeys::default()).unwrap()).unwrap();
+        manager.commit(0, tokens.len()).unwrap();
+        group.throughput(Throughput::Elements(blocks as u64));
+        group.sample_size(if blocks > 10_000 { 10 } else { 100 });
+        group.bench_function(BenchmarkId::from_parameter(blocks), |bencher| {
+            bencher.iter(|| {
+                manager.fork(0, 1).unwrap();
+                black_box(manager.append_tokens(1, &[7], 0).unwrap());
+                black_box(manager.take_plan().unwrap());
+                manager.release(1, None).unwrap();
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decode, cold_prompt, fork);
 criterion_main!(benches);

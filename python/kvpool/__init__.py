@@ -52,8 +52,8 @@ from kvpool._core.requests import (
     Step,
 )
 from kvpool._core.retention import HintReport, Retention, RetentionConfig, RetentionStats, TenantLimits
-from kvpool._core.sequences import Sequences
 from kvpool._core.tiers import Swap, TieredPool, TransferPlan
+from kvpool._removed import missing
 from kvpool.errors import KvpoolError
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ __all__ = [
     # What a scheduler calls.
     "CacheManager",
     "BlockPool",
-    "Sequences",
     "TieredPool",
     # What identifies a prompt: the rest is in kvpool.hashing.
     "BlockHasher",
@@ -138,7 +137,7 @@ if not TYPE_CHECKING:
         """Imports a module of the package when it is first used."""
         if name in _LAZY:
             return importlib.import_module(f"kvpool.{name}")
-        raise AttributeError(f"module 'kvpool' has no attribute {name!r}")
+        raise missing(__name__, name)
 
 
 if _core.debug_build:

@@ -15,6 +15,10 @@ Whatever call raises one of these has changed nothing.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from kvpool._removed import missing
+
 
 class KvpoolError(Exception):
     """Base class of every exception that kvpool raises on purpose."""
@@ -101,15 +105,7 @@ class StaleStepError(KvpoolError, RuntimeError):
 
 
 class SwapError(KvpoolError, RuntimeError):
-    """A swap that is over or whose copies were not taken, or a call on a sequence that is being swapped."""
-
-
-class StaleSequenceError(KvpoolError, KeyError):
-    """A handle whose sequence was freed, or that never was one."""
-
-    def __str__(self) -> str:
-        # As above.
-        return str(self.args[0]) if self.args else ""
+    """A swap that is over, or whose copies were not taken."""
 
 
 class BlocksInUseError(KvpoolError, RuntimeError):
@@ -259,3 +255,10 @@ class ModelConfigError(KvpoolError, ValueError):
     def __init__(self, message: str = "", field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Refuses a name that this module does not have."""
+        raise missing(__name__, name)

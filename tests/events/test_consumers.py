@@ -295,8 +295,8 @@ def test_settings_are_refused_by_name(settings: dict[str, Any], message: str) ->
 
 
 def test_other_sources_and_sinks_are_refused_by_name() -> None:
-    source: Any = kvpool.Sequences([8], kvpool.BlockHasher())
-    with pytest.raises(kvpool.errors.ArgumentTypeError, match="source is a Sequences"):
+    source: Any = kvpool.TieredPool([8])
+    with pytest.raises(kvpool.errors.ArgumentTypeError, match="source is a TieredPool"):
         Publisher(source, [], start=False)
     with pytest.raises(kvpool.errors.InvalidArgumentError, match="room is 0"):
         CallSink(print, room=0)

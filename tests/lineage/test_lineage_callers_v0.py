@@ -16,15 +16,12 @@ import pytest
 
 from kvpool.lineage.v0.interfaces import BlockSpaceManager
 from tests.lineage.model_memory import Memory, Tokens, own_enum
+from tests.lineage.rows import lineage
 
 if TYPE_CHECKING:
     from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
 
 SIZE = 4
-
-
-def lineage(item: str) -> pytest.MarkDecorator:
-    return pytest.mark.lineage(ancestor="004", item=item)
 
 
 class Device(enum.Enum):

@@ -15,16 +15,14 @@ from kvpool.lineage.v0.block.interfaces import BlockAllocator, Device
 from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
 from kvpool.lineage.v0.block_manager_util import SequenceStatus
 from kvpool.lineage.v0.interfaces import AllocStatus
+from tests.lineage import rows
+from tests.lineage.rows import lineage
 
 GPU, CPU = Device.GPU, Device.CPU
 OK, LATER, NEVER = AllocStatus.OK, AllocStatus.LATER, AllocStatus.NEVER
 B = 4
 BOTH = pytest.mark.parametrize("caching", [False, True])
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
-
-
-def lineage(item: str) -> pytest.MarkDecorator:
-    return pytest.mark.lineage(ancestor="004", item=item)
 
 
 class Status(enum.Enum):
@@ -112,14 +110,8 @@ def free(manager: SelfAttnBlockSpaceManager) -> tuple[int, int]:
 
 def observe(manager: SelfAttnBlockSpaceManager) -> Any:
     """Everything that the core and the tables show."""
-    tiers = manager.block_allocator._tiers
-    tiers.check_invariants()
-    pools = [
-        (pool.free_order(), pool.eviction_order(), [pool.ref_count(b) for b in range(pool.num_blocks)])
-        for pool in tiers.pools
-    ]
     tables = {seq_id: (list(t.physical_block_ids), t.num_full_slots) for seq_id, t in manager.block_tables.items()}
-    return pools, tiers.pending_copies(), tables, list(manager.cross_block_tables)
+    return rows.observe(manager.block_allocator._tiers), tables, list(manager.cross_block_tables)
 
 
 @lineage("3.8: constructor and its attributes")

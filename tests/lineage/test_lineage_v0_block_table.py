@@ -10,6 +10,8 @@ import kvpool
 from kvpool.lineage.v0.block.block_table import BlockTable
 from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
 from kvpool.lineage.v0.block.interfaces import Device
+from tests.lineage import rows
+from tests.lineage.rows import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,10 +20,6 @@ GPU, CPU = Device.GPU, Device.CPU
 B = 4
 BOTH = pytest.mark.parametrize("kind", ["naive", "prefix_caching"])
 NoFreeBlocksError = CpuGpuBlockAllocator.NoFreeBlocksError
-
-
-def lineage(item: str) -> pytest.MarkDecorator:
-    return pytest.mark.lineage(ancestor="004", item=item)
 
 
 def create(kind: str = "naive", gpu: int = 16, cpu: int = 8, block_size: int = B) -> CpuGpuBlockAllocator:
@@ -38,15 +36,10 @@ def table_of(
 
 def observe(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> Any:
     """Everything that the core and the tables show."""
-    allocator._tiers.check_invariants()
-    pools = [
-        (pool.free_order(), pool.eviction_order(), [pool.ref_count(b) for b in range(pool.num_blocks)])
-        for pool in allocator._tiers.pools
-    ]
     shown = [
         (list(one.physical_block_ids), one.num_full_slots, [list(b.token_ids) for b in one.blocks]) for one in tables
     ]
-    return pools, allocator._tiers.pending_copies(), shown
+    return rows.observe(allocator._tiers), shown
 
 
 def tokens_of(table: BlockTable) -> list[int]:

@@ -18,38 +18,26 @@ from kvpool.lineage.v0.block.interfaces import Device
 from kvpool.lineage.v0.block_manager import SelfAttnBlockSpaceManager
 from kvpool.lineage.v0.block_manager_util import SequenceStatus
 from kvpool.lineage.v0.interfaces import AllocStatus
+from tests.lineage.model_memory import Memory, Tokens
+from tests.lineage.rows import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 WAITING, RUNNING, SWAPPED = SequenceStatus.WAITING, SequenceStatus.RUNNING, SequenceStatus.SWAPPED
-SLOT = 4  # bytes per token
-
-
-def lineage(item: str) -> pytest.MarkDecorator:
-    return pytest.mark.lineage(ancestor="004", item=item)
-
-
-def kv_of(tokens: list[int]) -> list[bytes]:
-    """The KV of each token: depends on everything before it."""
-    state, out = 17, []
-    for token in tokens:
-        state = (state * 1_000_003 + token + 1) % (1 << 32)
-        out.append(state.to_bytes(SLOT, "big"))
-    return out
 
 
 class Seq:
     """An engine's sequence."""
 
     def __init__(self, seq_id: int, tokens: list[int]) -> None:
-        self.seq_id, self.tokens = seq_id, tokens
+        self.seq_id, self.tokens = seq_id, Tokens(tokens)
         self.status = WAITING
         self.computed = 0  # tokens whose KV was written before this step
         self.prompt = len(tokens)
 
     def get_token_ids(self) -> list[int]:
-        return self.tokens
+        return self.tokens.ids
 
     def is_prefill(self) -> bool:
         return self.computed < self.prompt
@@ -76,34 +64,6 @@ class Group:
         return self.seqs[0].is_prefill()
 
 
-class Worker:
-    """Memory of both devices, and the ancestor's order of work."""
-
-    def __init__(self, block_size: int, gpu: int, cpu: int) -> None:
-        self.block_size = block_size
-        self.memory = {
-            Device.GPU: [bytearray(b"\xee" * SLOT * block_size) for _ in range(gpu)],
-            Device.CPU: [bytearray(b"\xdd" * SLOT * block_size) for _ in range(cpu)],
-        }
-
-    def transfer(
-        self, swap_in: list[tuple[int, int]], swap_out: list[tuple[int, int]], copies: list[tuple[int, int]]
-    ) -> None:
-        gpu, cpu = self.memory[Device.GPU], self.memory[Device.CPU]
-        for src, dst in swap_in:
-            gpu[dst][:] = cpu[src]
-        for src, dst in swap_out:
-            cpu[dst][:] = gpu[src]
-        # The ancestor's kernel copies all blocks at once.
-        read = [bytes(gpu[src]) for src, _ in copies]
-        for (_, dst), content in zip(copies, read, strict=True):
-            gpu[dst][:] = content
-
-    def slot(self, table: list[int], at: int) -> tuple[bytearray, slice]:
-        start = at % self.block_size * SLOT
-        return self.memory[Device.GPU][table[at // self.block_size]], slice(start, start + SLOT)
-
-
 @dataclass
 class Step:
     """What a step has decided."""
@@ -117,7 +77,7 @@ class Step:
 
 
 class Engine:
-    """A scheduler in the ancestor's manner, and its worker."""
+    """A scheduler in the ancestor's manner, and the memory of its worker."""
 
     def __init__(
         self,
@@ -134,7 +94,7 @@ class Engine:
         self.manager = SelfAttnBlockSpaceManager(
             block_size, gpu, cpu, watermark=0.0, sliding_window=window, enable_caching=caching
         )
-        self.worker = Worker(block_size, gpu, cpu)
+        self.memory = Memory(block_size, gpu, cpu)
         self.waiting: list[Group] = []
         self.running: list[Group] = []
         self.swapped: list[Group] = []
@@ -160,7 +120,7 @@ class Engine:
             return
         for seq in group.seqs:
             self.manager.free(seq)
-            seq.computed, seq.prompt = 0, len(seq.tokens)
+            seq.computed, seq.prompt = 0, len(seq.tokens.ids)
         group.become(WAITING)
         # What has diverged is computed again one by one.
         self.waiting += [Group(group.request_id, [seq]) for seq in group.seqs]
@@ -214,7 +174,7 @@ class Engine:
         return step
 
     def execute(self, step: Step) -> None:
-        manager, worker = self.manager, self.worker
+        manager, memory = self.manager, self.memory
         tables: dict[int, list[int]] = {}
         skip: dict[int, int] = {}
         self.now += 1.0
@@ -222,18 +182,18 @@ class Engine:
             for seq in group.seqs:
                 tables[seq.seq_id] = list(manager.get_block_table(seq))
                 manager.access_all_blocks_in_seq(seq, self.now)
-                cached = len(manager.get_common_computed_block_ids([seq])) * worker.block_size
+                cached = len(manager.get_common_computed_block_ids([seq])) * memory.block_size
                 skip[seq.seq_id] = cached if seq.is_prefill() else 0
         if self.marks:
             for group, chunk in step.scheduled:
                 manager.mark_blocks_as_computed(group, chunk)
-        worker.transfer(step.swap_in, step.swap_out, step.copies)
+        memory.swap_in(step.swap_in)
+        memory.swap_out(step.swap_out)
+        memory.copy(step.copies)
         batch = [(seq, chunk) for group, chunk in step.scheduled for seq in group.seqs]
         for seq, chunk in batch:
-            kv = kv_of(seq.tokens)
-            for at in range(max(seq.computed, skip[seq.seq_id]), seq.computed + chunk):
-                memory, where = worker.slot(tables[seq.seq_id], at)
-                memory[where] = kv[at]
+            start = max(seq.computed, skip[seq.seq_id])
+            memory.write(tables[seq.seq_id], seq.tokens, start, seq.computed + chunk)
         for seq, chunk in batch:
             seq.computed += chunk
             self.read(seq, tables[seq.seq_id])
@@ -241,14 +201,12 @@ class Engine:
     def read(self, seq: Seq, table: list[int]) -> None:
         blocks = self.manager.block_tables[seq.seq_id].blocks
         null = self.manager.block_allocator._null_block
-        kv = kv_of(seq.tokens)
         for at in range(seq.computed):
-            if blocks[at // self.worker.block_size] is null:
+            if blocks[at // self.memory.block_size] is null:
                 assert self.window is not None
                 assert at < seq.computed - self.window
                 continue
-            memory, where = self.worker.slot(table, at)
-            assert bytes(memory[where]) == kv[at], f"sequence {seq.seq_id}, token {at}"
+            self.memory.check(table, seq.tokens, at, at + 1, f"sequence {seq.seq_id}")
 
     def sample(self) -> None:
         """Each sequence that is past its prompt gets a token; some fork, some end."""
@@ -257,7 +215,7 @@ class Engine:
                 if seq.is_prefill():
                     continue
                 if self.maybe(5) and len(group.seqs) < 4:
-                    child = Seq(self.new_id(), list(seq.tokens))
+                    child = Seq(self.new_id(), seq.tokens.ids)
                     child.status, child.computed, child.prompt = RUNNING, seq.computed, seq.prompt
                     self.manager.fork(seq, child)
                     group.seqs.append(child)
@@ -346,7 +304,7 @@ def test_defect_18_a_swap_in_does_not_overwrite_the_source_of_a_copy() -> None:
     step.copies += manager.append_slots(other.seqs[0], 0)
     step.scheduled = [(forks, 1), (other, 1)]
     engine.execute(step)
-    assert all(seq.computed == len(seq.tokens) for group in (forks, other) for seq in group.seqs)
+    assert all(seq.computed == len(seq.tokens.ids) for group in (forks, other) for seq in group.seqs)
 
 
 @lineage("bytes: a block given up for one that a prompt is still computing, chunk by chunk")
@@ -382,8 +340,8 @@ def test_defect_09_a_forked_group_reads_its_tokens_after_a_swap(caching: bool) -
     assert len(out) == 2
     group.become(SWAPPED)
     engine.execute(Step(swap_out=out))
-    for memory in engine.worker.memory[Device.GPU]:
-        memory[:] = bytes(len(memory))  # somebody else has used it
+    for block in engine.memory.gpu:
+        block[:] = bytes(len(block))  # another request has used it
     manager.reset_prefix_cache(Device.GPU)
     step = Step(swap_in=manager.swap_in(group), scheduled=[(group, 1)])
     group.become(RUNNING)

@@ -14,6 +14,7 @@ from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
 from tests.lineage.model_memory import own_enum
+from tests.lineage.rows import Counted, ids, lineage, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,10 +26,6 @@ B = 4
 BOTH = pytest.mark.parametrize("kind", ["naive", "prefix_caching"])
 
 
-def lineage(item: str) -> pytest.MarkDecorator:
-    return pytest.mark.lineage(ancestor="004", item=item)
-
-
 def create(kind: str = "naive", gpu: int = 8, cpu: int = 8) -> CpuGpuBlockAllocator:
     return CpuGpuBlockAllocator.create(kind, num_gpu_blocks=gpu, num_cpu_blocks=cpu, block_size=B)
 
@@ -37,19 +34,6 @@ def chain(allocator: CpuGpuBlockAllocator, length: int, device: Device = GPU, fi
     """Full blocks of one sequence."""
     chunks = [list(range(first + B * at, first + B * (at + 1))) for at in range(length)]
     return allocator.allocate_immutable_blocks(None, chunks, device)
-
-
-def ids(blocks: list[Block]) -> list[int | None]:
-    return [block.block_id for block in blocks]
-
-
-def observe(allocator: CpuGpuBlockAllocator) -> Any:
-    """Everything that the core shows of both devices."""
-    allocator._tiers.check_invariants()
-    return [
-        (pool.free_order(), pool.eviction_order(), [pool.ref_count(b) for b in range(pool.num_blocks)])
-        for pool in allocator._tiers.pools
-    ], allocator._tiers.pending_copies()
 
 
 @lineage("3.5: create, GPU ids from 0, CPU ids behind them")
@@ -82,10 +66,10 @@ def test_a_device_without_blocks(kind: str) -> None:
     allocator = create(kind, gpu=2, cpu=0)
     assert (allocator.get_num_total_blocks(CPU), allocator.get_num_free_blocks(CPU)) == (0, 0)
     blocks = chain(allocator, 1)
-    before = observe(allocator)
+    before = observe(allocator._tiers)
     with pytest.raises(allocator.NoFreeBlocksError):
         allocator.swap(blocks, GPU, CPU)
-    assert observe(allocator) == before
+    assert observe(allocator._tiers) == before
     assert allocator._fit(blocks, GPU, CPU, 0) == "never"
     allocator.free(blocks[0])
     assert allocator.reset_prefix_cache() is True
@@ -184,10 +168,10 @@ def test_the_null_block_is_not_counted() -> None:
     assert allocator.get_num_total_blocks(CPU) == allocator.get_num_free_blocks(CPU) == 8
     full = create(gpu=1)
     full.allocate_mutable_block(None, GPU)
-    before = observe(full)
+    before = observe(full._tiers)
     with pytest.raises(full.NoFreeBlocksError):
         full.allocate_or_get_null_block()
-    assert observe(full) == before
+    assert observe(full._tiers) == before
 
 
 @lineage("3.5: NullBlock, a proxy that cannot be changed")
@@ -316,10 +300,10 @@ def test_defect_10_swap_is_all_or_nothing(kind: str, src: Device, dst: Device) -
     allocator = create(kind, gpu=4, cpu=4)
     blocks = chain(allocator, 3, src)
     others = chain(allocator, 2, dst, first=500)
-    before, handles = observe(allocator), ids(blocks)
+    before, handles = observe(allocator._tiers), ids(blocks)
     with pytest.raises(allocator.NoFreeBlocksError):
         allocator.swap(blocks, src, dst)
-    assert observe(allocator) == before
+    assert observe(allocator._tiers) == before
     assert ids(blocks) == handles
     assert [block.token_ids for block in blocks] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert allocator.get_and_reset_swaps() == []
@@ -334,11 +318,11 @@ def test_swap_refuses_bad_handles(kind: str) -> None:
     blocks = chain(allocator, 2)
     other = chain(allocator, 1, CPU)
     allocator.free(blocks[1])
-    before = observe(allocator)
+    before = observe(allocator._tiers)
     for bad in ([blocks[0], blocks[1]], [blocks[0], blocks[0]], [blocks[0], *other]):
         with pytest.raises(AssertionError):
             allocator.swap(bad, GPU, CPU)
-        assert observe(allocator) == before
+        assert observe(allocator._tiers) == before
         assert blocks[0].block_id == 0
 
 
@@ -435,16 +419,6 @@ def test_defect_18_swap_out_of_the_target_of_a_planned_copy() -> None:
     assert allocator.get_num_free_blocks(GPU) == 7
 
 
-class Counted(int):
-    """An id that counts how often it is compared for order."""
-
-    comparisons = 0
-
-    def __lt__(self, other: int) -> bool:
-        Counted.comparisons += 1
-        return int(self) < int(other)
-
-
 @lineage("19: get_physical_block_id is O(1)")
 @BOTH
 def test_defect_19_no_id_is_sorted_per_call(kind: str) -> None:
@@ -457,10 +431,10 @@ def test_defect_19_no_id_is_sorted_per_call(kind: str) -> None:
     else:
         gpu, cpu = PrefixCachingBlockAllocator(4, B, block_ids=order), PrefixCachingBlockAllocator(2, B, [20, 21])
     allocator = CpuGpuBlockAllocator(cpu_block_allocator=cpu, gpu_block_allocator=gpu)
-    Counted.comparisons = 0
+    Counted.compared = 0
     assert [allocator.get_physical_block_id(GPU, one) for one in order] == [1, 0, 3, 2]
     assert [allocator.get_physical_block_id(CPU, one) for one in (20, 21)] == [0, 1]
-    assert Counted.comparisons == 0
+    assert Counted.compared == 0
 
 
 @lineage("16: no common prefix is an empty list")

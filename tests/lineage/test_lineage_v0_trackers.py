@@ -15,16 +15,13 @@ from kvpool.lineage.v0.block.prefix_caching_block import (
     LastAccessBlocksTracker,
     hash_block_tokens,
 )
+from tests.lineage.rows import lineage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GPU, CPU = Device.GPU, Device.CPU
 B = 4
-
-
-def lineage(item: str) -> pytest.MarkDecorator:
-    return pytest.mark.lineage(ancestor="004", item=item)
 
 
 class Seq:

@@ -9,7 +9,6 @@ import kvpool
 
 #: Tokens per block: enough that a window can end at any place of one.
 SIZE = 3
-HASHER = kvpool.BlockHasher(block_size=SIZE)
 
 
 def check_needed(table: list[int], settled: int, tokens: int, window: int) -> None:
@@ -54,16 +53,6 @@ def test_property_09_a_roll_back_of_what_is_in_flight_finds_its_window(
     manager.trim_window("a", window)
     check_window(manager.block_ids("a"), left, left, window)
     manager.check_invariants()
-
-    sequences = kvpool.Sequences([16], HASHER)
-    handle = sequences.admit(range(settled))
-    sequences.commit(handle, settled)
-    sequences.append(handle, [7] * in_flight, lookahead=lookahead)
-    sequences.trim_window(handle, window)
-    check_window(sequences.block_ids(handle), settled, settled + in_flight, window)
-    sequences.truncate(handle, left)
-    check_window(sequences.block_ids(handle), settled, left, window)
-    sequences.check_invariants()
 
 
 @given(

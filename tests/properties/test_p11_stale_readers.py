@@ -5,85 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import kvpool
-from tests.properties.support import HASHER, B, chain_of
+from tests.properties.support import B, chain_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("admit"), st.integers(1, 3)),
-            st.tuples(st.sampled_from(["free", "read"]), st.integers(0, 3)),
-            st.just(("copy", 0)),
-        ),
-        max_size=80,
-    )
-)
-def test_property_11_a_handle_is_refused_once_its_blocks_can_be_others(script: list[tuple[str, int]]) -> None:
-    """mooncake#850, vllm#47021: a reader checked that its block was still there, and it was: somebody else's."""
-    sequences = kvpool.Sequences([6], HASHER)
-    live: list[int] = []
-    memory = [0] * 6
-    reader: tuple[int, list[int], list[int], list[int]] | None = None
-    for stamp, (what, nth) in enumerate(script, 1):
-        if what == "admit":
-            try:
-                live.append(sequences.admit([stamp] * (B * nth - 1)))
-            except kvpool.errors.OutOfBlocksError:
-                continue
-            for block in sequences.block_ids(live[-1]):
-                memory[block] = stamp
-        elif what == "free" and live:
-            sequences.free(live.pop(nth % len(live)))
-        elif what == "read" and live:
-            handle = live[nth % len(live)]
-            table = sequences.block_ids(handle)
-            reader = (handle, table, [memory[block] for block in table], [])
-        elif what == "copy" and reader:
-            handle, table, expected, copied = reader
-            copied.append(memory[table[len(copied)]])
-            if len(copied) == len(table):
-                reader = None
-                if handle in sequences:
-                    assert (sequences.block_ids(handle), copied) == (table, expected)
-                else:
-                    with pytest.raises(kvpool.errors.StaleSequenceError):
-                        sequences.block_ids(handle)
-
-
-def test_property_11_no_handle_of_a_slot_is_good_for_a_later_owner() -> None:
-    """mooncake#850: handles that are plain slot numbers name whoever has the slot."""
-    sequences = kvpool.Sequences([3, 3], HASHER)
-    calls: list[Callable[[int], Any]] = [
-        sequences.info,
-        sequences.block_ids,
-        sequences.fork,
-        sequences.free,
-        lambda handle: sequences.append(handle, [1]),
-        lambda handle: sequences.commit(handle, 1),
-        lambda handle: sequences.truncate(handle, 0),
-        lambda handle: sequences.trim_window(handle, 0),
-        lambda handle: sequences.begin_swap([handle], 1),
-    ]
-    stale: set[int] = set()
-    for round_ in range(30):
-        handle = sequences.admit([round_])
-        assert handle not in stale
-        before = sequences.info(handle)
-        for old in stale:
-            assert old not in sequences
-            for call in calls:
-                with pytest.raises(kvpool.errors.StaleSequenceError):
-                    call(old)
-        assert sequences.info(handle) == before
-        sequences.free(handle)
-        stale.add(handle)
 
 
 CHANGES: dict[str, list[Callable[[kvpool.CacheManager], Any]]] = {

@@ -84,15 +84,15 @@ def test_property_14_requests_store_every_block_behind_a_parent_that_is_there(
 def test_property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() -> None:
     """vllm#58119: a swap leaves behind what is outside of the window; what follows is no root for that."""
     tokens = list(range(8))
-    sequences = kvpool.Sequences([5, 5], HASHER, event_capacity=100)
-    handle = sequences.admit(tokens)
-    sequences.commit(handle, 8)
-    assert sequences.trim_window(handle, 3) == 2
-    swap = sequences.begin_swap([handle], 1)
-    sequences.take_plan()
-    sequences.complete_swap(swap)
+    tiers = kvpool.TieredPool([5, 5], B, event_capacity=100)
+    table = tiers.pools[0].allocate(4)
+    tiers.pools[0].register_table(table, HASHER.cursor(tokens).chain())
+    tiers.pools[0].release_table(table[:2])
+    swap = tiers.begin_swap(table[2:], src=0, dst=1)
+    tiers.take_plan()
+    swap.complete()
     live: set[bytes] = set()
-    assert replay(sequences.take_events(tier=1)[0], live, links(tokens, 0)) == 1
+    assert replay(tiers.pools[1].take_events()[0], live, links(tokens, 0)) == 1
     assert live == set(HASHER.hash_tokens(tokens)[2:])
 
 

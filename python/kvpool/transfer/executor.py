@@ -19,7 +19,7 @@ __all__ = ["FinishedSwap", "PlanExecutor", "Planner"]
 
 
 class Planner(Protocol):
-    """What makes plans: a ``CacheManager`` or ``Sequences``."""
+    """Makes plans: a ``CacheManager``, or a class of the caller."""
 
     def take_plan(self) -> TransferPlan:
         """Hands out the copies that are planned."""
@@ -59,7 +59,7 @@ class PlanExecutor:
     ended, and aborts those whose copies failed.
 
     Args:
-        manager: A ``CacheManager`` or ``Sequences``.
+        manager: A ``CacheManager``, or what else has its three methods.
         engine: Copies between the stores.
         stores: The blocks of each tier: device, then host.
 

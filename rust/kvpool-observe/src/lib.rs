@@ -14,7 +14,7 @@
 //!
 //! A pool is watched from [`PoolWatch::watched`] on, a manager from [`ManagerWatch::watched`]. Each tells one observer
 //! ([`kvpool::observe`]); this crate's is all of the above that a configuration asks for. An observer of one's own is made of the same
-//! contract. Pools of [`kvpool::Tiers`] and [`kvpool::Sequences`] are watched by tier: [`TierWatch`].
+//! contract. Pools of [`kvpool::Tiers`] are watched by tier: [`TierWatch`].
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -2,9 +2,7 @@
 //!
 //! The classes are Python's own (`kvpool.errors`), because each derives from `KvpoolError` and from a builtin.
 
-use kvpool::{
-    HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, SequenceError, TierError,
-};
+use kvpool::{HashError, InvariantViolation, ManagerError, PlanError, PoolError, Refusal, TierError};
 use kvpool_journal::JournalError;
 use kvpool_observe::{ExplainError, PayloadError};
 use kvpool_replay::error::{ExpandError, GeneratorError, TraceError};
@@ -116,20 +114,6 @@ impl ToPyErr for StoreError {
             Self::FolderInUse { .. } => "StoreInUseError",
             Self::NoStore { .. } => "StoreNotFoundError",
             _ => "StoreError",
-        };
-        raise(py, class, self.to_string())
-    }
-}
-
-impl ToPyErr for SequenceError {
-    fn to_py_err(&self, py: Python<'_>) -> PyErr {
-        let class = match self {
-            Self::OutOfBlocks(refusal) => return out_of_blocks(py, refusal),
-            Self::Tier(error) => return error.to_py_err(py),
-            Self::Hash(error) => return error.to_py_err(py),
-            Self::Stale { .. } => "StaleSequenceError",
-            Self::Moving { .. } => "SwapError",
-            _ => "InvalidArgumentError",
         };
         raise(py, class, self.to_string())
     }

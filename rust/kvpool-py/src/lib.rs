@@ -35,7 +35,6 @@ mod python;
 mod replay;
 mod request;
 mod retention;
-mod sequences;
 mod sizing;
 mod stats;
 mod store;
@@ -150,13 +149,6 @@ mod _core {
         use crate::retention::{
             PyHintReport, PyRetention, PyRetentionConfig, PyRetentionStats, PyTenantLimits,
         };
-    }
-
-    #[doc = doc!("kvpool._core.sequences")]
-    #[pymodule]
-    mod sequences {
-        #[pymodule_export]
-        use crate::sequences::PySequences;
     }
 
     #[doc = doc!("kvpool._core.sizing")]

@@ -44,8 +44,12 @@ fn place(item: &Bound<'_, PyAny>) -> PyResult<Place> {
     Ok(Place { tier: count(item.py(), "tier", tier)?, block: block(&id)? })
 }
 
+pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
+    Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
+}
+
 /// Tiers with so many blocks each, and alike in everything else.
-pub(crate) fn tiers(
+fn tiers(
     py: Python<'_>,
     num_blocks: &Bound<'_, PyAny>,
     each: &PoolConfig,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   CacheManager        requests by id: admit, append, commit, preempt, release; step plans
-//!     Sequences         block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, trim
+//!     Sequence          block tables with a mutable tail, one per KV-cache group: fork, copy-on-write, trim
 //!     Tiers             one pool per tier; planned copies, two-phase swaps
 //!       BlockPool       all-or-nothing operations on blocks; the only place where the parts below meet
 //!         BlockAllocator    reference counts, over a FreeBlockList
@@ -77,7 +77,7 @@ pub use pool::{
 };
 pub use prefix_index::{Inserted, PrefixIndex};
 pub use record::Name;
-pub use sequence::{Part, SequenceError, SequenceId, SequenceInfo, Sequences, TableChange};
+pub use sequence::{Part, TableChange};
 pub use shorten::shorten;
 pub use stats::PoolStats;
 pub use tiers::{Fit, Place, PlanError, Run, SwapId, TierError, Tiers, Transfer, TransferPlan, runs};

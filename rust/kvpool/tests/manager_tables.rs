@@ -16,8 +16,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use kvpool::{
-    AdmitOptions, BlockId, CacheManager, Computed, ExtraKeys, Fit, Loaded, ManagerConfig, ManagerError, Part,
-    Place, RequestRef, RequestState, SwapId, Ticket, TransferPlan, Until, Verify, runs,
+    AdmitOptions, BlockId, CacheManager, Computed, DuplicatePolicy, ExtraKeys, Fit, Loaded, ManagerConfig,
+    ManagerError, Part, Place, RequestRef, RequestState, SwapId, Ticket, TransferPlan, Until, Verify, runs,
 };
 use kvpool_observe::{ManagerScrubber, ManagerWatch};
 use kvpool_testing::Kv;
@@ -163,11 +163,18 @@ struct Rig {
     /// Counts resets and epochs.
     weights: u64,
     resets: u64,
+    /// Blocks that only a fence holds: until it ends, its step may write to them.
+    late: Vec<(Until, Place)>,
+    /// Counts blocks that their step wrote late.
+    written_late: usize,
+    /// Whether free blocks are overwritten at once, or keep what they held.
+    scribble: bool,
 }
 
 impl Rig {
-    fn new(num_blocks: usize, host_blocks: usize, verify: Verify) -> Self {
+    fn new(num_blocks: usize, host_blocks: usize, verify: Verify, duplicates: DuplicatePolicy) -> Self {
         let manager = CacheManager::new(ManagerConfig {
+            duplicates,
             num_blocks,
             host_blocks,
             block_size: BLOCK_SIZE,
@@ -180,7 +187,19 @@ impl Rig {
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
         let (known, swaps) = (BTreeMap::new(), Vec::new());
         let scrubber = ManagerScrubber::default();
-        Self { manager, scrubber, store, known, swaps, weights: 0, resets: 0 }
+        let (late, scribble) = (Vec::new(), false);
+        Self {
+            manager,
+            scrubber,
+            store,
+            known,
+            swaps,
+            weights: 0,
+            resets: 0,
+            late,
+            written_late: 0,
+            scribble,
+        }
     }
 
     /// Everything that a refused call must not change.
@@ -279,6 +298,32 @@ impl Rig {
         }
     }
 
+    /// Blocks of a request that nobody else holds: if it gives them up behind a fence, only the fence holds them.
+    fn alone(&self, id: i64) -> Vec<Place> {
+        let Ok(tier) = self.manager.request(id).map(|info| info.tier) else { return Vec::new() };
+        let pool = self.manager.tiers().pool(tier).unwrap();
+        let alone = |block: &BlockId| pool.ref_count(*block) == Some(1) && !pool.is_registered(*block);
+        self.table(id).into_iter().filter(alone).map(|block| Place { tier, block }).collect()
+    }
+
+    /// A request gave up its blocks until a fence ends.
+    fn fenced(&mut self, alone: Vec<Place>, until: Until) {
+        let fences = |at: &Place| self.manager.tiers().pool(at.tier).unwrap().fence_references(at.block);
+        let late = alone.into_iter().filter(|at| fences(at) == 1);
+        self.late.extend(late.map(|at| (until, at)));
+    }
+
+    /// A fence has ended, and its step wrote until then.
+    fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
+        let (over, late): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
+        self.late = late;
+        self.written_late += over.len();
+        for (_, Place { tier, block }) in over {
+            self.store[tier][block.index()] = [None; BLOCK_SIZE];
+        }
+    }
+
     /// What a lookup may return, in any tier, was computed with the weights of now.
     fn nothing_stale_is_cached(&self) {
         for (tier, cells) in self.store.iter().enumerate() {
@@ -340,7 +385,10 @@ impl Rig {
                 self.manager.fence().unwrap();
             }
             Operation::EndFence(ticket) => {
-                self.attempt(|m| m.end_fence(Ticket::new(ticket)));
+                let ticket = Ticket::new(ticket);
+                if self.attempt(|m| m.end_fence(ticket)).is_some() {
+                    self.ended(|until| until == Until::Ticket(ticket));
+                }
             }
             Operation::Fork { parent, child } => {
                 if self.attempt(|m| m.fork(parent, child)).is_some() {
@@ -383,8 +431,10 @@ impl Rig {
                 self.attempt(|m| m.trim_window(id, window));
             }
             Operation::Preempt { id, until } => {
+                let alone = self.alone(id);
                 if self.attempt(|m| m.preempt(id, until)).is_some() {
                     self.set(&[id], RequestState::Preempted);
+                    self.fenced(alone, until);
                 }
             }
             Operation::Resume(id, part) => {
@@ -394,8 +444,10 @@ impl Rig {
                 }
             }
             Operation::Release { id, until } => {
+                let alone = self.alone(id);
                 if self.attempt(|m| m.release(id, until)).is_some() {
                     self.released(id);
+                    self.fenced(alone, until);
                 }
             }
             Operation::SwapOut(ids) => self.begin(&ids, true),
@@ -406,6 +458,7 @@ impl Rig {
             }
             Operation::CompleteStep(step) => {
                 self.manager.complete_step(step).unwrap();
+                self.ended(|until| matches!(until, Until::Step(of) if of <= step));
             }
             Operation::BumpEpoch => {
                 self.manager.bump_epoch().unwrap();
@@ -422,6 +475,11 @@ impl Rig {
         for tier in 0..2 {
             let stats = self.manager.tiers().pool(tier).unwrap().stats();
             assert_eq!(stats.free + stats.cached_free + stats.active + stats.fenced, stats.usable);
+            if self.scribble {
+                // Nobody may rely on what a free block holds.
+                let free = self.manager.tiers().pool(tier).unwrap().free_order();
+                free.iter().for_each(|block| self.store[tier][block.index()] = [None; BLOCK_SIZE]);
+            }
         }
         self.read_back();
         self.nothing_stale_is_cached();
@@ -537,18 +595,26 @@ fn every_request_reads_back_what_it_wrote() {
         ..Config::default()
     };
     let verify = prop_oneof![Just(Verify::None), Just(Verify::Tokens)];
-    let setting = (4usize..24, 2usize..16, verify, prop::collection::vec(operation(), LENGTH as usize));
-    let resets = Cell::new(0);
-    let result = TestRunner::new(config).run(&setting, |(blocks, host, verify, operations)| {
-        let mut rig = Rig::new(blocks, host, verify);
-        for operation in &operations {
-            rig.apply(operation);
-        }
-        resets.set(resets.get() + rig.resets);
-        Ok(())
-    });
+    let duplicates = prop_oneof![Just(DuplicatePolicy::Keep), Just(DuplicatePolicy::DropOnRelease)];
+    let setting = (4usize..24, 2usize..16, verify, duplicates, any::<bool>());
+    let setting = (setting, prop::collection::vec(operation(), LENGTH as usize));
+    let (resets, late) = (Cell::new(0), Cell::new(0));
+    let result = TestRunner::new(config).run(
+        &setting,
+        |((blocks, host, verify, duplicates, scribble), operations)| {
+            let mut rig = Rig::new(blocks, host, verify, duplicates);
+            rig.scribble = scribble;
+            for operation in &operations {
+                rig.apply(operation);
+            }
+            resets.set(resets.get() + rig.resets);
+            late.set(late.get() + rig.written_late);
+            Ok(())
+        },
+    );
     result.unwrap_or_else(|failure| panic!("{failure}"));
     assert!(resets.get() > 0, "no reset succeeded");
+    assert!(late.get() > 100, "{} blocks were written late", late.get());
 }
 
 fn manager(num_blocks: usize, host_blocks: usize) -> CacheManager {
@@ -658,7 +724,7 @@ fn a_group_is_swapped_out_and_in() {
 
 #[test]
 fn refused_table_operations_change_nothing() {
-    let mut rig = Rig::new(8, 3, Verify::None);
+    let mut rig = Rig::new(8, 3, Verify::None, DuplicatePolicy::Keep);
     rig.apply(&Operation::Admit { id: 1, tokens: vec![1; 10], part: Part::WHOLE });
     rig.apply(&Operation::Admit { id: 2, tokens: vec![2; 3], part: Part::WHOLE });
     rig.apply(&Operation::Preempt { id: 2, until: Until::Now });

@@ -34,12 +34,11 @@ use crate::metrics;
 use crate::python::prelude::*;
 use crate::request::{RequestIds, request_id, request_ref};
 use crate::retention::{self, Eviction, PyHintReport, PyRetentionStats};
-use crate::sequences::swap_id;
 use crate::stats::{
     Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyPoolStats, PyProbe, PyRequestInfo, PyScrubReport,
     events,
 };
-use crate::tiers::PyTransferPlan;
+use crate::tiers::{PyTransferPlan, swap_id};
 
 #[doc = doc!("CacheManager")]
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]

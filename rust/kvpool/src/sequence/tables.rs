@@ -1,7 +1,7 @@
 //! `Sequence`: tokens, and a block table per KV-cache group with a mutable tail.
 //!
-//! A value that lives in one slot of [`super::Sequences`] or in one request of [`crate::CacheManager`]. Methods check before
-//! they change; those that say "after a check" rely on the caller's. What several groups add is in [`super::grouped`].
+//! The tokens and tables of one request of [`crate::CacheManager`]. A method checks before it changes anything; a method whose
+//! doc says "after a check" relies on the check of its caller. [`super::grouped`] adds what several groups need.
 
 use std::fmt;
 
@@ -274,8 +274,9 @@ impl Sequence {
         Ok(())
     }
 
-    /// [`super::Sequences::commit`], after a check; with `changes`, it dedupes. Returns how many blocks it registered: not those
-    /// that a fork did, or that were before a truncation. Positions that no index can note are never published.
+    /// Sets the number of computed tokens, after a check, and registers the blocks that they fill. Returns how many blocks it
+    /// registered: not those that a fork registered, or that were registered before a truncation. Positions that no index can note
+    /// are never published. With several groups, `changes` gets the entries of tables of states that moved.
     #[inline]
     pub(crate) fn commit(
         &mut self,
@@ -294,34 +295,7 @@ impl Sequence {
         if full <= self.main.published || !self.publishes || self.cursor.epoch() != pool.epoch() {
             return Ok(0);
         }
-        if let Some(changes) = changes {
-            self.exchange(pool, full, changes)?;
-        }
         self.main.publish(pool, &self.cursor, &mut self.publishes, full)
-    }
-
-    /// Exchanges the blocks up to `full` for cached ones, as far as there are any.
-    fn exchange(
-        &mut self,
-        pool: &mut BlockPool,
-        full: usize,
-        changes: &mut Vec<TableChange>,
-    ) -> Result<(), PoolError> {
-        let Self { main, cursor, .. } = self;
-        while main.published < full {
-            let index = main.published;
-            let content = cursor.chain().link(index);
-            let Some(cached) = content.and_then(|content| pool.find_content(&content.into())) else { break };
-            // It is the own block, if a fork that committed first has registered what both hold.
-            if cached != main.blocks[index] {
-                pool.acquire_by_id(&[cached])?;
-                pool.release(&[main.blocks[index]])?;
-                main.blocks[index] = cached;
-                changes.push(TableChange { index, block: cached, group: 0 });
-            }
-            main.published += 1;
-        }
-        Ok(())
     }
 
     /// The fewest tokens that it can keep, for what those behind would read is given up, and how many there are.
@@ -333,7 +307,7 @@ impl Sequence {
         (least, self.num_tokens())
     }
 
-    /// [`super::Sequences::truncate`], after a check of [`Self::lengths`].
+    /// Keeps the first `num_tokens` tokens, after a check of [`Self::lengths`], and releases the blocks behind them.
     pub(crate) fn truncate(
         &mut self,
         tiers: &mut Tiers,
@@ -356,13 +330,13 @@ impl Sequence {
         self.tables_mut().for_each(|table| table.guard(tokens));
     }
 
-    /// [`super::Sequences::trim_window`].
+    /// Releases the blocks that lie wholly more than `window` tokens before the computed end. Returns how many.
     pub(crate) fn trim(&mut self, tiers: &mut Tiers, window: usize) -> Result<usize, TierError> {
         let outside = self.computed_tokens.saturating_sub(window) / self.main.block_tokens;
         Ok(self.main.trim(tiers.pool_mut(self.tier)?, outside)?)
     }
 
-    /// [`super::Sequences::fork`], after a check of [`Self::blocks_of_fork`].
+    /// A second sequence that shares every block, after a check of [`Self::blocks_of_fork`].
     pub(crate) fn fork(&mut self, tiers: &mut Tiers) -> Result<Self, TierError> {
         if self.grouped.is_some() {
             return self.fork_groups(tiers);

@@ -46,7 +46,7 @@ pub enum Fit {
 impl Fit {
     /// Whether `needed` blocks fit a pool that has `available` and at most `usable` ones, of which `reserve` are to be left.
     #[must_use]
-    pub const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
+    pub(crate) const fn of(needed: usize, available: usize, usable: usize, reserve: usize) -> Self {
         if needed.saturating_add(reserve) <= available {
             Self::Ok
         } else if needed.saturating_add(reserve) > usable {

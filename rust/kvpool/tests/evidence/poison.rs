@@ -7,7 +7,7 @@ use kvpool::retention::{Retention, RetentionConfig, TenantId};
 use kvpool::{
     AdmitOptions, BlockHasher, BlockId, BlockPool, CacheManager, ChainLink, Computed, ExtraKeys, Fault,
     HashCursor, HasherConfig, Loaded, ManagerConfig, ManagerError, Match, Part, PoolConfig, PoolError,
-    RequestRef, Rows, SequenceError, Sequences, Ticket, TierError, Tiers, Until,
+    RequestRef, Rows, Ticket, TierError, Tiers, Until,
 };
 use kvpool_observe::{
     ManagerScrubber, ManagerWatch, ManagerWatchConfig, PoolWatch, Scrubber, TierWatch, WatchConfig,
@@ -279,7 +279,7 @@ fn a_manager_with_a_poisoned_pool_refuses_every_operation() {
 }
 
 #[test]
-fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
+fn tiers_with_a_poisoned_pool_refuse_every_operation() {
     type Call = (&'static str, fn(&mut Tiers, BlockId) -> Result<(), TierError>);
     const CALLS: &[Call] = &[
         ("is_writable", |tiers, block| tiers.is_writable(0, block).map(drop)),
@@ -305,22 +305,5 @@ fn tiers_and_sequences_with_a_poisoned_pool_refuse_every_operation() {
     for &(name, call) in CALLS {
         let (mut tiers, block, error) = poisoned();
         assert_eq!(call(&mut tiers, block), Err(TierError::Pool(error)), "{name}");
-    }
-
-    type SequenceCall = (&'static str, fn(&mut Sequences, HashCursor) -> Result<(), SequenceError>);
-    const SEQUENCE_CALLS: &[SequenceCall] = &[
-        ("admit", |sequences, prompt| sequences.admit(prompt, 0).map(drop)),
-        ("fit", |sequences, _| sequences.fit(4, 0, 0).map(drop)),
-        ("take_plan", |sequences, _| sequences.take_plan().map(drop)),
-        ("complete_step", |sequences, _| sequences.complete_step(1).map(drop)),
-        ("bump_epoch", |sequences, _| sequences.bump_epoch().map(drop)),
-        ("reset", |sequences, _| sequences.reset().map(drop)),
-    ];
-    let hasher = hasher();
-    for &(name, call) in SEQUENCE_CALLS {
-        let (tiers, _, error) = poisoned();
-        let mut sequences = Sequences::new(tiers, Arc::clone(&hasher)).unwrap();
-        let refused = call(&mut sequences, cursor(&hasher, 5));
-        assert_eq!(refused, Err(SequenceError::Tier(TierError::Pool(error))), "{name}");
     }
 }

@@ -4,6 +4,7 @@
 mod all_or_nothing;
 mod bad_input;
 mod custom_policy;
+mod defects;
 mod engine_calls;
 mod groups;
 mod manager_retention;
@@ -13,7 +14,7 @@ mod parts;
 mod request_ids;
 mod resets;
 mod secrets;
-mod sequence_bad_input;
 mod tables;
+mod tiers;
 mod transfer_plans;
 mod weak;

@@ -43,8 +43,7 @@ use kvpool::{
     Adapter, Admission, BlockHash, BlockHasher, BlockId, BlockPool, BlockState, CacheManager, Candidate,
     ChainLink, Computed, DuplicatePolicy, EvictionPolicy, Evictor, ExtraKeys, HashAlgorithm, HashCursor,
     HasherConfig, InvariantViolation, LruEvictor, ManagerConfig, ManagerError, PoolConfig, PoolError,
-    PrefixIndex, Refusal, RequestRef, RequestState, SequenceError, SequenceId, Sequences, SwapId, TierError,
-    Tiers, Verify,
+    PrefixIndex, Refusal, RequestRef, RequestState, SwapId, TierError, Tiers, Verify,
 };
 use kvpool_observe::{BlockEvent, ManagerWatch, ManagerWatchConfig, PoolWatch, TierWatch, WatchConfig};
 use proptest::prelude::*;

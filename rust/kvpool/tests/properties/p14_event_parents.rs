@@ -85,39 +85,40 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
     let tokens: Vec<u32> = (1..=8).collect();
     let known = links(&chain(&tokens));
     for how in ["by id", "window", "swap"] {
-        let tier = || PoolConfig { num_blocks: 5, block_size: B, ..Default::default() };
-        let mut sequences = Sequences::new(Tiers::new(vec![tier(), tier()]).unwrap(), hasher()).unwrap();
-        (0..2).for_each(|tier| sequences.watch_tier(tier, &events(100)).unwrap());
-        let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
-        prompt.append(&tokens);
-        let id = sequences.admit(prompt, 0).unwrap();
         let mut live = BTreeSet::new();
         let mut absent = 0;
-        let mut take = |sequences: &mut Sequences, tier: usize| {
-            let events = sequences.take_events(tier).unwrap().events;
+        let mut take = |events: Vec<BlockEvent>| {
             absent += replay(&events, &mut live, &known);
             events.len()
         };
         match how {
             "swap" => {
                 // The host never sees what is outside the window.
-                sequences.commit(id, 8).unwrap();
-                sequences.trim_window(id, 3).unwrap();
-                let swap = sequences.begin_swap(&[id], 1).unwrap();
-                sequences.take_plan().unwrap();
-                sequences.complete_swap(swap).unwrap();
-                assert_eq!(take(&mut sequences, 1), 2);
+                let tier = || PoolConfig { num_blocks: 5, block_size: B, ..Default::default() };
+                let mut tiers = Tiers::new(vec![tier(), tier()]).unwrap();
+                tiers.watch_tier(1, &events(100)).unwrap();
+                let blocks = fill(tiers.pool_mut(0).unwrap(), &tokens);
+                let swap = tiers.begin_swap(&blocks[2..], 0, 1).unwrap();
+                tiers.take_plan().unwrap();
+                tiers.complete_swap(swap).unwrap();
+                assert_eq!(take(tiers.take_events(1).unwrap().events), 2);
             }
             "window" => {
                 // The smallest window: nothing of the parent is needed, and somebody else takes its block.
-                sequences.commit(id, 4).unwrap();
-                assert_eq!(sequences.trim_window(id, 0).unwrap(), 2);
-                let mut other = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
-                other.append(&[70, 71, 72]);
-                sequences.admit(other, 0).unwrap();
-                assert_eq!(take(&mut sequences, 0), 4); // stored twice, removed twice
-                sequences.commit(id, 8).unwrap();
-                assert_eq!(take(&mut sequences, 0), 2);
+                let config = ManagerConfig { num_blocks: 5, block_size: B, ..Default::default() };
+                let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
+                let prompt = |tokens: &[u32]| {
+                    let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
+                    prompt.append(tokens);
+                    prompt
+                };
+                manager.admit(0, prompt(&tokens)).unwrap();
+                manager.commit(0, 4).unwrap();
+                assert_eq!(manager.trim_window(0, 0).unwrap(), 2);
+                manager.admit(1, prompt(&[70, 71, 72])).unwrap();
+                assert_eq!(take(manager.take_events().events), 4); // stored twice, removed twice
+                manager.commit(0, 8).unwrap();
+                assert_eq!(take(manager.take_events().events), 2);
             }
             _ => {
                 let mut pool = pool(8).watched(&events(100)).unwrap();
@@ -126,8 +127,7 @@ fn property_14_a_parent_that_is_gone_is_named_and_seen_to_be_absent() {
                 pool.mark_computed(&blocks[..2]).unwrap();
                 pool.drop_cached(&blocks[1..2]).unwrap();
                 pool.mark_computed(&blocks[2..]).unwrap();
-                let events = pool.take_events().events;
-                absent += replay(&events, &mut live, &known);
+                take(pool.take_events().events);
             }
         }
         assert_eq!(absent, 1, "{how}: one parent is absent, and no block is called a root for it");

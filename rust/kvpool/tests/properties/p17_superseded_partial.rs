@@ -90,22 +90,18 @@ fn property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere() {
 fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
     for keep in 1..=5usize {
         for more in 0..=4u32 {
-            let tier = PoolConfig { num_blocks: 13, block_size: B, ..Default::default() };
-            let mut sequences = Sequences::new(Tiers::new(vec![tier]).unwrap(), hasher()).unwrap();
-            sequences.watch_tier(0, &events(100)).unwrap();
-            let mut prompt = HashCursor::new(hasher(), ExtraKeys::default()).unwrap();
-            prompt.append(&[1, 2, 3, 4, 5]);
-            let id = sequences.admit(prompt, 0).unwrap();
-            sequences.commit(id, 5).unwrap();
-            let old = sequences.cursor(id).unwrap().chain().clone();
-            sequences.truncate(id, keep).unwrap();
+            let config = ManagerConfig { num_blocks: 13, block_size: B, ..Default::default() };
+            let mut manager = CacheManager::new(config).unwrap();
+            manager.admit(0, manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap()).unwrap();
+            manager.commit(0, 5).unwrap();
+            let old = manager.cursor(0).unwrap().chain().clone();
+            manager.truncate(0, keep, None).unwrap();
             let tokens: Vec<_> = (0..more).map(|token| 50 + token).collect();
-            sequences.append(id, &tokens, 0).unwrap();
-            sequences.take_plan().unwrap();
-            sequences.commit(id, keep + more as usize).unwrap();
-            let new = sequences.cursor(id).unwrap().chain().clone();
-            let table = sequences.block_table(id).unwrap();
-            let pool = sequences.tiers().pool(0).unwrap();
+            manager.append_tokens(0, &tokens, 0).unwrap();
+            manager.take_plan().unwrap();
+            manager.commit(0, keep + more as usize).unwrap();
+            let new = manager.cursor(0).unwrap().chain().clone();
+            let (table, pool) = (manager.block_table(0).unwrap(), manager.pool());
             for (at, &block) in table.iter().enumerate() {
                 let (own, is_kept) = (pool.hash_of(block), (at + 1) * B <= keep);
                 if more > 0 || is_kept {
@@ -119,7 +115,7 @@ fn property_17_a_tail_that_was_written_anew_does_not_answer_to_what_it_was() {
             for block in rewritten {
                 assert!(old.hashes().iter().all(|hash| !pool.copies(hash).contains(block)), "{keep}, {more}");
             }
-            sequences.check_invariants().unwrap();
+            manager.check_invariants().unwrap();
         }
     }
 }

@@ -1,10 +1,9 @@
-"""Sequences, tiers and plans from Python, and the manager's forks and swaps: conversions, errors, one life of each."""
+"""Tiers and plans from Python, and the manager's forks and swaps: conversions, errors, one life of each."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 import kvpool
@@ -12,150 +11,6 @@ from kvpool import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def sequences(device: int = 16, host: int = 16, **settings: Any) -> kvpool.Sequences:
-    return kvpool.Sequences([device, host], kvpool.BlockHasher(block_size=4), **settings)
-
-
-def test_a_life_of_a_sequence() -> None:
-    all_ = sequences()
-    a = all_.admit(np.arange(10, dtype=np.int32))
-    assert (all_.block_ids(a), all_.commit(a, 10), len(all_)) == ([1, 2, 3], [], 1)
-    b = all_.fork(a)
-    assert all_.block_ids(b) == [1, 2, 3]
-    assert all_.append(a, [7, 8, 9], lookahead=2) == [(2, 4), (3, 5)]
-    assert all_.take_plan().transfers == [((0, 3), (0, 4))]
-    all_.truncate(a, 11)
-    assert all_.block_ids(a) == [1, 2, 4]
-    all_.commit(a, 11)
-    assert (all_.trim_window(a, 3), all_.block_ids(a)) == (2, [0, 0, 4])
-    out = np.zeros(4, dtype=np.int32)
-    assert (all_.block_ids(a, out=out), out.tolist()) == (3, [0, 0, 4, 0])
-    assert all_.info(a) == {
-        "tokens": 11,
-        "computed_tokens": 11,
-        "blocks": 3,
-        "registered_blocks": 2,
-        "trimmed_blocks": 2,
-        "tier": 0,
-        "swap": None,
-    }
-    all_.check_invariants()
-    all_.free(a)
-    all_.free(b, after_step=3)
-    assert (a in all_, len(all_), all_.stats().fenced) == (False, 0, 3)
-    assert (all_.complete_step(3), all_.stats().fenced) == (3, 0)
-
-
-def test_a_swap_of_a_group() -> None:
-    all_ = sequences()
-    a = all_.admit(range(10))
-    all_.commit(a, 10)
-    b = all_.fork(a)
-    all_.append(b, [5])
-    assert all_.fit_swap([a, b], 1) == "ok"
-    assert all_.fit_swap([a, b], 1, reserve=12) == "never"
-    swap = all_.begin_swap([a, b], 1)
-    assert all_.info(a)["swap"] == swap
-    with pytest.raises(errors.SwapError, match="take the plan"):
-        all_.complete_swap(swap)
-    # Block 4 is still block 3: its copy is in the same plan.
-    assert all_.take_plan().runs() == [[((0, 3), (0, 4), 1), ((0, 1), (1, 1), 3), ((0, 3), (1, 4), 1)]]
-    assert all_.complete_swap(swap) == {1: 1, 2: 2, 3: 3, 4: 4}
-    assert (all_.info(a)["tier"], all_.stats(tier=1).active, all_.stats().cached_free) == (1, 4, 2)
-    back = all_.begin_swap([a, b], 0)
-    all_.abort_swap(back)
-    assert all_.info(b)["tier"] == 1
-    back = all_.begin_swap([a, b], 0)
-    assert len(all_.take_plan()) == 2  # two blocks are cached on the device still
-    all_.complete_swap(back)
-    all_.check_invariants()
-
-
-def test_commit_exchanges_equal_blocks_if_asked() -> None:
-    all_ = sequences()
-    a, b = all_.admit(range(9)), all_.admit(range(9))
-    assert all_.commit(a, 9, dedupe=True) == []
-    assert all_.commit(b, 9, dedupe=True) == [(0, 1), (1, 2)]
-    assert all_.block_ids(b) == [1, 2, 6]
-
-
-def test_extra_keys_and_epochs_reach_the_hashes() -> None:
-    all_ = sequences()
-    salted = kvpool.ExtraKeys(salt="s")
-    a = all_.admit(range(9), salted)
-    all_.commit(a, 9)
-    assert all_.info(all_.admit(range(9)))["computed_tokens"] == 0
-    assert all_.info(all_.admit(range(9), salted))["computed_tokens"] == 8
-    stale = kvpool.BlockHasher(block_size=4).cursor(range(9))
-    assert all_.bump_epoch() == 1
-    assert all_.info(all_.admit(range(9), salted))["computed_tokens"] == 0
-    with pytest.raises(errors.StaleEpochError):
-        all_.admit(stale)
-
-
-def test_events_tell_the_tier() -> None:
-    all_ = sequences(event_capacity=8)
-    a = all_.admit(range(5))
-    all_.commit(a, 5)
-    swap = all_.begin_swap([a], 1)
-    all_.take_plan()
-    all_.complete_swap(swap)
-    (device, _), (host, _) = all_.take_events(), all_.take_events(tier=1)
-    assert [event["type"] for event in device] == ["stored"]
-    assert [event["type"] for event in host] == ["stored"]
-    assert device[0]["hash"] == host[0]["hash"]  # type: ignore[typeddict-item]
-
-
-BAD: list[tuple[Callable[[kvpool.Sequences, int], object], type[kvpool.KvpoolError], type[Exception], str]] = [
-    (lambda s, _: s.fork(99), errors.StaleSequenceError, KeyError, "sequence 99.0 is stale"),
-    (lambda s, _: s.append(2**64 - 1, [1]), errors.StaleSequenceError, KeyError, "stale"),
-    (lambda s, _: s.info(-1), errors.InvalidArgumentError, ValueError, "sequence is -1"),
-    (lambda s, _: s.info(2**64), errors.InvalidArgumentError, ValueError, str(2**64)),
-    (lambda s, a: s.append(a, [-1]), errors.TokenError, ValueError, "token -1"),
-    (lambda s, a: s.append(a, range(100)), errors.OutOfBlocksError, MemoryError, "never fit"),
-    (lambda s, a: s.append(a, [], lookahead=10**30), errors.InvalidArgumentError, ValueError, str(10**30)),
-    (lambda s, a: s.commit(a, 11), errors.InvalidArgumentError, ValueError, "cannot set computed to 11"),
-    (lambda s, a: s.truncate(a, 11), errors.InvalidArgumentError, ValueError, "cannot keep 11 tokens"),
-    (lambda s, _: s.admit([]), errors.InvalidArgumentError, ValueError, "at least one token"),
-    (lambda s, _: s.admit([1], tier=2), errors.InvalidArgumentError, ValueError, "tier 2 does not exist"),
-    (lambda s, a: s.begin_swap([a], 0), errors.InvalidArgumentError, ValueError, "tier 0 to itself"),
-    (lambda s, a: s.begin_swap([a, a], 1), errors.InvalidArgumentError, ValueError, "named twice"),
-    (lambda s, _: s.begin_swap([], 1), errors.InvalidArgumentError, ValueError, "at least one sequence"),
-    (lambda s, a: s.begin_swap([a], 1), errors.OutOfBlocksError, MemoryError, "3 needed, 2 available"),
-    (lambda s, _: s.complete_swap(0), errors.SwapError, RuntimeError, "swap 0 is not under way"),
-    (lambda s, _: s.abort_swap(7), errors.SwapError, RuntimeError, "swap 7 is not under way"),
-]
-
-
-@pytest.mark.parametrize(("call", "error", "builtin", "words"), BAD, ids=[bad[3] for bad in BAD])
-def test_bad_input(
-    call: Callable[[kvpool.Sequences, int], object],
-    error: type[kvpool.KvpoolError],
-    builtin: type[Exception],
-    words: str,
-) -> None:
-    all_ = sequences(8, 3)
-    a = all_.admit(range(10))
-    before = (all_.info(a), all_.block_ids(a), all_.stats(), all_.stats(tier=1), len(all_))
-    with pytest.raises(error) as raised:
-        call(all_, a)
-    assert isinstance(raised.value, builtin)
-    assert words in str(raised.value)
-    assert (all_.info(a), all_.block_ids(a), all_.stats(), all_.stats(tier=1), len(all_)) == before
-    all_.check_invariants()
-
-
-def test_a_handle_is_stale_when_its_slot_is_used_again() -> None:
-    all_ = sequences()
-    a = all_.admit([1, 2])
-    all_.free(a)
-    b = all_.admit([3])
-    assert (a == b, a in all_, b in all_) == (False, False, True)
-    for use in (all_.fork, all_.free, all_.info, all_.block_ids):
-        with pytest.raises(errors.StaleSequenceError):
-            use(a)
 
 
 # --- Tiers and plans ---------------------------------------------------------------------------------------

@@ -1,0 +1,405 @@
+//! The defects of older block managers that touch forks, copies and swaps: each is a test of the manager that the code with
+//! the defect fails. The numbers are those of the lists of defects of vLLM v0 and of its cacheflow (c).
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
+
+use kvpool::{
+    BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Refusal, RequestRef, SwapId,
+    TableChange, TierError,
+};
+
+/// A manager with so many usable blocks on the device and in the host.
+fn manager(block_size: usize, device: usize, host: usize) -> CacheManager {
+    let (num_blocks, host_blocks) = (device + 1, if host > 0 { host + 1 } else { 0 });
+    CacheManager::new(ManagerConfig { num_blocks, host_blocks, block_size, ..Default::default() }).unwrap()
+}
+
+fn admit(manager: &mut CacheManager, id: i64, tokens: &[u32]) -> usize {
+    let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
+    manager.admit(id, prompt).unwrap().cached_tokens
+}
+
+fn commit_all(manager: &mut CacheManager, id: i64) {
+    let tokens = manager.request(id).unwrap().tokens;
+    manager.commit(id, tokens).unwrap();
+}
+
+fn append(manager: &mut CacheManager, id: i64, token: u32) -> Vec<TableChange> {
+    manager.append_tokens(id, &[token], 0).unwrap()
+}
+
+fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
+    ids.iter().map(|&id| RequestRef::Int(id)).collect()
+}
+
+fn table(manager: &CacheManager, id: i64) -> Vec<u32> {
+    manager.block_table(id).unwrap().iter().map(|block| block.get()).collect()
+}
+
+fn ref_count(manager: &CacheManager, tier: usize, block: u32) -> u32 {
+    manager.tiers().pool(tier).unwrap().ref_count(BlockId::new(block)).unwrap()
+}
+
+fn plan_of(manager: &mut CacheManager) -> Vec<((usize, u32), (usize, u32))> {
+    manager.check_invariants().unwrap();
+    let plan = manager.take_plan().unwrap();
+    plan.transfers()
+        .iter()
+        .map(|t| ((t.src.tier, t.src.block.get()), (t.dst.tier, t.dst.block.get())))
+        .collect()
+}
+
+/// Moves requests to the host, or back, and returns how many blocks were copied.
+fn swap(manager: &mut CacheManager, ids: &[i64], out: bool) -> usize {
+    let ids = refs(ids);
+    let swap = if out { manager.begin_swap_out(&ids) } else { manager.begin_swap_in(&ids) }.unwrap();
+    let copies = plan_of(manager).len();
+    manager.complete_swap(swap).unwrap();
+    copies
+}
+
+/// (free, cached-free, active, fenced) of a tier.
+fn sums(manager: &CacheManager, tier: usize) -> (usize, usize, usize, usize) {
+    manager.check_invariants().unwrap();
+    let stats = manager.tiers().pool(tier).unwrap().stats();
+    (stats.free, stats.cached_free, stats.active, stats.fenced)
+}
+
+/// Releases the requests: then nothing is held in any tier.
+fn leaks_nothing(manager: &mut CacheManager, ids: &[i64]) {
+    ids.iter().for_each(|&id| manager.release(id, None).unwrap());
+    for tier in 0..manager.tiers().len() {
+        let (_, _, active, fenced) = sums(manager, tier);
+        assert_eq!((active, fenced), (0, 0), "tier {tier} leaks");
+    }
+}
+
+fn change(index: usize, block: u32) -> TableChange {
+    TableChange { index, block: BlockId::new(block), group: 0 }
+}
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, ManagerError>) -> Refusal {
+    match result {
+        Err(ManagerError::OutOfBlocks(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Copy-on-write replaces the tail in the writer's table, and leaves the other table alone.
+#[test]
+fn defect_c1_copy_on_write_replaces_the_tail() {
+    let mut manager = manager(4, 8, 0);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5]);
+    manager.fork(1, 2).unwrap();
+    assert_eq!(append(&mut manager, 2, 6), [change(1, 3)]);
+    assert_eq!((table(&manager, 1), table(&manager, 2)), (vec![1, 2], vec![1, 3]));
+    assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
+    assert_eq!([1, 2, 3].map(|block| ref_count(&manager, 0, block)), [2, 1, 1]);
+    // Each has a tail of its own now: no more copies.
+    assert!(append(&mut manager, 2, 7).is_empty() && append(&mut manager, 1, 8).is_empty());
+    assert_eq!(plan_of(&mut manager), []);
+    assert_eq!(manager.cursor(1).unwrap().tail(), [5, 8]);
+    assert_eq!(manager.cursor(2).unwrap().tail(), [5, 6, 7]);
+    leaks_nothing(&mut manager, &[1, 2]);
+    assert_eq!(sums(&manager, 0), (8, 0, 0, 0));
+}
+
+/// A swapped group shares what it shared (c2), its tables name the new blocks (c3), the old ones come back (c4). vLLM v0
+/// took 4 blocks for the 2 of such a group (9).
+#[test]
+fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
+    let mut manager = manager(4, 8, 2);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5]);
+    manager.fork(1, 2).unwrap();
+    manager.fork(2, 3).unwrap();
+    let out = manager.begin_swap_out(&refs(&[1, 2, 3])).unwrap();
+    assert_eq!(plan_of(&mut manager), [((0, 1), (1, 1)), ((0, 2), (1, 2))]);
+    // Until the swap is over the tables are the old ones.
+    assert_eq!((table(&manager, 2), manager.request(2).unwrap().tier), (vec![1, 2], 0));
+    manager.complete_swap(out).unwrap();
+    assert_eq!((sums(&manager, 0), sums(&manager, 1)), ((8, 0, 0, 0), (0, 0, 2, 0)));
+    for id in 1..4 {
+        assert_eq!((table(&manager, id), manager.request(id).unwrap().tier), (vec![1, 2], 1));
+    }
+    assert_eq!((ref_count(&manager, 1, 1), ref_count(&manager, 1, 2)), (3, 3));
+
+    assert_eq!(swap(&mut manager, &[1, 2, 3], false), 2);
+    assert_eq!(sums(&manager, 1), (2, 0, 0, 0));
+    assert!(table(&manager, 1).iter().all(|&block| ref_count(&manager, 0, block) == 3));
+    // Still copy-on-write.
+    assert_eq!(append(&mut manager, 2, 6).len(), 1);
+    assert_eq!(table(&manager, 1), table(&manager, 3));
+    assert_eq!(plan_of(&mut manager).len(), 1);
+    leaks_nothing(&mut manager, &[1, 2, 3]);
+}
+
+/// A swap that does not fit takes nothing, frees nothing, and leaves no table with a hole.
+#[test]
+fn defect_10_a_swap_is_all_or_nothing() {
+    let mut manager = manager(2, 8, 4);
+    for (id, tokens) in [(1, [1, 2, 3]), (2, [4, 5, 6]), (3, [7, 8, 9])] {
+        admit(&mut manager, id, &tokens);
+    }
+    admit(&mut manager, 4, &[7]);
+    swap(&mut manager, &[4], true);
+    let look = |manager: &CacheManager| {
+        let tables = [1, 2, 3].map(|id| table(manager, id));
+        (sums(manager, 0), sums(manager, 1), tables, manager.tiers().pool(1).unwrap().free_order())
+    };
+    let before = look(&manager);
+    let refused = refusal(manager.begin_swap_out(&refs(&[1, 2])));
+    let got = (refused.needed, refused.available, refused.missing, refused.can_ever_fit);
+    assert_eq!(got, (4, 3, 1, true));
+    assert_eq!(manager.fit_swap_out(&refs(&[1, 2])), Ok(Fit::Later));
+    assert_eq!(manager.fit_swap_out(&refs(&[1, 2, 3])), Ok(Fit::Never));
+    assert_eq!(look(&manager), before);
+    assert_eq!(plan_of(&mut manager), []);
+    // They are not moving, either.
+    append(&mut manager, 1, 8);
+    manager.preempt(4, None).unwrap();
+    assert_eq!(manager.fit_swap_out(&refs(&[1, 2])), Ok(Fit::Ok));
+    let swap = manager.begin_swap_out(&refs(&[1, 2])).unwrap();
+    manager.abort_swap(swap).unwrap();
+    leaks_nothing(&mut manager, &[1, 2, 3, 4]);
+}
+
+/// A shared block is counted once: vLLM v0 counted 4 for 2, and refused this swap.
+#[test]
+fn defect_12_a_swap_that_fits_is_not_refused() {
+    let mut manager = manager(2, 12, 4);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5]);
+    manager.fork(1, 2).unwrap();
+    manager.fork(1, 3).unwrap();
+    append(&mut manager, 2, 6);
+    // Two shared blocks, a tail shared by two, a tail of one: 4 blocks for 9 table entries.
+    assert_eq!(manager.fit_swap_out(&refs(&[1, 2, 3])), Ok(Fit::Ok));
+    let swap = manager.begin_swap_out(&refs(&[1, 2, 3])).unwrap();
+    assert_eq!((manager.tiers().swap_mapping(swap).unwrap().len(), sums(&manager, 1)), (4, (0, 0, 4, 0)));
+    // The tail's own copy is still planned: both copies read the tail that it comes from.
+    assert_eq!(plan_of(&mut manager).iter().filter(|(src, _)| *src == (0, 3)).count(), 3);
+    manager.complete_swap(swap).unwrap();
+    assert_eq!(sums(&manager, 0), (12, 0, 0, 0));
+    leaks_nothing(&mut manager, &[1, 2, 3]);
+}
+
+/// The source of a planned copy has no holder left. In vLLM v0 it was free then, and a swap-in of the same step overwrote it.
+#[test]
+fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
+    let mut manager = manager(2, 2, 4);
+    admit(&mut manager, 9, &[9]);
+    swap(&mut manager, &[9], true);
+    admit(&mut manager, 1, &[1]);
+    manager.commit(1, 1).unwrap();
+    manager.fork(1, 2).unwrap();
+    let [old] = table(&manager, 1)[..] else { panic!("one block") };
+    let [TableChange { index: 0, block: new, .. }] = append(&mut manager, 1, 2)[..] else {
+        panic!("one copy")
+    };
+    manager.release(2, None).unwrap();
+    // The old block is nobody's, and pinned.
+    assert_eq!(sums(&manager, 0), (0, 0, 1, 1));
+    assert_eq!(manager.fit_swap_in(&refs(&[9])), Ok(Fit::Later));
+    let refused = refusal(manager.begin_swap_in(&refs(&[9])));
+    assert_eq!((refused.needed, refused.available, refused.fenced), (1, 0, 1));
+    assert_eq!(plan_of(&mut manager), [((0, old), (0, new.get()))]);
+    assert_eq!(sums(&manager, 0), (1, 0, 1, 0));
+    assert_eq!(swap(&mut manager, &[9], false), 1);
+    assert_eq!(table(&manager, 9), [old]);
+    leaks_nothing(&mut manager, &[1, 9]);
+}
+
+/// vLLM v0 forked block by block, recursively: 1,500 blocks were too many (defect 3).
+#[test]
+fn a_request_of_a_million_blocks_is_forked_and_released() {
+    const BLOCKS: usize = 1_000_000;
+    let mut manager = manager(1, BLOCKS + 2, 0);
+    admit(&mut manager, 1, &(0..BLOCKS as u32).collect::<Vec<_>>());
+    manager.fork(1, 2).unwrap();
+    assert_eq!(append(&mut manager, 2, 7).len(), 1);
+    commit_all(&mut manager, 2);
+    assert_eq!(manager.trim_window(2, 10).unwrap(), BLOCKS - 9);
+    manager.fork(2, 3).unwrap();
+    manager.release(1, None).unwrap();
+    manager.truncate(2, BLOCKS - 5, None).unwrap();
+    assert_eq!(manager.block_table(3).unwrap().len(), BLOCKS + 1);
+    manager.release(2, Some(1)).unwrap();
+    manager.release(3, None).unwrap();
+    manager.complete_step(1).unwrap();
+    let stats = manager.pool().stats();
+    assert_eq!((stats.free, stats.cached_free), (1, BLOCKS + 1));
+}
+
+/// Registered blocks are registered in the tier they move to, and stay cached in the one they left: a swap back copies only
+/// the tail.
+#[test]
+fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
+    for (tokens, tail) in [(5, 1), (4, 0)] {
+        let mut manager = manager(2, 8, 8);
+        let prompt = &[1, 2, 3, 4, 5][..tokens];
+        admit(&mut manager, 1, prompt);
+        commit_all(&mut manager, 1);
+        assert_eq!(swap(&mut manager, &[1], true), 2 + tail);
+        assert_eq!((sums(&manager, 0), sums(&manager, 1)), ((6, 2, 0, 0), (6 - tail, 0, 2 + tail, 0)));
+        assert_eq!(manager.tiers().pool(1).unwrap().stats().registered, 2);
+        assert_eq!(admit(&mut manager, 2, &[1, 2, 3, 4, 9]), 4);
+        assert_eq!(swap(&mut manager, &[1], false), tail);
+        assert_eq!(table(&manager, 1)[..2], table(&manager, 2)[..2]);
+        assert_eq!(sums(&manager, 1), (6, 2, 0, 0));
+        // The next token goes to a block of its own, not into a cached one.
+        assert!(append(&mut manager, 1, 6).iter().all(|change| change.index == 2));
+        leaks_nothing(&mut manager, &[1, 2]);
+    }
+}
+
+/// Two sources with one content move to one block, and a cached destination is taken, not copied.
+#[test]
+fn a_swap_takes_no_more_blocks_than_distinct_ones_touched() {
+    let mut manager = manager(2, 8, 3);
+    // The same content twice on the device: both were computed before either was registered.
+    admit(&mut manager, 1, &[1, 2, 3]);
+    admit(&mut manager, 2, &[1, 2, 4]);
+    admit(&mut manager, 3, &[1, 2, 5]);
+    (1..4).for_each(|id| commit_all(&mut manager, id));
+    swap(&mut manager, &[3], true);
+    manager.release(3, None).unwrap();
+    assert_ne!(table(&manager, 1)[0], table(&manager, 2)[0]);
+    assert_eq!(sums(&manager, 1), (2, 1, 0, 0));
+    let swap = manager.begin_swap_out(&refs(&[1, 2])).unwrap();
+    assert_eq!((sums(&manager, 1), plan_of(&mut manager).len()), ((0, 0, 3, 0), 2));
+    manager.complete_swap(swap).unwrap();
+    assert_eq!(table(&manager, 1)[0], table(&manager, 2)[0]);
+    leaks_nothing(&mut manager, &[1, 2]);
+    assert_eq!(sums(&manager, 1), (2, 1, 0, 0));
+}
+
+/// A truncation into a registered block leaves it cached; the next append writes to a copy.
+#[test]
+fn a_registered_tail_is_copied_by_the_next_append() {
+    let mut manager = manager(4, 6, 0);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    commit_all(&mut manager, 1);
+    manager.truncate(1, 6, None).unwrap();
+    assert_eq!((manager.request(1).unwrap().computed_tokens, table(&manager, 1)), (6, vec![1, 2]));
+    assert_eq!(append(&mut manager, 1, 9), [change(1, 3)]);
+    assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
+    assert_eq!(sums(&manager, 0), (3, 1, 2, 0));
+    append(&mut manager, 1, 9);
+    commit_all(&mut manager, 1);
+    // Both contents are cached now.
+    admit(&mut manager, 2, &[1, 2, 3, 4, 5, 6, 7, 8, 0]);
+    admit(&mut manager, 3, &[1, 2, 3, 4, 5, 6, 9, 9, 0]);
+    assert_eq!((table(&manager, 2)[..2].to_vec(), table(&manager, 3)[1]), (vec![1, 2], 3));
+    leaks_nothing(&mut manager, &[1, 2, 3]);
+}
+
+/// vLLM v0: a window that drops blocks made the fork's chain cyclic (defect 11).
+#[test]
+fn a_trimmed_request_is_forked_and_goes_on() {
+    let mut manager = manager(2, 8, 8);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6, 7]);
+    commit_all(&mut manager, 1);
+    assert_eq!(manager.trim_window(1, 3).unwrap(), 2);
+    assert_eq!((table(&manager, 1), sums(&manager, 0)), (vec![0, 0, 3, 4], (4, 2, 2, 0)));
+    manager.fork(1, 2).unwrap();
+    let [TableChange { index: 3, block: own, .. }] = append(&mut manager, 2, 8)[..] else {
+        panic!("one copy")
+    };
+    assert_eq!((table(&manager, 1), table(&manager, 2)[..3].to_vec()), (vec![0, 0, 3, 4], vec![0, 0, 3]));
+    assert_eq!(plan_of(&mut manager), [((0, 4), (0, own.get()))]);
+    commit_all(&mut manager, 2);
+    let hash = manager.cursor(2).unwrap().chain().hashes()[3];
+    assert_eq!(manager.pool().hash_of(own), Some(hash));
+    // Trimmed blocks do not move.
+    assert_eq!(swap(&mut manager, &[2, 1], true), 3);
+    assert_eq!(table(&manager, 1)[..2], [0, 0]);
+    swap(&mut manager, &[2, 1], false);
+    let short = manager.truncate(1, 3, None).unwrap_err().to_string();
+    assert_eq!(short, "cannot keep 3 tokens of request 1: from 4 to 7 can be kept");
+    manager.truncate(1, 4, None).unwrap();
+    leaks_nothing(&mut manager, &[1, 2]);
+}
+
+/// An aborted swap's copies are planned no longer; other copies are. A swap is not completed before its copies are taken.
+#[test]
+fn an_abort_leaves_the_other_copies_of_the_plan() {
+    let mut manager = manager(2, 6, 6);
+    admit(&mut manager, 1, &[1, 2, 3]);
+    manager.fork(1, 2).unwrap();
+    append(&mut manager, 1, 4);
+    let swap = manager.begin_swap_out(&refs(&[1, 2])).unwrap();
+    assert_eq!(manager.tiers().pending_copies().count(), 4);
+    let not_taken = TierError::CopiesNotTaken { swap: SwapId::get(swap) };
+    assert_eq!(manager.complete_swap(swap), Err(ManagerError::Tier(not_taken)));
+    manager.abort_swap(swap).unwrap();
+    assert_eq!(sums(&manager, 1), (6, 0, 0, 0));
+    assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
+    leaks_nothing(&mut manager, &[1, 2]);
+}
+
+/// A copy is needed only while somebody shares the tail, and trimmed blocks take no room: waiting is of use.
+#[test]
+fn an_append_that_fits_later_is_not_refused_for_good() {
+    let mut shared = manager(4, 1, 0);
+    admit(&mut shared, 1, &[1, 2]);
+    shared.fork(1, 2).unwrap();
+    assert!(refusal(shared.append_tokens(1, &[3], 0)).can_ever_fit);
+    shared.release(2, None).unwrap();
+    append(&mut shared, 1, 3);
+
+    let mut trimmed = manager(1, 4, 0);
+    admit(&mut trimmed, 1, &[1]);
+    for token in 0..9 {
+        append(&mut trimmed, 1, token);
+        commit_all(&mut trimmed, 1);
+        trimmed.trim_window(1, 2).unwrap();
+    }
+    admit(&mut trimmed, 2, &[9, 9]);
+    assert!(refusal(trimmed.append_tokens(1, &[3], 0)).can_ever_fit);
+    trimmed.release(2, None).unwrap();
+    append(&mut trimmed, 1, 3);
+}
+
+/// Cached destinations take room, too: an engine would wait for "later" without end.
+#[test]
+fn a_swap_that_never_fits_is_told_apart_from_later() {
+    let mut manager = manager(1, 8, 3);
+    admit(&mut manager, 1, &[1]);
+    commit_all(&mut manager, 1);
+    swap(&mut manager, &[1], true);
+    admit(&mut manager, 2, &[1, 2, 3, 4]);
+    commit_all(&mut manager, 2);
+    assert_eq!(manager.fit_swap_out(&refs(&[2])), Ok(Fit::Never));
+    assert!(!refusal(manager.begin_swap_out(&refs(&[2]))).can_ever_fit);
+    leaks_nothing(&mut manager, &[1, 2]);
+}
+
+/// A step that still runs may read a block that its request has given up: another holder does not write to it in place.
+#[test]
+fn a_fenced_block_is_not_written_in_place() {
+    let mut manager = manager(4, 6, 0);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6]);
+    manager.fork(1, 2).unwrap();
+    manager.truncate(2, 5, None).unwrap();
+    manager.release(1, Some(5)).unwrap();
+    assert_eq!(append(&mut manager, 2, 99), [change(1, 3)]);
+    assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
+    assert_eq!(manager.complete_step(5).unwrap(), 2);
+    leaks_nothing(&mut manager, &[2]);
+}
+
+/// A block that is registered before its copy was made, against the order of a step, keeps its copy though nobody holds it:
+/// the lookup that returns the block must find the bytes.
+#[test]
+fn the_copy_of_a_registered_block_stays_planned() {
+    let mut manager = manager(4, 8, 0);
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6]);
+    manager.commit(1, 6).unwrap();
+    manager.fork(1, 2).unwrap();
+    manager.append_tokens(2, &[7, 8], 0).unwrap();
+    manager.commit(2, 8).unwrap();
+    manager.release(2, None).unwrap();
+    assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
+    admit(&mut manager, 3, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(table(&manager, 3)[..2], [1, 3]);
+    leaks_nothing(&mut manager, &[1, 3]);
+}

@@ -1,0 +1,94 @@
+"""The allocators of vLLM v0's face, and of Aphrodite's face over it, as rows of a table; what their tests share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kvpool.lineage import aphrodite
+from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
+from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvpool.lineage.v0.block.interfaces import Block
+
+
+def lineage(item: str, ancestor: str = "004") -> pytest.MarkDecorator:
+    return pytest.mark.lineage(ancestor=ancestor, item=item)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An allocator, called by the names of its ancestor."""
+
+    #: Aphrodite's names are older than vLLM v0's.
+    older: bool
+    caching: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'aphrodite' if self.older else 'v0'}-{'prefix' if self.caching else 'naive'}"
+
+    def make(self, num_blocks: int = 8, block_size: int = 2, block_ids: Iterable[int] | None = None) -> Any:
+        if self.caching:
+            prefix = aphrodite.PrefixCachingBlockAllocator if self.older else PrefixCachingBlockAllocator
+            return prefix(num_blocks, block_size, block_ids)
+        if self.older:
+            return aphrodite.NaiveBlockAllocator(aphrodite.NaiveBlock, num_blocks, block_size, block_ids)
+        return NaiveBlockAllocator(NaiveBlock, num_blocks, block_size, block_ids)
+
+    def mutable(self, allocator: Any, before: Block | None = None, **more: Any) -> Any:
+        allocate = allocator.allocate_mutable if self.older else allocator.allocate_mutable_block
+        return allocate(before, **more)
+
+    def immutable(self, allocator: Any, tokens: Sequence[int], before: Block | None = None, **more: Any) -> Any:
+        allocate = allocator.allocate_immutable if self.older else allocator.allocate_immutable_block
+        return allocate(before, tokens, **more)
+
+    def copies(self, *pairs: tuple[int, int]) -> Any:
+        """What ``clear_copy_on_writes`` returns for these copies."""
+        if not self.older:
+            return list(pairs)
+        return {src: [dst for other, dst in pairs if other == src] for src, _ in pairs}
+
+
+ROWS = [Row(older, caching) for older in (False, True) for caching in (False, True)]
+
+
+def rows(item: str, *, caching: bool | None = None) -> pytest.MarkDecorator:
+    """Runs a test with every allocator, or with those that cache or do not."""
+    chosen = [row for row in ROWS if caching in (None, row.caching)]
+    marked = [pytest.param(row, marks=lineage(item, "002" if row.older else "004"), id=row.name) for row in chosen]
+    return pytest.mark.parametrize("row", marked)
+
+
+def ids(blocks: Iterable[Block]) -> list[int | None]:
+    return [block.block_id for block in blocks]
+
+
+def observe(tiers: Any) -> object:
+    """Everything that the core shows: what a failed call must leave alone."""
+    tiers.check_invariants()
+    shown = [
+        (
+            pool.free_order(),
+            pool.eviction_order(),
+            [(pool.ref_count(b), pool.hash_of(b), pool.is_computed(b)) for b in range(pool.num_blocks)],
+        )
+        for pool in tiers.pools
+    ]
+    return shown, tiers.pending_copies()
+
+
+class Counted(int):
+    """A block id that counts how often it is compared with another one."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
