@@ -20,15 +20,11 @@ use crate::{
 };
 use kvpool::retention::RetentionConfig;
 use kvpool::{
-    BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolConfig, PoolError, PoolImage,
-    Restored, SavedBlock,
+    BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolError, PoolImage, Restored,
+    SavedBlock,
 };
-use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
-use kvpool_vllm::{Pool, VllmError};
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use serde::Serialize;
-
-use crate::calls::{PoolCall, Recording, VllmCall};
-use crate::contents::Contents;
 
 /// What a journal can be kept of.
 pub trait Recordable: Sized {
@@ -58,6 +54,21 @@ pub trait Recordable: Sized {
 
     /// Whether it refuses work because an invariant broke.
     fn is_poisoned(&self) -> bool;
+}
+
+/// Runs calls of a subject, and records them if there is a journal.
+pub trait Recording {
+    /// The pool or manager that is called.
+    type Subject: Recordable;
+
+    /// Runs a call with `run`. If there is a journal, `before` takes what must be taken before the call runs,
+    /// and `after` makes the record; without a record nothing is written.
+    fn call<B, A: Outcome>(
+        &mut self,
+        before: impl FnOnce(&Self::Subject, &mut Journal) -> B,
+        run: impl FnOnce(&mut Self::Subject) -> A,
+        after: impl FnOnce(B, &Self::Subject, &mut Journal, &A) -> Option<<Self::Subject as Recordable>::Record>,
+    ) -> A;
 }
 
 /// One operation of a manager, as plain data: [`crate::ops::manager`].
@@ -311,36 +322,8 @@ impl<S> Journaled<S> {
 const COUNTED_ANEW: usize = 4;
 
 /// Whether it is noted which blocks have changed since a digest.
-const fn notes_changes(num_blocks: usize, journal: JournalConfig) -> bool {
+pub(crate) const fn notes_changes(num_blocks: usize, journal: JournalConfig) -> bool {
     journal.digest_every > 0 && num_blocks / COUNTED_ANEW > journal.digest_every as usize
-}
-
-impl Recordable for BlockPool {
-    type Config = PoolConfig;
-    type Watch = WatchConfig;
-    type Error = PoolError;
-    type Record = PoolCall;
-    type Memory = Contents;
-
-    fn create(config: PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Result<Self, PoolError> {
-        let mut pool = Self::new(config)?.watched(watch)?;
-        if notes_changes(pool.num_blocks(), journal) {
-            pool.keep_digest()?;
-        }
-        Ok(pool)
-    }
-
-    fn header(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> JournalHeader {
-        JournalHeader::of_pool(config, watch, journal)
-    }
-
-    fn digest(&mut self) -> Option<u64> {
-        self.state_digest().or_else(|| Some(self.state_digest_from_scratch()))
-    }
-
-    fn is_poisoned(&self) -> bool {
-        self.poison_reason().is_some()
-    }
 }
 
 impl Recordable for CacheManager {
@@ -377,7 +360,7 @@ impl Recordable for CacheManager {
     }
 }
 
-/// What a [`Pool`] of vLLM's is made of.
+/// The settings of a [`kvpool_vllm::Pool`].
 #[derive(Clone, Debug)]
 pub struct VllmConfig {
     /// Its blocks, the null block included.
@@ -388,30 +371,4 @@ pub struct VllmConfig {
     pub policy: EvictionPolicy,
     /// Priorities, times to live, pins and tenants' limits, if it takes hints.
     pub retention: Option<RetentionConfig>,
-}
-
-/// Without digests: each operation has the check of its answer, and the order of reuse shows in every allocation.
-impl Recordable for Pool {
-    type Config = VllmConfig;
-    type Watch = ();
-    type Error = VllmError;
-    type Record = VllmCall;
-    type Memory = ();
-
-    fn create(config: VllmConfig, (): &(), _: JournalConfig) -> Result<Self, VllmError> {
-        Self::with_retention(config.num_blocks, config.caching, config.policy, config.retention)
-    }
-
-    fn header(config: &VllmConfig, (): &(), journal: JournalConfig) -> JournalHeader {
-        let retention = config.retention.clone();
-        JournalHeader::of_vllm_pool(config.num_blocks, config.policy, retention, config.caching, journal)
-    }
-
-    fn digest(&mut self) -> Option<u64> {
-        None
-    }
-
-    fn is_poisoned(&self) -> bool {
-        self.core().poison_reason().is_some()
-    }
 }

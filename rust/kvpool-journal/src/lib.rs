@@ -33,7 +33,7 @@ mod subject;
 mod value;
 mod vllm;
 pub use bisect::{Divergence, bisect, compare};
-pub use calls::{PoolCall, PoolCalls, Recording, VllmCall, VllmCalls, VllmIds, Words};
+pub use calls::{PoolCall, PoolCalls, VllmCall, VllmCalls, VllmIds, Words};
 pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
 pub use format::{
@@ -44,7 +44,7 @@ pub use format::{
     UntilRecord, create_file,
 };
 pub(crate) use format::{Filled, SteadyAppend};
-pub use journaled::{Journaled, Operation, Recordable, VllmConfig};
+pub use journaled::{Journaled, Operation, Recordable, Recording, VllmConfig};
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
 pub use observe::observe;
@@ -54,8 +54,8 @@ pub use replay::{Difference, Options, Report, replay};
 pub use restarts::{RestartDifference, RestartReport, replay_restarting};
 pub use show::{Line, Summary, show};
 pub use shrink::{Goal, Shrunk, shrink};
-pub use subject::{Answer, Step, Subject};
-pub use value::Value;
+pub use subject::{Step, Subject};
+pub use value::{Answer, Value};
 pub use vllm::VllmSubject;
 
 /// The example of the README is a test.

@@ -16,7 +16,8 @@ use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
 use crate::ops::manager as op;
-use crate::subject::{Answer, Step, Subject, memory};
+use crate::subject::{Step, Subject, memory};
+use crate::value::Answer;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 /// A manager that a journal is replayed on.

@@ -10,7 +10,8 @@ use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
-use crate::subject::{Answer, Step, Subject, memory};
+use crate::subject::{Step, Subject, memory};
+use crate::value::Answer;
 use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 
 /// A pool that a journal is replayed on.

@@ -9,7 +9,8 @@ use crate::calls::Words;
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
-use crate::subject::{Answer, Step, Subject};
+use crate::subject::{Step, Subject};
+use crate::value::Answer;
 use crate::vllm::VllmSubject;
 
 /// Where a replay and its journal differ first.

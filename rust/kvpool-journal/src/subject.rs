@@ -1,31 +1,14 @@
 //! What a journal is replayed on, and an operation with what it gave.
 
 use crate::{Journal, JournalConfig, JournalHeader};
-use kvpool::{BlockId, InvariantViolation};
+use kvpool::InvariantViolation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::calls::Words;
 use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
-use crate::value::Value;
-
-/// What an operation answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// The check of the whole answer.
-    pub check: u32,
-    /// Whether it was refused.
-    pub refused: bool,
-    /// Blocks that it handed out, in order.
-    pub blocks: Vec<BlockId>,
-    /// The swap that it began.
-    pub swap: Option<u64>,
-    /// The answer as a person reads it.
-    pub told: String,
-    /// The answer as a test compares it.
-    pub value: Value,
-}
+use crate::value::Answer;
 
 /// One operation on its own: it names requests by id and prompts by all their blocks, so it can be run among others than it was
 /// recorded with.

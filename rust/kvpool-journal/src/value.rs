@@ -9,7 +9,6 @@ use kvpool_observe::EventBatch;
 use kvpool_vllm::Removed;
 
 use crate::Outcome;
-use crate::calls::VllmIds as Ids;
 
 /// An answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +28,23 @@ pub enum Value {
     List(Vec<Self>),
     /// A change of a table, and the number of its group: of interest with several.
     Change(Vec<u64>, u16),
+}
+
+/// What an operation answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The check of the whole answer.
+    pub check: u32,
+    /// Whether it was refused.
+    pub refused: bool,
+    /// Blocks that it handed out, in order.
+    pub blocks: Vec<BlockId>,
+    /// The swap that it began.
+    pub swap: Option<u64>,
+    /// The answer as a person reads it.
+    pub told: String,
+    /// The answer as a test compares it.
+    pub value: Value,
 }
 
 /// An answer of a call.
@@ -262,16 +278,6 @@ impl Reply for TransferPlan {
 impl Reply for Removed {
     fn value(&self) -> Value {
         Value::List(vec![Value::Bytes(self.key.as_bytes().to_vec()), Value::Flag(self.last_copy)])
-    }
-}
-
-impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
-    fn value(&self) -> Value {
-        Value::List(self.0.as_ref().iter().map(|&block| Value::Number(block.into())).collect())
-    }
-
-    fn blocks(&self) -> Vec<BlockId> {
-        self.0.as_ref().iter().copied().map(BlockId::new).collect()
     }
 }
 

@@ -8,7 +8,8 @@ use kvpool_vllm::Pool;
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable, VllmConfig};
 use crate::observers::{Observed, Observers};
-use crate::subject::{Answer, Step, Subject, memory};
+use crate::subject::{Step, Subject, memory};
+use crate::value::Answer;
 
 /// A pool of vLLM's that a journal is replayed on.
 #[derive(Debug)]

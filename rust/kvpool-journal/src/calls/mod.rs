@@ -27,7 +27,8 @@ pub use words::Words;
 
 use crate::error::ReplayError;
 use crate::journaled::Recordable;
-use crate::{Answer, Check, Journal, Outcome};
+use crate::value::Answer;
+use crate::{Check, Journal};
 
 /// What an argument is recorded with.
 #[derive(Debug)]
@@ -70,21 +71,6 @@ pub trait Argument<S: Recordable> {
 pub trait Slots: Clone {
     /// The arguments, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
-}
-
-/// Runs calls of a subject, and records them if there is a journal.
-pub trait Recording {
-    /// The pool or manager that is called.
-    type Subject: Recordable;
-
-    /// Runs a call with `run`. If there is a journal, `before` takes what must be taken before the call runs,
-    /// and `after` makes the record; without a record nothing is written.
-    fn call<B, A: Outcome>(
-        &mut self,
-        before: impl FnOnce(&Self::Subject, &mut Journal) -> B,
-        run: impl FnOnce(&mut Self::Subject) -> A,
-        after: impl FnOnce(B, &Self::Subject, &mut Journal, &A) -> Option<<Self::Subject as Recordable>::Record>,
-    ) -> A;
 }
 
 /// An answer, for a replay.

@@ -1,8 +1,8 @@
 //! The calls of a pool.
 
 use kvpool::retention::HintReport;
-use kvpool::{BlockId, BlockPool, Match, PoolError, Registered};
-use kvpool_observe::{EventBatch, PoolWatch};
+use kvpool::{BlockId, BlockPool, Match, PoolConfig, PoolError, Registered};
+use kvpool_observe::{EventBatch, PoolWatch, WatchConfig};
 
 use super::kinds::{
     AtMost, Block, Chain, Count, Ended, ForTenant, Found, Hint, Link, Place, Seconds, Size, Start, Step,
@@ -10,6 +10,9 @@ use super::kinds::{
 };
 use super::lists::{Free, Held, Named, Part, Table};
 use super::table::calls;
+use crate::contents::Contents;
+use crate::journaled::{Recordable, notes_changes};
+use crate::{JournalConfig, JournalHeader};
 
 type Answer<T> = Result<T, PoolError>;
 
@@ -60,4 +63,32 @@ calls! {
         known start, "{blocks}; from block {start} of {chain}";
     Disown disown(blocks: Table) -> Answer<()>, "{blocks}";
     Signal signal(blocks: Named, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
+}
+
+impl Recordable for BlockPool {
+    type Config = PoolConfig;
+    type Watch = WatchConfig;
+    type Error = PoolError;
+    type Record = PoolCall;
+    type Memory = Contents;
+
+    fn create(config: PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Result<Self, PoolError> {
+        let mut pool = Self::new(config)?.watched(watch)?;
+        if notes_changes(pool.num_blocks(), journal) {
+            pool.keep_digest()?;
+        }
+        Ok(pool)
+    }
+
+    fn header(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> JournalHeader {
+        JournalHeader::of_pool(config, watch, journal)
+    }
+
+    fn digest(&mut self) -> Option<u64> {
+        self.state_digest().or_else(|| Some(self.state_digest_from_scratch()))
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.poison_reason().is_some()
+    }
 }

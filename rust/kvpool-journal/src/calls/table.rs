@@ -169,7 +169,7 @@ macro_rules! calls {
         }
 
         $(#[$methods_about])*
-        pub trait $methods: $crate::calls::Recording<Subject = $subject> { $(
+        pub trait $methods: $crate::Recording<Subject = $subject> { $(
             $crate::calls::table::method! {
                 { $($by_hand)? } [$subject $calls] $(#[$doc])*
                 $variant $method($($field: $kind),*) [$($answer)?]
@@ -177,7 +177,7 @@ macro_rules! calls {
             }
         )* }
 
-        impl<R: $crate::calls::Recording<Subject = $subject>> $methods for R {}
+        impl<R: $crate::Recording<Subject = $subject>> $methods for R {}
     };
 }
 

@@ -3,17 +3,20 @@
 //! Keys are written whole, since the same key has to lead to the same block. A journal does not contain what
 //! is withheld ([`Pool::set_num_free`]), nor a call that is refused for this alone: it changes nothing.
 
+use kvpool::BlockId;
 use kvpool::retention::HintReport;
 use kvpool_vllm::{Demand, Key, Pool, Removed, Slots, Start, VllmError};
 
+use super::answer;
 use super::kinds::{Count, Ended, Hint, Seconds, Size, Tenant};
 use super::table::calls;
 use super::vllm_kinds::{
     At, Claimed, Depth, Flag, Freed, Group, Hash, Hashes, Id, Numbers, Object, Objects, Parent, QueueEnd,
     References, Tokens,
 };
-use super::{Recording, answer};
-use crate::{Check, Journaled, Outcome};
+use crate::journaled::{Journaled, Recordable, Recording, VllmConfig};
+use crate::value::{Reply, Value};
+use crate::{Check, JournalConfig, JournalHeader, Outcome};
 
 type Answer<T> = Result<T, VllmError>;
 
@@ -70,6 +73,42 @@ pub struct Ids<T>(pub T);
 impl<T: AsRef<[u32]>> Outcome for Ids<T> {
     fn add_to(&self, check: &mut Check) {
         self.0.as_ref().iter().for_each(|&block| check.add(block.into()));
+    }
+}
+
+impl<T: AsRef<[u32]> + std::fmt::Debug> Reply for Ids<T> {
+    fn value(&self) -> Value {
+        Value::List(self.0.as_ref().iter().map(|&block| Value::Number(block.into())).collect())
+    }
+
+    fn blocks(&self) -> Vec<BlockId> {
+        self.0.as_ref().iter().copied().map(BlockId::new).collect()
+    }
+}
+
+/// Without digests: each operation has the check of its answer, and the order of reuse shows in every allocation.
+impl Recordable for Pool {
+    type Config = VllmConfig;
+    type Watch = ();
+    type Error = VllmError;
+    type Record = VllmCall;
+    type Memory = ();
+
+    fn create(config: VllmConfig, (): &(), _: JournalConfig) -> Result<Self, VllmError> {
+        Self::with_retention(config.num_blocks, config.caching, config.policy, config.retention)
+    }
+
+    fn header(config: &VllmConfig, (): &(), journal: JournalConfig) -> JournalHeader {
+        let retention = config.retention.clone();
+        JournalHeader::of_vllm_pool(config.num_blocks, config.policy, retention, config.caching, journal)
+    }
+
+    fn digest(&mut self) -> Option<u64> {
+        None
+    }
+
+    fn is_poisoned(&self) -> bool {
+        self.core().poison_reason().is_some()
     }
 }
 

@@ -9,7 +9,7 @@ use super::arguments::{Argument, Arguments};
 use super::{Language, templates, text};
 use crate::error::ReplayError;
 use crate::numbers::Numbers;
-use crate::subject::Answer;
+use crate::value::Answer;
 use crate::value::Value;
 
 /// Operations of one function of a Rust test: the compiler's work grows faster than a function.
