@@ -8,7 +8,7 @@ of one type are one.
 A module of the package is a file; what it needs is what it imports when it is imported itself: imports under
 ``TYPE_CHECKING`` and in functions are not counted.
 
-    python tools/cycles.py            # prints each circle, with the names that tie it; fails if there are more than --most
+    python tools/cycles.py            # prints each circle and its names; fails if there are more than --most
 """
 
 import argparse
