@@ -606,7 +606,7 @@ def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
 
 
 def test_what_the_conformance_run_wrote_goes_with_it(
-    vllm: Vllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vllm: Vllm, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It left 1.5 GB a run: nobody removed the folder, and stores that tests left open wrote on."""
     example = types.ModuleType("vllm.v1.kv_offload.tiering.example.manager")
@@ -614,6 +614,7 @@ def test_what_the_conformance_run_wrote_goes_with_it(
     monkeypatch.setitem(sys.modules, "vllm.v1.kv_offload.tiering.example", types.ModuleType("example"))
     monkeypatch.setitem(sys.modules, example.__name__, example)
     monkeypatch.setenv("KVPOOL_OFFLOAD", "tier")
+    monkeypatch.setenv("KVPOOL_CONFORMANCE_REPLACED", str(tmp_path_factory.mktemp("report") / "replaced"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     offload_plugin.pytest_configure()
     memory = numpy.zeros((CHUNKS, CHUNK), numpy.int8)
