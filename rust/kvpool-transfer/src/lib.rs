@@ -45,8 +45,7 @@ mod words;
 
 pub use driver::{StreamHandle, driver_version};
 pub use engine::{
-    After, Calibration, Card, DeviceMapping, EngineConfig, Measurement, Move, Options, Transfer,
-    TransferEngine,
+    After, Calibration, Card, EngineConfig, Measurement, Move, Options, Transfer, TransferEngine,
 };
 pub use error::{CudaError, End, TransferError, Unavailable};
 pub use memory::{PageKind, RawPairs};
@@ -54,4 +53,4 @@ pub use planner::{Direction, Question, Threshold, Thresholds};
 pub use region::{Array, Region};
 pub use runs::{Run, cut, runs, singles};
 pub use store::{HostOptions, NumaNode, Store};
-pub use words::{Device, Method, Pair};
+pub use words::{Device, DeviceMapping, Method, Pair};

@@ -1,4 +1,4 @@
-//! The words that every part uses: where memory lives, how bytes are moved, and one block's copy.
+//! The words that every part uses: where memory lives, how bytes are moved, one block's copy, and a mapping on a device.
 
 use std::fmt;
 
@@ -68,4 +68,15 @@ pub struct Pair {
     pub src: u32,
     /// Block of the destination store.
     pub dst: u32,
+}
+
+/// A mapping in the memory of a device: rows of two 64-bit ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMapping {
+    /// Where it is.
+    pub device: Device,
+    /// The address of the first row.
+    pub address: u64,
+    /// How many.
+    pub rows: u64,
 }

@@ -48,10 +48,7 @@ use kvpool::{Content, Policy, Release};
 use kvpool::{InvariantViolation, PoolError};
 pub use mode::Mode;
 use order::Order;
-use recent::Recent;
-
-/// Evictions remembered per block.
-const REMEMBERED: usize = 2;
+use recent::{REMEMBERED, Recent};
 
 /// Modes between recency and frequency, chosen by shadows.
 #[derive(Clone, Debug)]

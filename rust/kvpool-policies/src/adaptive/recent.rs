@@ -15,6 +15,8 @@ use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
+/// Evictions remembered per block.
+pub(super) const REMEMBERED: usize = 2;
 /// The most evictions that are remembered.
 const MOST: usize = 1 << 31;
 

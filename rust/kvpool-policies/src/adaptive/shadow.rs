@@ -14,9 +14,9 @@
 //!
 //! Costs: O(1) amortized per key; 63 bytes per entry, taken by [`Shadow::reserve`] alone.
 
+use super::mode::Mode;
 use super::order::Order;
-use super::recent::Recent;
-use super::{Mode, REMEMBERED};
+use super::recent::{REMEMBERED, Recent};
 use kvpool::parts::ensure;
 use kvpool::{BlockId, NULL_BLOCK};
 use kvpool::{InvariantViolation, PoolError};

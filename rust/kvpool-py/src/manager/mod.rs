@@ -802,7 +802,7 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.plan_step")]
     fn plan_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
-        PyStep::new(slf)
+        Self::begin_step(slf)
     }
 
     #[doc = doc!("CacheManager.block_ids")]

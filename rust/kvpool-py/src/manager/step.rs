@@ -32,12 +32,14 @@ pub(crate) struct PyStep {
     state: Locked<State>,
 }
 
-impl PyStep {
-    pub(crate) fn new(manager: Bound<'_, PyCacheManager>) -> PyResult<Self> {
-        let plan = manager.get().enter(manager.py(), 0, |manager| manager.plan_step())?;
-        Ok(Self { manager: manager.unbind(), state: Locked::new(State::Open(Box::new(plan), 0)) })
+impl PyCacheManager {
+    pub(super) fn begin_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
+        let plan = slf.get().enter(slf.py(), 0, |manager| manager.plan_step())?;
+        Ok(PyStep { manager: slf.unbind(), state: Locked::new(State::Open(Box::new(plan), 0)) })
     }
+}
 
+impl PyStep {
     /// Takes the plan for a call.
     fn take(&self, py: Python<'_>) -> PyResult<(Box<StepPlan>, usize)> {
         let taken = enter(py, &self.state, |state| match std::mem::replace(state, State::Busy) {

@@ -103,7 +103,7 @@ mod linux {
 
     extern "C" fn on_exit(_: *mut c_void) {
         if would_unwind() {
-            super::park();
+            crate::python::exit::park();
         }
     }
 

@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::intern;
 use pyo3::types::PyBytes;
 
-use super::u32_of;
+use super::numbers::u32_of;
 use crate::convert::Int;
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;

@@ -9,7 +9,7 @@ use kvpool_store::redis::{Address, RedisBackend, RedisConfig, Tls};
 use kvpool_store::{Backend, StoreError};
 
 use super::custom::{Custom, PyCustom};
-use super::{duration, u32_from, u32_of};
+use super::numbers::{duration, u32_from, u32_of};
 use crate::convert::{Int, Text, count};
 use crate::errors::raise;
 use crate::python::prelude::*;

@@ -17,7 +17,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::gc::PyTraverseError;
 use pyo3::types::PyBytes;
 
-use super::u32_of;
+use super::numbers::u32_of;
 use crate::convert::{Int, count};
 use crate::gather::gather_as;
 use crate::python::prelude::*;

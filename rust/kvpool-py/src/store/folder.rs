@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, NamespaceDigest, StoreError};
 
-use super::{namespace::PyNamespace, u32_of};
+use super::namespace::PyNamespace;
+use super::numbers::u32_of;
 use crate::convert::{Int, Text};
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;

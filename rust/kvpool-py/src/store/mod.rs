@@ -5,6 +5,7 @@ mod backends;
 mod custom;
 mod folder;
 mod namespace;
+mod numbers;
 mod server;
 mod stats;
 mod warm;
@@ -29,6 +30,7 @@ pub(crate) use self::backends::{PyDisk, PyRedis, PySharedFolder};
 pub(crate) use self::custom::PyCustom;
 pub(crate) use self::folder::PyStoreFolder;
 pub(crate) use self::namespace::PyNamespace;
+use self::numbers::{duration, u32_of};
 pub(crate) use self::server::{PyStoreServer, check_object};
 pub(crate) use self::stats::PyStoreStats;
 pub(crate) use self::warm::{PySlotHeaders, PyWarmStart, load_index, save_index};
@@ -45,24 +47,6 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A job, and one word per object.
 type Ended = (u64, Vec<&'static str>);
-
-/// A number of 32 bits.
-fn u32_of(py: Python<'_>, name: &str, value: Int) -> PyResult<u32> {
-    u32_from(py, name, i128::from(value))
-}
-
-fn u32_from(py: Python<'_>, name: &str, value: i128) -> PyResult<u32> {
-    u32::try_from(value).map_err(|_| {
-        let limit = if value < 0 { "not be negative".into() } else { format!("be at most {}", u32::MAX) };
-        raise(py, "InvalidArgumentError", format!("{name} is {value}: must {limit}"))
-    })
-}
-
-fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| {
-        raise(py, "InvalidArgumentError", format!("{name} is {seconds} s: must be a time that can pass"))
-    })
-}
 
 fn admit(py: Python<'_>, name: &str) -> PyResult<Admit> {
     match name {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvpool_store::{Layout, Namespace, Span};
 use pyo3::types::{PyBytes, PyDict};
 
-use super::u32_of;
+use super::numbers::u32_of;
 use crate::argument::take;
 use crate::convert::{Int, Text, count};
 use crate::errors::raise;

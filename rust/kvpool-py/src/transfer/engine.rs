@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 
 use kvpool::shorten;
 use kvpool_transfer::{
-    Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer, TransferEngine,
-    TransferError,
+    After, Calibration, Device, EngineConfig, Method, Move, Options, Store, StreamHandle, Transfer,
+    TransferEngine, TransferError,
 };
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use pyo3::intern;
 use pyo3::types::PyTuple;
 
 use super::mapping::Mapping;
 use super::store::{PyBlockStore, device};
-use super::streams::{Wanted, after, current_stream, stream};
+use super::streams::{Wanted, current_stream, stream};
 use crate::convert::{Int, count, shown};
 use crate::errors::{OrRaise, ToPyErr, is_ours, raise};
 use crate::gather::{extract, gather};
@@ -125,6 +126,23 @@ fn duration(seconds: &Bound<'_, PyAny>) -> PyResult<Duration> {
         if error.is_instance_of::<PyTypeError>(seconds.py()) { error } else { refuse() }
     })?;
     Duration::try_from_secs_f64(number).map_err(|_| refuse())
+}
+
+/// What a copy waits for.
+fn after(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<After> {
+    if let Wanted::Given(object) = wanted {
+        if object.is_none() {
+            return Ok(After::Nothing);
+        }
+        if let Ok(transfer) = object.cast::<PyTransfer>() {
+            return Ok(After::Transfer(transfer.get().0.clone()));
+        }
+        if let Ok(event) = object.getattr(intern!(py, "cuda_event")) {
+            return Ok(After::Event(event.extract()?));
+        }
+    }
+    let handle = stream(py, wanted, device)?;
+    Ok(if device == Device::Cpu { After::Nothing } else { After::Stream(handle) })
 }
 
 #[doc = doc!("TransferEngine")]

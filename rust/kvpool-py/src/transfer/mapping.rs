@@ -4,27 +4,13 @@ use kvpool_transfer::{Device, DeviceMapping, RawPairs};
 use pyo3::buffer::ElementType;
 use pyo3::intern;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyInt, PyList, PyString};
+use pyo3::types::{PyList, PyString};
 
-use super::store::device_of;
+use super::store::{block_id, device_of};
 use crate::convert::{items, native, shown, untyped};
 use crate::errors::raise;
 use crate::gather::{drain, list_of, with_room};
 use crate::python::prelude::*;
-
-/// A block id: one that has more than 64 bits is out of range everywhere.
-pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let py = id.py();
-    let int = id.is_instance_of::<PyInt>() || id.hasattr(intern!(py, "__index__"))?;
-    if !int || id.is_instance_of::<PyBool>() {
-        let found = id.get_type().name()?;
-        return Err(raise(py, "MappingTypeError", format!("a block is an int, not a {found}")));
-    }
-    id.extract().map_err(|_| {
-        let message = format!("block {} is out of range: a store has at most {} blocks", shown(id), i32::MAX);
-        raise(py, "BlockIndexError", message)
-    })
-}
 
 /// A mapping from Python.
 pub(super) enum Mapping {

@@ -7,7 +7,6 @@ use kvpool_transfer::{Array, Device, HostOptions, NumaNode, Region, Store};
 use pyo3::intern;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyTuple};
 
-use super::mapping::block_id;
 use crate::convert::{Int, count, shown};
 use crate::errors::{OrRaise, is_ours, raise};
 use crate::gather::{drain, gather, gather_as};
@@ -55,6 +54,20 @@ pub(super) fn device_of(tensor: &Bound<'_, PyAny>) -> PyResult<Device> {
         }
         other => Err(raise(py, "LayoutError", format!("a tensor is on {other}: stores are on cpu or cuda"))),
     }
+}
+
+/// A block id: one that has more than 64 bits is out of range everywhere.
+pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let py = id.py();
+    let int = id.is_instance_of::<PyInt>() || id.hasattr(intern!(py, "__index__"))?;
+    if !int || id.is_instance_of::<PyBool>() {
+        let found = id.get_type().name()?;
+        return Err(raise(py, "MappingTypeError", format!("a block is an int, not a {found}")));
+    }
+    id.extract().map_err(|_| {
+        let message = format!("block {} is out of range: a store has at most {} blocks", shown(id), i32::MAX);
+        raise(py, "BlockIndexError", message)
+    })
 }
 
 #[pymethods]

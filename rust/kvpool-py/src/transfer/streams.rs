@@ -1,9 +1,8 @@
 //! Streams and events from Python: torch's current stream, or what the caller names.
 
-use kvpool_transfer::{After, Device, StreamHandle};
+use kvpool_transfer::{Device, StreamHandle};
 use pyo3::intern;
 
-use super::engine::PyTransfer;
 use crate::errors::raise;
 use crate::python::prelude::*;
 
@@ -49,21 +48,4 @@ pub(super) fn stream(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyR
             format!("a stream is \"current\", None, a handle or a torch.cuda.Stream, not a {found}");
         raise(py, "MappingTypeError", message)
     })
-}
-
-/// What a copy waits for.
-pub(super) fn after(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<After> {
-    if let Wanted::Given(object) = wanted {
-        if object.is_none() {
-            return Ok(After::Nothing);
-        }
-        if let Ok(transfer) = object.cast::<PyTransfer>() {
-            return Ok(After::Transfer(transfer.get().0.clone()));
-        }
-        if let Ok(event) = object.getattr(intern!(py, "cuda_event")) {
-            return Ok(After::Event(event.extract()?));
-        }
-    }
-    let handle = stream(py, wanted, device)?;
-    Ok(if device == Device::Cpu { After::Nothing } else { After::Stream(handle) })
 }

@@ -10,11 +10,11 @@ use kvpool_vllm::{Key, boundaries};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use super::block::{Shared, own, own_ids};
+use super::block::{Shared, is_null, own, own_ids};
 use super::feed::{Listener, Run};
-use super::group::{Group, is_null};
+use super::group::Group;
 use super::groups::PyVllmGroups;
-use super::pool::digests;
+use super::keys::digests;
 use super::slots::attr;
 use crate::errors::OrRaise;
 use crate::python::prelude::*;

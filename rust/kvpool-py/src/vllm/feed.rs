@@ -21,7 +21,7 @@ use pyo3::gc::PyTraverseError;
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-use super::pool::{digest, removed_keys};
+use super::keys::{digest, removed_keys};
 use crate::convert::{Int, count, exact_ints, tokens};
 use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use kvpool::groups::{GroupKind, GroupSpec};
-use kvpool_vllm::{Arrival, Finals, Growth, Retention, Step};
+use kvpool_vllm::{Arrival, Finals, Growth, Reads, Retention, Step};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::types::{PyDict, PyList, PySet};
 
-use super::block::{Shared, own};
+use super::block::{Shared, is_null};
 use super::caching::{Caching, Said};
-use super::hits::reads;
 use super::states::{StateWork, States, StatesConfig};
 use crate::errors::raise;
 use crate::python::prelude::*;
@@ -264,6 +263,12 @@ impl Row<'_> {
     }
 }
 
-pub(super) fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
-    own(block, shared).is_some_and(|block| block.id == 0)
+/// What tokens of a kind read.
+pub(super) const fn reads(kind: GroupKind) -> Reads {
+    match kind {
+        GroupKind::Sliding { window } => Reads::Window(window),
+        GroupKind::Chunked { chunk } => Reads::Chunk(chunk),
+        GroupKind::State => Reads::State,
+        _ => Reads::Full,
+    }
 }

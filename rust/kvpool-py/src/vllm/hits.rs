@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool::groups::GroupKind;
 use kvpool_vllm::{Family, Found, Index, Key, Lookup, Reads};
 use pyo3::types::{PyList, PyTuple};
 
 use super::block::Shared;
-use super::group::Group;
+use super::group::{Group, reads};
+use super::keys::digest;
 use super::memo::Memo;
-use super::pool::{PyVllmPool, digest};
+use super::pool::PyVllmPool;
 use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, gather_as, list_of};
 use crate::python::prelude::*;
@@ -115,16 +115,6 @@ impl Hits {
 
     fn memos(&self) -> MutexGuard<'_, Vec<Memo>> {
         self.memos.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What tokens of a kind read.
-pub(super) const fn reads(kind: GroupKind) -> Reads {
-    match kind {
-        GroupKind::Sliding { window } => Reads::Window(window),
-        GroupKind::Chunked { chunk } => Reads::Chunk(chunk),
-        GroupKind::State => Reads::State,
-        _ => Reads::Full,
     }
 }
 

@@ -7,7 +7,8 @@ use kvpool_vllm::{Key, LastHit};
 use pyo3::types::{PyBytesMethods, PyList};
 
 use super::block::Shared;
-use super::pool::{PyVllmPool, digest, digests};
+use super::keys::{digest, digests};
+use super::pool::PyVllmPool;
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 

@@ -8,6 +8,7 @@ mod group;
 mod groups;
 mod hasher;
 mod hits;
+mod keys;
 mod memo;
 mod pool;
 mod slots;

@@ -15,8 +15,9 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::{Shared, own, own_ids};
 use super::feed::{Listener, Run};
+use super::keys::digests;
 use super::memo::Memo;
-use super::pool::{PyVllmPool, digests};
+use super::pool::PyVllmPool;
 use crate::errors::OrRaise;
 use crate::gather::gather_as;
 use crate::python::prelude::*;

@@ -8,8 +8,7 @@ use kvpool_vllm::{Move, Step};
 use pyo3::intern;
 use pyo3::types::{PyDict, PyList, PySet};
 
-use super::block::{Shared, own};
-use super::group::is_null;
+use super::block::{Shared, is_null, own};
 use crate::python::prelude::*;
 
 /// As Python says it: see `VllmGroups` in the stub.

@@ -55,3 +55,12 @@ pub enum SizingError {
 pub(super) fn setting(name: &'static str, value: impl Display + Copy, allowed: &'static str) -> SizingError {
     SizingError::Setting { name, value: value.to_string(), allowed }
 }
+
+/// The error for a capacity.
+pub(super) fn too_many(capacity_blocks: usize) -> SizingError {
+    setting(
+        "capacity_blocks",
+        capacity_blocks,
+        "fewer than 2^32 - 3, and few enough for the policy's arrays to fit in memory",
+    )
+}

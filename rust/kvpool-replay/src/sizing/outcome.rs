@@ -1,9 +1,10 @@
 //! What a cache of one size does with a trace, request by request.
 //!
-//! Owns [`Outcome`], which every estimator for a single capacity gives.
+//! Owns [`Outcome`], which every estimator for a single capacity gives, and [`PolicyRun`], which adds what an eviction policy did.
 
 use super::curve::{CurvePoint, share};
 use super::references::References;
+use super::turnover::Turnover;
 
 /// Hits of each request in a cache of one capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,5 +49,54 @@ impl Outcome {
     #[must_use]
     pub fn token_rate(&self) -> f64 {
         share(self.total.token_hits, self.prompt_tokens)
+    }
+}
+
+/// What a policy did with a trace at one capacity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyRun {
+    outcome: Outcome,
+    evictions: u64,
+    insertions: u64,
+    turnovers: Vec<f64>,
+}
+
+impl PolicyRun {
+    pub(super) fn new(outcome: Outcome, evictions: u64, turnover: Turnover) -> Self {
+        let insertions = turnover.insertions();
+        Self { outcome, evictions, insertions, turnovers: turnover.into_shares() }
+    }
+
+    /// Hits of each request, and of all.
+    #[must_use]
+    pub const fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Blocks evicted.
+    #[must_use]
+    pub const fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Blocks that came in: references to blocks that were not resident, as far as they fit.
+    #[must_use]
+    pub fn insertions(&self) -> u64 {
+        self.insertions
+    }
+
+    /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the share of the blocks resident
+    /// at its end that came in during it. An order by insertion alone has 1 always; a policy that stagnates comes down
+    /// towards 0, because new contents go at once.
+    #[must_use]
+    pub fn turnovers(&self) -> &[f64] {
+        &self.turnovers
+    }
+
+    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the first window does.
+    #[must_use]
+    pub fn turnover(&self) -> Option<f64> {
+        let windows = self.turnovers.len();
+        (windows > 0).then(|| self.turnovers.iter().sum::<f64>() / windows as f64)
     }
 }

@@ -1,66 +1,16 @@
-//! What an eviction policy did with a trace at one capacity, and the two forms of asking.
+//! The two forms of asking an eviction policy what it does with a trace at one capacity.
 //!
-//! Owns [`PolicyRun`], [`Form`], and [`run_policy`], which finds a policy by name.
+//! Owns [`Form`], and [`run_policy`], which finds a policy by name.
 
 use std::str::FromStr;
 
 use kvpool::EvictionPolicy;
 
-use super::error::{SizingError, setting};
-use super::outcome::Outcome;
+use super::error::{SizingError, setting, too_many};
+use super::outcome::PolicyRun;
 use super::pool_form::pool_form;
 use super::references::References;
 use super::stream::stream;
-use super::turnover::Turnover;
-
-/// What a policy did with a trace at one capacity.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PolicyRun {
-    outcome: Outcome,
-    evictions: u64,
-    insertions: u64,
-    turnovers: Vec<f64>,
-}
-
-impl PolicyRun {
-    pub(super) fn new(outcome: Outcome, evictions: u64, turnover: Turnover) -> Self {
-        let insertions = turnover.insertions();
-        Self { outcome, evictions, insertions, turnovers: turnover.into_shares() }
-    }
-
-    /// Hits of each request, and of all.
-    #[must_use]
-    pub const fn outcome(&self) -> &Outcome {
-        &self.outcome
-    }
-
-    /// Blocks evicted.
-    #[must_use]
-    pub const fn evictions(&self) -> u64 {
-        self.evictions
-    }
-
-    /// Blocks that came in: references to blocks that were not resident, as far as they fit.
-    #[must_use]
-    pub fn insertions(&self) -> u64 {
-        self.insertions
-    }
-
-    /// Resident turnover, 0 to 1, of each window of `capacity` insertions into the full cache: the share of the blocks resident
-    /// at its end that came in during it. An order by insertion alone has 1 always; a policy that stagnates comes down
-    /// towards 0, because new contents go at once.
-    #[must_use]
-    pub fn turnovers(&self) -> &[f64] {
-        &self.turnovers
-    }
-
-    /// The mean of [`Self::turnovers`]; `None` if the trace ends before the first window does.
-    #[must_use]
-    pub fn turnover(&self) -> Option<f64> {
-        let windows = self.turnovers.len();
-        (windows > 0).then(|| self.turnovers.iter().sum::<f64>() / windows as f64)
-    }
-}
 
 /// How a policy is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,12 +70,4 @@ pub fn run_policy(
             stream(references, capacity_blocks, order.as_mut())
         }
     }
-}
-
-pub(super) fn too_many(capacity_blocks: usize) -> SizingError {
-    setting(
-        "capacity_blocks",
-        capacity_blocks,
-        "fewer than 2^32 - 3, and few enough for the policy's arrays to fit in memory",
-    )
 }

@@ -17,8 +17,7 @@ use kvpool::{BlockId, Candidate, Content, Evictor};
 
 use super::error::{SizingError, setting};
 use super::hints::{Draws, HintConfig};
-use super::outcome::Outcome;
-use super::policy_run::PolicyRun;
+use super::outcome::{Outcome, PolicyRun};
 use super::references::References;
 use super::stream::key_of;
 use super::turnover::Turnover;

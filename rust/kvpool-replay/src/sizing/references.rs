@@ -148,7 +148,8 @@ impl References {
         references.unique_blocks = parents.len() as u32;
         drop((numbers, parents));
         references.blocks = Arc::new(blocks);
-        references.runs = Arc::new(Runs::find(&references));
+        let blocks_of = (0..references.requests()).map(|index| references.request(index));
+        references.runs = Arc::new(Runs::find(blocks_of, references.unique_blocks()));
         Ok(references)
     }
 

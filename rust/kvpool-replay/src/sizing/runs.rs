@@ -17,8 +17,6 @@
 //!
 //! Costs: one step per reference; 16 bytes per run and 4 for its place in the order by `from`.
 
-use super::references::References;
-
 /// Blocks of one request that another was the last to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
@@ -53,14 +51,12 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Finds the runs of a reference table, whose own are not there yet.
-    pub(super) fn find(references: &References) -> Self {
+    /// Finds the runs of requests, which are blocks below `unique_blocks`.
+    pub(super) fn find<'a>(requests: impl Iterator<Item = &'a [u32]>, unique_blocks: usize) -> Self {
         let mut found = Self::default();
         // Of each block, the last request to use it; `u32::MAX` for none.
-        let mut last = vec![u32::MAX; references.unique_blocks()];
-        for to in 0..references.requests() {
-            let request = references.request(to);
-            let to = to as u32;
+        let mut last = vec![u32::MAX; unique_blocks];
+        for (to, request) in (0..).zip(requests) {
             let mut open: Option<Run> = None;
             for (depth, &block) in (0..).zip(request) {
                 let from = std::mem::replace(&mut last[block as usize], to);
@@ -76,7 +72,7 @@ impl Runs {
             found.to_ends.push(found.runs.len() as u32);
         }
         found.runs.shrink_to_fit();
-        found.sort_by_from(references.requests());
+        found.sort_by_from(found.to_ends.len());
         found
     }
 

@@ -23,10 +23,9 @@ use kvpool::{
     evictor::{Content, Policy, Release},
 };
 
-use super::error::SizingError;
+use super::error::{SizingError, too_many};
 use super::hints::mix;
-use super::outcome::Outcome;
-use super::policy_run::{PolicyRun, too_many};
+use super::outcome::{Outcome, PolicyRun};
 use super::references::References;
 use super::turnover::Turnover;
 

@@ -14,6 +14,7 @@
 //! Memory and disk are in whole pages, so direct I/O keeps the page cache out of it where the file system can
 //! ([`DiskBackend::is_direct`]).
 
+mod config;
 mod copy;
 mod inspect;
 mod lock;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+pub use self::config::DiskConfig;
 use self::copy::{Bytes, HeaderCopy, LOOKED_AT};
 pub use self::inspect::Inspector;
 use self::lock::Lock;
@@ -40,42 +42,6 @@ use crate::header::HEADER_BYTES;
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{Object, ObjectMut, ObjectName, Page, Place};
 use crate::private::{self, Access};
-
-/// Where objects are kept on a disk, and how much of it.
-#[derive(Clone, Debug)]
-pub struct DiskConfig {
-    /// The folder; made if there is none.
-    pub folder: PathBuf,
-    /// Bytes that the objects may take, headers and padding included.
-    pub capacity_bytes: u64,
-    /// The longest payload. A slot has room for it, rounded up to 4 KiB, and 4 KiB for its header.
-    pub max_payload: u32,
-    /// Bytes of the disk that stay free, whatever the capacity.
-    pub free_floor: u64,
-    /// Whether to go round the page cache where that is possible.
-    pub direct: bool,
-    /// Threads that read headers at the start.
-    pub scanners: usize,
-    /// Whether a worker has several transfers on their way at once, by `io_uring`, where that is possible ([`DiskBackend::io`]).
-    pub io_uring: bool,
-}
-
-impl DiskConfig {
-    /// The defaults, but for what has none: 4 GiB stay free, direct I/O, 8 scanners, `io_uring`.
-    #[must_use]
-    pub fn new(folder: impl Into<PathBuf>, capacity_bytes: u64, max_payload: u32) -> Self {
-        let folder = folder.into();
-        Self {
-            folder,
-            capacity_bytes,
-            max_payload,
-            free_floor: 4 << 30,
-            direct: true,
-            scanners: 8,
-            io_uring: true,
-        }
-    }
-}
 
 /// How bytes move between memory and a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -314,7 +280,7 @@ impl Backend for DiskBackend {
     #[cfg(feature = "io-uring")]
     fn lane(&self) -> Option<Box<dyn Lane + '_>> {
         // Where it cannot be had for this worker, it has one call after the other.
-        (self.io == Io::Uring).then(|| ring::Ring::open(self).ok()).flatten().map(|ring| Box::new(ring) as _)
+        (self.io == Io::Uring).then(|| self.ring()).flatten()
     }
 
     fn read(&self, place: Option<Place>, _: &ObjectName, into: ObjectMut<'_>) -> Result<(), BackendError> {

@@ -36,7 +36,7 @@ struct Flight {
     buffers: [libc::iovec; 2],
 }
 
-pub(super) struct Ring<'a> {
+struct Ring<'a> {
     disk: &'a DiskBackend,
     ring: IoUring,
     /// By number; as many as there is room for, and never moved.
@@ -55,7 +55,7 @@ impl std::fmt::Debug for Ring<'_> {
 }
 
 impl<'a> Ring<'a> {
-    pub(super) fn open(disk: &'a DiskBackend) -> io::Result<Self> {
+    fn open(disk: &'a DiskBackend) -> io::Result<Self> {
         let ring = IoUring::new(ROOM as u32)?;
         let flights = (0..ROOM).map(|_| None).collect();
         Ok(Self { disk, ring, flights, unsent: 0, broken: false, refused: Vec::new() })
@@ -86,6 +86,13 @@ impl<'a> Ring<'a> {
     /// Once more, by a call that waits.
     fn again(&self, transfer: &mut Transfer) -> Result<(), BackendError> {
         perform(transfer, self.disk)
+    }
+}
+
+impl DiskBackend {
+    /// A ring for a worker, if the kernel lets it have one.
+    pub(super) fn ring(&self) -> Option<Box<dyn Lane + '_>> {
+        Ring::open(self).ok().map(|ring| Box::new(ring) as _)
     }
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use rustix::io::{Errno, preadv, pwritev};
 
-use super::DiskConfig;
+use super::config::DiskConfig;
 use super::copy::ENTRY;
 use crate::error::{BackendError, StoreError};
 use crate::object::{PAGE, Page, Place, pages, places};

@@ -11,9 +11,8 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use hashbrown::HashMap;
 
 use super::api::{Api, Code, Handle, api};
-use super::objects::{DeviceMemory, PinnedMemory, Registration, Table};
+use super::objects::PinnedMemory;
 use crate::error::{CudaError, TransferError, Unavailable};
-use crate::region::Region;
 use crate::words::Device;
 
 /// The kernels for every device since Turing, and PTX for those to come; built by `cuda/build_fatbin.py`.
@@ -283,11 +282,6 @@ impl Context {
         self.note(unsafe { (self.api.stream_synchronize)(stream.raw()) }, "cuStreamSynchronize")
     }
 
-    /// Page-locks memory of a store's.
-    pub(crate) fn register(self: &Arc<Self>, address: u64, nbytes: u64) -> Result<Registration, CudaError> {
-        Registration::new(self, address, nbytes)
-    }
-
     /// Where the device sees page-locked memory.
     pub(crate) fn device_pointer(&self, address: u64) -> Result<u64, CudaError> {
         let _current = self.enter()?;
@@ -295,22 +289,6 @@ impl Context {
         // SAFETY: the output outlives the call.
         let code = unsafe { (self.api.host_device_pointer)(&raw mut seen, address as *mut c_void, 0) };
         self.note(code, "cuMemHostGetDevicePointer").map(|()| seen)
-    }
-
-    /// Uploads a region table.
-    pub(crate) fn upload(
-        self: &Arc<Self>,
-        regions: impl Iterator<Item = Region>,
-        on_host: bool,
-    ) -> Result<Table, CudaError> {
-        let mut rows = Vec::new();
-        for region in regions {
-            let base = if on_host { self.device_pointer(region.base)? } else { region.base };
-            rows.extend([base, region.stride]);
-        }
-        let memory = DeviceMemory::new(self, size_of_val(rows.as_slice()) as u64)?;
-        memory.fill(&rows)?;
-        Ok(Table { memory, alignment: rows.iter().fold(0, |bits, &row| bits | row) })
     }
 
     /// Whether a kernel has found an id out of range in a device mapping since the last time.

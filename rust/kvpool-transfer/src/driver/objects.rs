@@ -11,6 +11,7 @@ use super::api::Handle;
 use super::context::{Context, StreamHandle};
 use crate::error::CudaError;
 use crate::memory::Span;
+use crate::region::Region;
 
 /// A stream of the engine's own.
 #[derive(Debug)]
@@ -222,7 +223,7 @@ pub(crate) struct Registration {
 impl Registration {
     const PORTABLE_AND_MAPPED: u32 = 1 | 2;
 
-    pub(super) fn new(context: &Arc<Context>, address: u64, nbytes: u64) -> Result<Self, CudaError> {
+    fn new(context: &Arc<Context>, address: u64, nbytes: u64) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let api = context.api;
         let pointer = address as *mut c_void;
@@ -248,4 +249,27 @@ pub(crate) struct Table {
     pub(super) memory: DeviceMemory,
     /// All addresses and strides, or-ed: what they have in common with a power of two decides how wide accesses can be.
     pub(super) alignment: u64,
+}
+
+impl Context {
+    /// Page-locks memory of a store's.
+    pub(crate) fn register(self: &Arc<Self>, address: u64, nbytes: u64) -> Result<Registration, CudaError> {
+        Registration::new(self, address, nbytes)
+    }
+
+    /// Uploads a region table.
+    pub(crate) fn upload(
+        self: &Arc<Self>,
+        regions: impl Iterator<Item = Region>,
+        on_host: bool,
+    ) -> Result<Table, CudaError> {
+        let mut rows = Vec::new();
+        for region in regions {
+            let base = if on_host { self.device_pointer(region.base)? } else { region.base };
+            rows.extend([base, region.stride]);
+        }
+        let memory = DeviceMemory::new(self, size_of_val(rows.as_slice()) as u64)?;
+        memory.fill(&rows)?;
+        Ok(Table { memory, alignment: rows.iter().fold(0, |bits, &row| bits | row) })
+    }
 }

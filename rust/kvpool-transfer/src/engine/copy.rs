@@ -13,19 +13,7 @@ use crate::driver::{Context, Event, StreamHandle};
 use crate::error::TransferError;
 use crate::planner::Direction;
 use crate::store::{Claim, Store, Toucher};
-use crate::words::Device;
-use crate::words::Method;
-
-/// A mapping in the memory of a device: rows of two 64-bit ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceMapping {
-    /// Where it is.
-    pub device: Device,
-    /// The address of the first row.
-    pub address: u64,
-    /// How many.
-    pub rows: u64,
-}
+use crate::words::{Device, DeviceMapping, Method};
 
 impl TransferEngine {
     /// Copies in the order of the caller's stream: enqueued on return, and done if both stores are on the CPU.

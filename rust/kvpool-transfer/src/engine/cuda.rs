@@ -9,7 +9,6 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 
-use super::copy::DeviceMapping;
 use super::job::{Job, Shape};
 use crate::driver::{Blocks, Context, DeviceMemory, Event, Grid, Side, Stream, StreamHandle, Table};
 use crate::error::{CudaError, TransferError};
@@ -17,8 +16,7 @@ use crate::memory::Span;
 use crate::planner::{Direction, Question};
 use crate::runs::{cut, runs, singles};
 use crate::store::{Pinning, Store};
-use crate::words::Method;
-use crate::words::Pair;
+use crate::words::{DeviceMapping, Method, Pair};
 
 /// A buffer on the device, and its last use.
 struct Slot {

@@ -29,7 +29,6 @@ use hashbrown::HashMap;
 
 use bounce::Bounce;
 pub use calibrate::{Calibration, Card, Measurement};
-pub use copy::DeviceMapping;
 use cuda::Cuda;
 use flights::Flights;
 use job::Job;

@@ -37,14 +37,14 @@ pub(crate) enum Toucher {
 
 /// Blocks that a processor or a device touches.
 #[derive(Debug)]
-pub(super) struct Access {
+struct Access {
     /// The blocks that are read are those of `src`, and the blocks that are written are those of `dst`.
     /// `None`: any block.
-    pub(super) pairs: Option<Arc<Vec<Pair>>>,
-    pub(super) regions: Range<usize>,
-    pub(super) reads: bool,
-    pub(super) writes: bool,
-    pub(super) toucher: Toucher,
+    pairs: Option<Arc<Vec<Pair>>>,
+    regions: Range<usize>,
+    reads: bool,
+    writes: bool,
+    toucher: Toucher,
 }
 
 impl Access {
@@ -65,6 +65,20 @@ impl Access {
         let own: HashMap<u32, bool> = Self::blocks(own, self.reads, self.writes).collect();
         Self::blocks(others, other.reads, other.writes)
             .any(|(block, written)| own.get(&block).is_some_and(|&own_written| own_written || written))
+    }
+}
+
+impl Store {
+    /// Excludes transfers and other calls from a block that the processor reads, or writes.
+    pub(super) fn guard(&self, block: u64, writes: bool) -> Guard {
+        let block = block as u32; // checked against the number of blocks, which is below 2^31
+        self.guards.enter(Access {
+            pairs: Some(Arc::new(vec![Pair { src: block, dst: block }])),
+            regions: 0..self.regions.len(),
+            reads: !writes,
+            writes,
+            toucher: Toucher::Processor,
+        })
     }
 }
 
@@ -145,7 +159,7 @@ impl Guards {
     }
 
     /// Begins an access, and waits for others before that.
-    pub(super) fn enter(self: &Arc<Self>, mut access: Access) -> Guard {
+    fn enter(self: &Arc<Self>, mut access: Access) -> Guard {
         let mut list = self.lock();
         loop {
             let obstacle = match list.enter(access) {

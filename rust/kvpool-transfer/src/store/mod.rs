@@ -24,9 +24,9 @@ use crate::error::TransferError;
 use crate::memory::{self, HostMemory, PageKind};
 use crate::region::{self, Region};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::words::{Device, Pair};
+use crate::words::Device;
 pub(crate) use compare::Relation;
-use guards::{Access, Guard, Guards};
+use guards::Guards;
 pub(crate) use guards::{Claim, Toucher};
 pub use host::{HostOptions, NumaNode};
 pub(crate) use packed::Packed;
@@ -378,18 +378,6 @@ impl Store {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.guards.is_busy()
-    }
-
-    /// Excludes transfers and other calls from a block that the processor reads, or writes.
-    fn guard(&self, block: u64, writes: bool) -> Guard {
-        let block = block as u32; // checked against the number of blocks, which is below 2^31
-        self.guards.enter(Access {
-            pairs: Some(Arc::new(vec![Pair { src: block, dst: block }])),
-            regions: 0..self.regions.len(),
-            reads: !writes,
-            writes,
-            toucher: Toucher::Processor,
-        })
     }
 
     /// A block of a host store that is open.
