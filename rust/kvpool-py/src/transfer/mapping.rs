@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyString};
 
 use super::store::{block_id, device_of};
-use crate::convert::{items, native, shown, untyped};
+use crate::convert::{items, native, untyped};
 use crate::errors::raise;
 use crate::gather::{drain, list_of, with_room};
 use crate::python::prelude::*;
