@@ -48,7 +48,7 @@ impl Hostile {
 
     fn config(&self) -> RedisConfig {
         let address = Address::Tcp("127.0.0.1".into(), self.port);
-        RedisConfig { timeout: Duration::from_millis(200), ..RedisConfig::new(address, 1 << 20, LEN) }
+        RedisConfig { timeout: Duration::from_secs(1), ..RedisConfig::new(address, 1 << 20, LEN) }
     }
 }
 
