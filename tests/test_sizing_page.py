@@ -88,7 +88,8 @@ def test_a_browser_shows_every_plot(page: Any) -> None:
 def test_pointing_at_a_plot_shows_its_figures(page: Any) -> None:
     report = made_up()
     capacity = report["capacities"][2]
-    place = hover_data(figures_of(report)[0][0])[2]
+    plot = figures_of(report)[0][0]
+    place = hover_data(plot)[next(i for i, series in enumerate(plot.series) if series.name == "ARC")]
     assert page.evaluate(TIP) is None
     point(page, place["x"][2] / WIDTH, place["y"][2] / HEIGHT)
     there = page.evaluate(TIP)

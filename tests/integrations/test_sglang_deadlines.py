@@ -137,7 +137,7 @@ def test_a_call_moves_pages_of_all_pools_at_a_time(opened: Any) -> None:
 
 def test_a_stopped_server_takes_the_deadline_once_for_pools_that_are_copied(opened: Any) -> None:
     server = Server()
-    backend, hosts = opened(server, COPIED, deadline=0.5)
+    backend, hosts = opened(server, COPIED, deadline=2)
     server.goes.clear()
     assert backend.batch_set_v2(transfers(hosts)) == {name: [False] for name in hosts}
     assert set(server.begun) == {"kv"}, "nothing is begun after the deadline of the call"
