@@ -29,7 +29,7 @@ USE = re.compile(rf"^\s*({VISIBLE})use\s+([^;]+);", re.MULTILINE)
 PATH = re.compile(r"\b((?:crate|super)(?:::\w+)+)")
 IMPL = re.compile(r"^impl(?:<[^{]*?>)?\s+(?:super::|crate::)?(\w+)(?:<[^{]*>)?\s*\{", re.MULTILINE)
 TYPE = re.compile(rf"^\s*{VISIBLE}(?:struct|enum|union)\s+(\w+)", re.MULTILINE)
-TESTS = re.compile(r"#\[cfg\((?:all\()?test")
+TESTS = re.compile(r"#\[cfg\((?:all\()?test[^\n]*\n(?:\s*#\[[^\n]*\n)*\s*mod ")
 
 
 @dataclass
