@@ -112,7 +112,7 @@ def workers() -> list[str]:
     """Names of the threads of stores in this process."""
     names = []
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
             names.append((thread / "comm").read_text())
     return [name for name in names if name.startswith("kvpool-store")]
 
