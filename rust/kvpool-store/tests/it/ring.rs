@@ -1,16 +1,13 @@
 //! Many transfers at once, by `io_uring` and by threads: the same answers, the right bytes, also of what is damaged, cut or removed
 //! meanwhile. Where the kernel has no `io_uring` its half says so, which is a failure with `CI` set.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use common::folder::{Folder, SLOT, config};
-use common::{LEN, Numbers, always, at, key, namespace, payload, settle};
+use crate::common::folder::{Folder, SLOT, config};
+use crate::common::{LEN, Numbers, always, at, key, namespace, payload, settle};
 use kvpool_store::disk::{DiskBackend, DiskConfig, Io};
 use kvpool_store::{Arena, Get, PAGE, Put, Store, StoreConfig, TokenRange, Why};
 

@@ -1,15 +1,12 @@
 //! A start believes the copy of the headers, and nothing is loaded on its word: whatever is wrong in it, or in what it is of, no bytes
 //! are wrong.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use common::folder::{Folder, SLOT, config, copied, copy_of, open};
-use common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
+use crate::common::folder::{Folder, SLOT, config, copied, copy_of, open};
+use crate::common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
 use kvpool_store::disk::Inspector;
 use kvpool_store::{Header, PAGE, Store, TokenRange, Why};
 

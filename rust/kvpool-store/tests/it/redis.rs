@@ -1,13 +1,10 @@
 //! A Redis server that is stopped, killed, emptied, full, or refuses: misses, and nothing else.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::redis::Server;
-use common::{LEN, always, at, finish, get, key, namespace, payload, put, settle};
+use crate::common::redis::Server;
+use crate::common::{LEN, always, at, finish, get, key, namespace, payload, put, settle};
 use kvpool_store::redis::{Address, Inspector, RedisBackend, RedisConfig};
 use kvpool_store::{
     Arena, BackendError, Get, HeaderError, Mismatch, ObjectKey, ObjectName, ParseNameError, Put, Store,

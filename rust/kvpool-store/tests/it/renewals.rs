@@ -1,17 +1,14 @@
 //! Processes that are killed around a renewal: what was stored before is not found any more once the renewal
 //! has returned.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use common::folder::{Folder, config};
-use common::redis::Server;
-use common::{LEN, always, at, finish, key, namespace, payload};
+use crate::common::folder::{Folder, config};
+use crate::common::redis::Server;
+use crate::common::{LEN, always, at, finish, key, namespace, payload};
 use kvpool_store::disk::DiskBackend;
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
@@ -110,7 +107,7 @@ fn renewer() {
 /// Kills a process around its renewal to `to`. Returns the lines that it has written.
 fn kill_around(kind: &str, path: &Path, to: u8, round: u64) -> usize {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["renewer", "--exact", "--nocapture"])
+        .args(["renewals::renewer", "--exact", "--nocapture"])
         .env("KVPOOL_STORE_RENEWS", kind)
         .env("KVPOOL_STORE_PLACE", path)
         .env("KVPOOL_STORE_RENEWED", to.to_string())

@@ -1,9 +1,6 @@
 //! Random operations against a model from the documentation: the bytes are right, the bound holds, LRU goes by use.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
-mod common;
-
-use common::{Fake, LEN, Mode, always, at, get, key, namespace, put, settle};
+use crate::common::{Fake, LEN, Mode, always, at, get, key, namespace, put, settle};
 use kvpool_store::{Arena, BreakerConfig, Presence, Store, StoreConfig, Why};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -91,7 +88,7 @@ proptest! {
                     let tokens = Default::default();
                     let offer = kvpool_store::Put { key: key(n), tokens, len: LEN, slot: 0, admit: None };
                     store.put(&[offer], at(0)).unwrap();
-                    let ended = common::finish(&mut store, at(0)).pop().unwrap().objects[0];
+                    let ended = crate::common::finish(&mut store, at(0)).pop().unwrap().objects[0];
                     fake.set(Mode::Works);
                     settle(&mut store, at(0));
                     let why = if mode == Mode::Fails { Why::Failed } else { Why::Full };

@@ -1,7 +1,4 @@
 //! A server that sends without end, drip by drip, or too much: calls end in time, and memory stays small.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +8,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::folder::Folder;
-use common::{AGES, LEN, always, at, get, key, namespace, put, settle};
+use crate::common::folder::Folder;
+use crate::common::{AGES, LEN, always, at, get, key, namespace, put, settle};
 use kvpool_store::redis::{Address, Inspector, RedisBackend, RedisConfig};
 use kvpool_store::{Arena, Get, Store, StoreConfig, Why};
 

@@ -1,15 +1,12 @@
 //! The disk back end: what was written is there, what was damaged is not, and nothing is ever wrong.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use common::folder::{Folder, SLOT, config, open};
-use common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
+use crate::common::folder::{Folder, SLOT, config, open};
+use crate::common::{LEN, Numbers, always, at, get, key, namespace, put, settle};
 use kvpool_store::disk::{DiskBackend, DiskConfig, Inspector};
 use kvpool_store::{
     Arena, Backend, HEADER_BYTES, Header, HeaderError, Mismatch, PAGE, Presence, Put, Store, StoreError,
@@ -100,7 +97,7 @@ fn the_event_file_is_readable_until_ends_are_taken_in() {
     arena.write(0).unwrap().fill(1);
     let tokens = TokenRange { first: 0, count: 16 };
     store.put(&[Put { key: key(0), tokens, len: LEN, slot: 0, admit: None }], at(0)).unwrap();
-    assert!(readable(common::AGES));
+    assert!(readable(crate::common::AGES));
     let mut out = Vec::new();
     store.poll(at(0), &mut out);
     assert_eq!(out[0].objects, [Ok(())]);

@@ -1,14 +1,11 @@
 //! Processes: one that is killed while it writes leaves objects or nothing, and the second one on a folder is refused.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
-use common::folder::{Folder, SLOT, config, copied, open};
-use common::{LEN, always, at, finish, get, key, payload};
+use crate::common::folder::{Folder, SLOT, config, copied, open};
+use crate::common::{LEN, always, at, finish, get, key, payload};
 use kvpool_store::disk::{DiskBackend, DiskConfig};
 use kvpool_store::{Admit, Presence, Put, StoreError, TokenRange, Why};
 
@@ -59,7 +56,7 @@ fn writer() {
 /// Starts the other process.
 fn start(folder: &std::path::Path, first: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["writer", "--exact", "--nocapture"])
+        .args(["kill::writer", "--exact", "--nocapture"])
         .env("KVPOOL_STORE_WRITES", folder)
         .env("KVPOOL_STORE_FIRST", first.to_string())
         .stdin(Stdio::piped())

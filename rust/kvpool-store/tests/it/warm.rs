@@ -1,8 +1,5 @@
 //! Warm restarts: a snapshot is read as far as it is whole, another's is cold, and no block is restored whose bytes are not those of its
 //! hash, wherever a process is killed.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -11,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use common::Numbers;
-use common::folder::Folder;
+use crate::common::Numbers;
+use crate::common::folder::Folder;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHash, BlockHasher, BlockId, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig, PoolImage,
@@ -326,7 +323,7 @@ fn a_killed_engine_is_warm_and_never_wrong() {
     let (mut restored, mut refused) = (0, 0);
     for round in 0..kills() {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["engine", "--exact", "--nocapture"])
+            .args(["warm::engine", "--exact", "--nocapture"])
             .env("KVPOOL_WARM_ENGINE", folder.path())
             .env("KVPOOL_WARM_SEED", (round * 77).to_string())
             .stdout(Stdio::piped())

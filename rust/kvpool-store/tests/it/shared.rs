@@ -1,16 +1,13 @@
 //! Back ends that several engines share, a folder and a Redis server: what one wrote another reads, and nothing is ever wrong.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use common::folder::Folder;
-use common::redis::Server;
-use common::{LEN, Numbers, always, at, finish, get, key, namespace, put, settle};
+use crate::common::folder::Folder;
+use crate::common::redis::Server;
+use crate::common::{LEN, Numbers, always, at, finish, get, key, namespace, put, settle};
 use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::RedisBackend;
 use kvpool_store::{

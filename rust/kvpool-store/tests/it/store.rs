@@ -1,12 +1,9 @@
 //! What a store adds to any back end, one behaviour at a time.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Fake, LEN, Mode, always, at, finish, get, key, namespace, payload, put, settle};
+use crate::common::{Fake, LEN, Mode, always, at, finish, get, key, namespace, payload, put, settle};
 use kvpool_store::{
     Admit, Arena, BreakerConfig, Completion, Get, Presence, Put, Stats, Store, StoreConfig, StoreError,
     TokenRange, Why,
@@ -304,7 +301,7 @@ fn what_is_removed_is_cleared_as_often_as_it_takes() {
     assert_eq!(store.remove(&[key(1), key(2)], at(0)), 1);
     assert_eq!(store.contains(&key(1), at(0)), Presence::Absent);
     while store.stats().failed < 2 {
-        store.wait(at(0), common::AGES, &mut Vec::new());
+        store.wait(at(0), crate::common::AGES, &mut Vec::new());
     }
     fake.set(Mode::Works);
     settle(&mut store, at(100));

@@ -1,15 +1,12 @@
 //! A process that writes snapshots is killed wherever it is: what is there then is one of them, whole.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
-
-mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::Numbers;
-use common::folder::Folder;
+use crate::common::Numbers;
+use crate::common::folder::Folder;
 use kvpool::{BlockHash, BlockId, PoolImage, SavedBlock};
 use kvpool_store::NamespaceDigest;
 use kvpool_store::warm::{load, save};
@@ -66,7 +63,7 @@ fn kills() -> u64 {
 /// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last one that it began.
 fn kill(path: &Path, first: u64, numbers: &mut Numbers) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["writer", "--exact", "--nocapture"])
+        .args(["warm_kills::writer", "--exact", "--nocapture"])
         .env("KVPOOL_WARM_WRITER", path)
         .env("KVPOOL_WARM_FIRST", first.to_string())
         .stdout(Stdio::piped())
