@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
-# What test-slow takes, on two quiet cores about 45 minutes, summed up from its parts. Each can be set for a longer run; `make test` runs 200,000 operations,
-# 30 states, 1,000 schedules and 100 examples.
+# What test-slow takes, on two quiet cores about 45 minutes, summed up from its parts. Each can be set for a longer run; `make test` runs 100,000
+# or 200,000 operations, 30 states, 1,000 schedules and 100 examples.
 # Operations of every model in Rust: a minute of a core for a million.
 MODEL_OPERATIONS ?= 5000000
 # States of every policy that are broken in every way: half a minute for a hundred.
@@ -178,6 +178,7 @@ test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, sc
 		--test evictors --test operations
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-vllm \
 		--test pool_model --test policy_model
+	KVPOOL_OBSERVED_RUNS=40 PROPTEST_CASES=4000 $(APART) $(CARGO) test --locked --release -p kvpool-policies -p kvpool-journal
 	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle
 	for feature in "" $(HASH_FEATURES); do \

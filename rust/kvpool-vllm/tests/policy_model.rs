@@ -3,7 +3,7 @@
 //! own, so the model says what must hold of any: who is free, what is cached, what may go before what, and that the order
 //! that is shown is the order that is taken; and the same where somebody says what blocks are worth, `lru` included. Behind it, by name, what policies and chains are told.
 //!
-//! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 200,000).
+//! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 100,000).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 use std::collections::HashSet;
@@ -443,7 +443,7 @@ fn policies() -> impl Iterator<Item = EvictionPolicy> {
 fn every_policy_keeps_what_any_must() {
     const STEPS: u32 = 60;
     let operations: u32 =
-        std::env::var("KVPOOL_MODEL_OPERATIONS").map_or(200_000, |number| number.parse().unwrap());
+        std::env::var("KVPOOL_MODEL_OPERATIONS").map_or(100_000, |number| number.parse().unwrap());
     let policies: Vec<EvictionPolicy> = policies().collect();
     assert!(policies.len() >= 4, "{policies:?}");
     let config = Config {

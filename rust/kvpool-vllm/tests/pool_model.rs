@@ -3,7 +3,7 @@
 //! order, every key's blocks, every block's keys and all invariants, the core's included, are compared. With another policy than `lru`, everything
 //! but the order: the blocks that the pool takes must be free in the model, and no cached one before those without a content.
 //!
-//! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 200,000).
+//! `KVPOOL_MODEL_OPERATIONS` sets how many operations run in all (default 100,000).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first error")]
 
 use kvpool::EvictionPolicy;
@@ -743,7 +743,7 @@ impl Pair {
 fn run_model(by_hand: bool, share: u32) {
     const STEPS: u32 = 40;
     let operations: u32 =
-        std::env::var("KVPOOL_MODEL_OPERATIONS").map_or(200_000, |number| number.parse().unwrap());
+        std::env::var("KVPOOL_MODEL_OPERATIONS").map_or(100_000, |number| number.parse().unwrap());
     let config = Config {
         cases: (operations / STEPS / share).max(1),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),

@@ -223,7 +223,7 @@ impl Run {
 }
 
 fn runs() -> u64 {
-    std::env::var("KVPOOL_OBSERVED_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(4)
+    std::env::var("KVPOOL_OBSERVED_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(2)
 }
 
 /// Runs one history with every observer and with none. Returns how many requests were swapped in.

@@ -196,8 +196,6 @@ fn the_largest_numbers_are_borne() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
-
     /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
     /// per return, there is a victim while a block is in the order, and the same calls give the same order, with runs of no blocks or without.
     #[test]

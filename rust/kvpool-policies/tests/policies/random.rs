@@ -209,7 +209,7 @@ pub(crate) fn agree(policy: &mut dyn Policy, model: &mut dyn Policy, num_blocks:
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn policies_are_their_models(blocks in 2_u32..14, steps in prop::collection::vec(step(), 1..120)) {

@@ -2,7 +2,7 @@
 //! bad workloads do to each policy.
 //!
 //! Everything runs over [`kvpool_policies::ALL`]: a policy that is added is tested. `KVPOOL_MODEL_OPERATIONS` sets how
-//! many operations each of the random tests runs (default 60,000).
+//! many operations each of the random tests runs (default 30,000).
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -177,7 +177,7 @@ fn limits(usable: usize) -> impl Strategy<Value = RetentionConfig> {
 }
 
 fn operations_in_all() -> u32 {
-    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(60_000)
+    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(30_000)
 }
 
 /// Runs `test` on sequences of `length` operations; a failing one shrinks, and its seed is kept beside the test's file.
