@@ -141,11 +141,9 @@ def _is_own(value: object, module: ModuleType) -> bool:
     return getattr(value, "__module__", None) == module.__name__ and not name.startswith("_")
 
 
-@pytest.mark.parametrize("name", sorted(RUNTIME_DOCS))
-def test_the_runtime_docstring_is_that_of_the_stub(name: str) -> None:
-    stub, _, _ = STUB_DOCS[name]
-    assert stub
-    assert RUNTIME_DOCS[name] == stub
+def test_the_runtime_docstring_is_that_of_the_stub() -> None:
+    documented = {name: doc for name, (doc, _, _) in STUB_DOCS.items()}
+    assert {name: doc for name, doc in RUNTIME_DOCS.items() if not doc or doc != documented[name]} == {}
 
 
 def test_help_shows_the_signature_and_the_whole_docstring() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,19 +57,18 @@ def test_required_blocks(tokens: int, lookahead: int, blocks: int) -> None:
 
 @lineage("3.6: allocate, full chunks immutable, the tail mutable")
 @BOTH
-@pytest.mark.parametrize("num_tokens", range(1, 14))
-@pytest.mark.parametrize("device", [GPU, CPU])
-def test_allocate(kind: str, num_tokens: int, device: Device) -> None:
-    allocator = create(kind)
-    table = BlockTable(B, allocator)
-    table.allocate(list(range(num_tokens)), device)
-    needed = -(-num_tokens // B)
-    first = 0 if device is GPU else 16
-    assert table.physical_block_ids == list(range(first, first + needed))
-    assert (table.num_full_slots, tokens_of(table)) == (num_tokens, list(range(num_tokens)))
-    assert [block.is_full for block in table.blocks] == [True] * (num_tokens // B) + [False] * (num_tokens % B > 0)
-    assert [block.prev_block for block in table.blocks] == [None, *table.blocks][:needed]
-    assert allocator.get_num_free_blocks(device) == (16 if device is GPU else 8) - needed
+def test_allocate(kind: str) -> None:
+    for num_tokens, device in itertools.product(range(1, 14), (GPU, CPU)):
+        allocator = create(kind)
+        table = BlockTable(B, allocator)
+        table.allocate(list(range(num_tokens)), device)
+        needed = -(-num_tokens // B)
+        first = 0 if device is GPU else 16
+        assert table.physical_block_ids == list(range(first, first + needed))
+        assert (table.num_full_slots, tokens_of(table)) == (num_tokens, list(range(num_tokens)))
+        assert [block.is_full for block in table.blocks] == [True] * (num_tokens // B) + [False] * (num_tokens % B > 0)
+        assert [block.prev_block for block in table.blocks] == [None, *table.blocks][:needed]
+        assert allocator.get_num_free_blocks(device) == (16 if device is GPU else 8) - needed
 
 
 @lineage("3.6: allocate, asserts")
@@ -118,21 +118,20 @@ def test_equal_prompts() -> None:
 
 @lineage("3.6: append_token_ids, token by token and at once")
 @BOTH
-@pytest.mark.parametrize("num_tokens", [1, 3, 4, 5, 8])
-@pytest.mark.parametrize("more", range(12))
-def test_append(kind: str, num_tokens: int, more: int) -> None:
-    allocator = create(kind)
-    table, other = table_of(allocator, num_tokens), table_of(allocator, num_tokens, first=1000)
-    table.append_token_ids(list(range(num_tokens, num_tokens + more)))
-    for token in range(num_tokens, num_tokens + more):
-        other.append_token_ids([1000 + token])
-    total = num_tokens + more
-    assert tokens_of(table) == list(range(total))
-    assert tokens_of(other) == list(range(1000, 1000 + total))
-    assert len(table.blocks) == len(other.blocks) == -(-total // B)
-    assert (table.num_full_slots, other.num_full_slots) == (total, total)
-    assert allocator.get_num_free_blocks(GPU) == 16 - 2 * -(-total // B)
-    assert [block.is_full for block in table.blocks[:-1]] == [True] * (len(table.blocks) - 1)
+def test_append(kind: str) -> None:
+    for num_tokens, more in itertools.product((1, 3, 4, 5, 8), range(12)):
+        allocator = create(kind)
+        table, other = table_of(allocator, num_tokens), table_of(allocator, num_tokens, first=1000)
+        table.append_token_ids(list(range(num_tokens, num_tokens + more)))
+        for token in range(num_tokens, num_tokens + more):
+            other.append_token_ids([1000 + token])
+        total = num_tokens + more
+        assert tokens_of(table) == list(range(total))
+        assert tokens_of(other) == list(range(1000, 1000 + total))
+        assert len(table.blocks) == len(other.blocks) == -(-total // B)
+        assert (table.num_full_slots, other.num_full_slots) == (total, total)
+        assert allocator.get_num_free_blocks(GPU) == 16 - 2 * -(-total // B)
+        assert [block.is_full for block in table.blocks[:-1]] == [True] * (len(table.blocks) - 1)
 
 
 @lineage("3.6: lookahead slots are empty blocks, and used by later appends")
@@ -175,18 +174,16 @@ def test_blocks_touched_by_append_slots() -> None:
 
 @lineage("3.6: no append takes more blocks than touched")
 @BOTH
-@pytest.mark.parametrize("num_tokens", range(1, 10))
-@pytest.mark.parametrize("more", range(10))
-@pytest.mark.parametrize("lookahead", [0, 3, 5])
-def test_touched_is_an_upper_bound(kind: str, num_tokens: int, more: int, lookahead: int) -> None:
-    allocator = create(kind)
-    table = table_of(allocator, num_tokens)
-    child = table.fork()
-    tokens = list(range(500, 500 + more))
-    touched = child.get_num_blocks_touched_by_append_slots(tokens, lookahead)
-    before = allocator.get_num_free_blocks(GPU)
-    child.append_token_ids(tokens, lookahead)
-    assert before - allocator.get_num_free_blocks(GPU) <= touched
+def test_touched_is_an_upper_bound(kind: str) -> None:
+    for num_tokens, more, lookahead in itertools.product(range(1, 10), range(10), (0, 3, 5)):
+        allocator = create(kind)
+        table = table_of(allocator, num_tokens)
+        child = table.fork()
+        tokens = list(range(500, 500 + more))
+        touched = child.get_num_blocks_touched_by_append_slots(tokens, lookahead)
+        before = allocator.get_num_free_blocks(GPU)
+        child.append_token_ids(tokens, lookahead)
+        assert before - allocator.get_num_free_blocks(GPU) <= touched
 
 
 @lineage("3.6: get_unseen_token_ids")
