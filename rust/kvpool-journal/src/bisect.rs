@@ -1,6 +1,6 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
-use crate::{Entry, JournalReader, JournalSource, Kind, ManagerOperation, PoolCall, VllmCall};
+use crate::{Entry, JournalReader, JournalSource, Kind, ManagerCall, PoolCall, VllmCall};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -72,7 +72,7 @@ fn bisect_in<S: Subject>(
     }
     // Once more, to name what was asked.
     let mut asked = String::new();
-    let mut name = |step: crate::subject::Step<S::Call>| {
+    let mut name = |step: crate::subject::Step<S::Call>, _: &S| {
         if step.number + 1 == bad {
             asked = shown(&step.operation);
         }
@@ -117,7 +117,7 @@ fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option
     }
     match first.header().subject {
         Kind::Pool => compare_in::<PoolCall>(&first, &second),
-        Kind::Manager => compare_in::<ManagerOperation>(&first, &second),
+        Kind::Manager => compare_in::<ManagerCall>(&first, &second),
         Kind::VllmPool => compare_in::<VllmCall>(&first, &second),
     }
 }

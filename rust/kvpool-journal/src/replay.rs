@@ -102,7 +102,7 @@ pub(crate) fn steps<S: Subject>(
     options: Options,
 ) -> Result<Vec<Step<S::Call>>, ReplayError> {
     let mut steps = Vec::new();
-    let mut keep = |step| {
+    let mut keep = |step, _: &S| {
         steps.push(step);
         Ok(())
     };
@@ -113,8 +113,8 @@ pub(crate) fn steps<S: Subject>(
 /// Operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
-/// What is told of each operation that has run; an error ends the run.
-pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>) -> Result<(), ReplayError> + 'a;
+/// What is told of each operation that has run, and the subject after it; an error ends the run.
+pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
 /// What is shown the subject after each operation, with how many there were.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
@@ -178,7 +178,7 @@ pub(crate) fn drive_on<S: Subject>(
             report.difference = Some(Difference::Invariant { operation: number, asked, broken });
         }
         if let Some(each) = &mut each {
-            each(Step { number, operation: alone, epoch, answer })?;
+            each(Step { number, operation: alone, epoch, answer }, &subject)?;
         }
         if report.difference.is_some() {
             break;

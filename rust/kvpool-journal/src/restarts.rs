@@ -11,13 +11,11 @@
 
 use std::cell::Cell;
 
-use crate::{
-    JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, Planned, Tail, UntilRecord,
-};
+use crate::{JournalHeader, JournalReader, JournalSource, Kind, Tail};
 use hashbrown::HashMap;
 use kvpool::{BlockPool, PoolImage};
 
-use crate::calls::{PoolCall, Slot, Slots};
+use crate::calls::{Mention, Slot, Slots, Words};
 use crate::error::ReplayError;
 use crate::manager::ManagerSubject;
 use crate::pool::PoolSubject;
@@ -78,7 +76,7 @@ pub enum RestartDifference {
 }
 
 /// What can be restarted.
-pub(crate) trait Restart: Subject {
+pub(crate) trait Restart: Subject<Call: Slots> {
     /// The pool of which the image is.
     fn pool(&self) -> &BlockPool;
 
@@ -87,22 +85,6 @@ pub(crate) trait Restart: Subject {
 
     /// What comes in its place in another process. Returns how many blocks that restored.
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
-
-    /// Whether an operation takes what a new process tells anew.
-    fn takes_events(operation: &Self::Call) -> bool;
-
-    /// The tickets that an operation names.
-    fn tickets(operation: &mut Self::Call) -> Vec<&mut u64>;
-
-    /// What an operation does to tickets.
-    fn fence(operation: &Self::Call) -> Option<Fence>;
-}
-
-/// What becomes of a ticket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fence {
-    Begins,
-    Ends,
 }
 
 impl Restart for PoolSubject {
@@ -116,26 +98,6 @@ impl Restart for PoolSubject {
 
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
         Self::restart(self, header)
-    }
-
-    fn takes_events(operation: &PoolCall) -> bool {
-        matches!(operation, PoolCall::TakeEvents {})
-    }
-
-    fn tickets(operation: &mut PoolCall) -> Vec<&mut u64> {
-        let tickets = operation.slots().into_iter().filter_map(|slot| match slot {
-            Slot::Ticket(ticket) | Slot::Until(ticket) => Some(ticket),
-            _ => None,
-        });
-        tickets.collect()
-    }
-
-    fn fence(operation: &PoolCall) -> Option<Fence> {
-        match operation {
-            PoolCall::Fence {} => Some(Fence::Begins),
-            PoolCall::EndFence { .. } => Some(Fence::Ends),
-            _ => None,
-        }
     }
 }
 
@@ -151,45 +113,6 @@ impl Restart for ManagerSubject {
 
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
         Self::restart(self, header)
-    }
-
-    fn takes_events(operation: &ManagerOperation) -> bool {
-        matches!(operation, ManagerOperation::TakeEvents)
-    }
-
-    fn tickets(operation: &mut ManagerOperation) -> Vec<&mut u64> {
-        use ManagerOperation as O;
-        let until = match operation {
-            O::EndFence { ticket } => return vec![ticket],
-            O::CommitStep { planned, .. } => planned
-                .iter_mut()
-                .filter_map(|one| match one {
-                    Planned::Preempt { until, .. } | Planned::Release { until, .. } => Some(until),
-                    _ => None,
-                })
-                .collect(),
-            O::Release { until, .. }
-            | O::ReleaseBatch { until, .. }
-            | O::ReleaseBatchWith { until, .. }
-            | O::EndSession { until, .. }
-            | O::Preempt { until, .. }
-            | O::Truncate { until, .. }
-            | O::TruncateBatch { until, .. } => vec![until],
-            _ => Vec::new(),
-        };
-        let tickets = until.into_iter().filter_map(|until| match until {
-            UntilRecord::Ticket(ticket) => Some(ticket),
-            _ => None,
-        });
-        tickets.collect()
-    }
-
-    fn fence(operation: &ManagerOperation) -> Option<Fence> {
-        match operation {
-            ManagerOperation::Fence => Some(Fence::Begins),
-            ManagerOperation::EndFence { .. } => Some(Fence::Ends),
-            _ => None,
-        }
     }
 }
 
@@ -246,26 +169,28 @@ impl<S: Restart> Restarted<'_, S> {
         let operation = step.number;
         let asked = shown(&step.operation);
         let mut named = Vec::new();
-        for ticket in S::tickets(&mut step.operation) {
-            named.push(*ticket);
-            // One that is not open is none of its own either, whatever number it had.
-            *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
+        for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
+            if let Mention::Ticket(ticket) = mention {
+                named.push(*ticket);
+                // One that is not open is none of its own either, whatever number it had.
+                *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
+            }
         }
         let answer = self.subject.run_alone(&step)?;
         self.report.operations = operation + 1;
-        let fence = S::fence(&step.operation);
-        let alike = match (fence, &step.answer.value, &answer.value) {
+        let call = step.operation.call();
+        let alike = match (call, &step.answer.value, &answer.value) {
             // A number of its own.
-            (Some(Fence::Begins), &Value::Number(stayed), &Value::Number(here)) => {
+            ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true
             }
             (_, stayed, here) => {
                 let names_itself = answer.refused && !named.is_empty();
-                stayed == here || names_itself || S::takes_events(&step.operation)
+                stayed == here || names_itself || call == "take_events"
             }
         };
-        if fence == Some(Fence::Ends) && !answer.refused {
+        if call == "end_fence" && !answer.refused {
             named.iter().for_each(|ticket| _ = self.tickets.remove(ticket));
         }
         let same = alike && (answer.refused, &answer.blocks) == (step.answer.refused, &step.answer.blocks);
@@ -335,7 +260,7 @@ fn run<S: Restart>(
         image.set((is_compared || idle.get()).then(|| subject.pool().image().ok()).flatten());
     };
     let mut found = None;
-    let mut each = |step: Step<S::Call>| {
+    let mut each = |step: Step<S::Call>, _: &S| {
         found = restarted.follow(step, image.take())?;
         if found.is_some() {
             return Err(ReplayError::Stopped);

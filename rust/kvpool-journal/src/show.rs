@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
-    Entry, JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, PoolCall, Tail, VllmCall,
+    Entry, JournalHeader, JournalReader, JournalSource, Kind, ManagerCall, PoolCall, Tail, VllmCall,
 };
 use serde::de::DeserializeOwned;
 
@@ -81,7 +81,7 @@ fn over(
     let reader = JournalReader::new(journal)?;
     match reader.header().subject {
         Kind::Pool => read::<PoolCall>(&reader, from, count),
-        Kind::Manager => read::<ManagerOperation>(&reader, from, count),
+        Kind::Manager => read::<ManagerCall>(&reader, from, count),
         Kind::VllmPool => read::<VllmCall>(&reader, from, count),
     }
 }

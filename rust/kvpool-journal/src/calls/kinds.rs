@@ -4,11 +4,11 @@ use kvpool::hash::{ChainLink, HashChain};
 use kvpool::retention::{Retention, TenantId};
 use kvpool::{BlockId, BlockPool, Match, Signal};
 
-use super::{Argument, MatchRecord, Recorder, Slot, words};
+use super::{Argument, Recorder, Slot, words};
 use crate::contents::Contents;
 use crate::error::ReplayError;
 use crate::journaled::Recordable;
-use crate::{ChainRecord, Ids, LinkRecord, RetentionRecord, SignalRecord};
+use crate::{ChainRecord, Ids, LinkRecord, MatchRecord, RetentionRecord, SignalRecord};
 
 /// Kinds that are copied: kind, record, argument, record of it, it of the record, words.
 macro_rules! copied {

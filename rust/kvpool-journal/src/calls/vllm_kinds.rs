@@ -1,32 +1,12 @@
 //! Kinds of arguments of vLLM's pool.
 
 use kvpool_vllm::{Key, Pool, Start};
-use serde::{Deserialize, Serialize};
 
 use super::kinds::copied;
 use super::{Argument, Recorder, Slot, words};
+use crate::StartRecord;
 use crate::error::ReplayError;
 use crate::journaled::Recordable;
-
-/// The part of a table that is cached: where it begins, and the block before it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "as those of `kvpool_vllm::Start`")]
-pub struct StartRecord {
-    pub first: usize,
-    pub before: Option<u32>,
-}
-
-impl From<Start> for StartRecord {
-    fn from(Start { first, before }: Start) -> Self {
-        Self { first, before }
-    }
-}
-
-impl From<StartRecord> for Start {
-    fn from(StartRecord { first, before }: StartRecord) -> Self {
-        Self { first, before }
-    }
-}
 
 copied! {
     /// A block, by id.
