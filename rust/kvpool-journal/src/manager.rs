@@ -3,7 +3,7 @@
 use crate::calls::{ManagerCall, Mention, Moved, Slot, Slots};
 use crate::{IdRecord, JournalHeader, Name, Rows};
 use kvpool::hash::Verify;
-use kvpool::{CacheManager, InvariantViolation, ManagerConfig};
+use kvpool::{BlockPool, CacheManager, InvariantViolation, ManagerConfig};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
@@ -11,7 +11,7 @@ use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
 use crate::requests::Requests;
-use crate::subject::{Step, Subject, memory};
+use crate::subject::{Subject, memory};
 use crate::value::Answer;
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
@@ -55,24 +55,6 @@ impl ManagerSubject {
         let manager = CacheManager::with_hasher(config, contents.hasher().clone())?.watched(&watch)?;
         let (manager, requests) = (record(manager)?, Requests::new(contents));
         Ok(Self { manager, requests, moved: Moved::default() })
-    }
-
-    /// Stops, and begins again as another process does. Returns how many blocks are warm.
-    pub(crate) fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
-        let image = self.manager.image()?;
-        let config = header.manager_config(kvpool_policies::ALL)?;
-        let verify = config.verify.min(Verify::Fingerprint);
-        let config = ManagerConfig { verify, num_blocks: self.manager.pool().num_blocks(), ..config };
-        let hasher = self.requests.contents.hasher().clone();
-        let mut manager = CacheManager::with_hasher(config, hasher)?.watched(&watch_config(header)?)?;
-        if let Some(now) = self.manager.pool().retention_time() {
-            manager.advance_time(now)?;
-        }
-        let restored = manager.restore(&image, 0.0, |_| true)?;
-        self.manager = manager.into();
-        self.requests.clear();
-        self.moved.clear();
-        Ok(restored.blocks)
     }
 }
 
@@ -134,12 +116,37 @@ impl Subject for ManagerSubject {
         Ok(call)
     }
 
-    fn run_alone(&mut self, step: &Step<ManagerCall>) -> Result<Answer, ReplayError> {
-        let mut call = step.operation.clone();
-        self.moved.translate(call.slots(), step.epoch, self.epoch());
-        let answer = self.run(&call)?;
-        self.moved.learn(&step.answer, &answer);
-        Ok(answer)
+    fn moved(&mut self) -> &mut Moved {
+        &mut self.moved
+    }
+
+    fn device(&self) -> &BlockPool {
+        self.manager.pool()
+    }
+
+    fn is_idle(&self) -> bool {
+        let stats = self.device().stats();
+        self.manager.num_requests() == 0
+            && self.manager.num_swaps() == 0
+            && stats.active == 0
+            && stats.fenced == 0
+    }
+
+    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        let image = self.manager.image()?;
+        let config = header.manager_config(kvpool_policies::ALL)?;
+        let verify = config.verify.min(Verify::Fingerprint);
+        let config = ManagerConfig { verify, num_blocks: self.manager.pool().num_blocks(), ..config };
+        let hasher = self.requests.contents.hasher().clone();
+        let mut manager = CacheManager::with_hasher(config, hasher)?.watched(&watch_config(header)?)?;
+        if let Some(now) = self.manager.pool().retention_time() {
+            manager.advance_time(now)?;
+        }
+        let restored = manager.restore(&image, 0.0, |_| true)?;
+        self.manager = manager.into();
+        self.requests.clear();
+        self.moved.clear();
+        Ok(restored.blocks)
     }
 
     fn epoch(&self) -> u64 {

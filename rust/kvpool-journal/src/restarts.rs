@@ -11,15 +11,13 @@
 
 use std::cell::Cell;
 
-use crate::{JournalHeader, JournalReader, JournalSource, Kind, Tail};
+use crate::{JournalHeader, JournalReader, JournalSource, Tail};
 use hashbrown::HashMap;
-use kvpool::{BlockPool, PoolImage};
+use kvpool::PoolImage;
 
 use crate::calls::{Mention, Slot, Slots, Words};
 use crate::error::ReplayError;
-use crate::manager::ManagerSubject;
-use crate::pool::PoolSubject;
-use crate::replay::{Difference, Options, Report, drive_on, shown};
+use crate::replay::{Difference, Options, Report, drive_on, of_kind, shown};
 use crate::subject::{Step, Subject};
 use crate::value::Value;
 
@@ -75,52 +73,6 @@ pub enum RestartDifference {
     },
 }
 
-/// What can be restarted.
-pub(crate) trait Restart: Subject<Call: Slots> {
-    /// The pool of which the image is.
-    fn pool(&self) -> &BlockPool;
-
-    /// Whether all that there is is cached: a process that ends here loses nothing else.
-    fn is_idle(&self) -> bool;
-
-    /// What comes in its place in another process. Returns how many blocks that restored.
-    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
-}
-
-impl Restart for PoolSubject {
-    fn pool(&self) -> &BlockPool {
-        Self::pool(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        is_idle(Self::pool(self))
-    }
-
-    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
-        Self::restart(self, header)
-    }
-}
-
-impl Restart for ManagerSubject {
-    fn pool(&self) -> &BlockPool {
-        self.manager().pool()
-    }
-
-    fn is_idle(&self) -> bool {
-        let manager = self.manager();
-        manager.num_requests() == 0 && manager.num_swaps() == 0 && is_idle(manager.pool())
-    }
-
-    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
-        Self::restart(self, header)
-    }
-}
-
-fn is_idle(pool: &BlockPool) -> bool {
-    let stats = pool.stats();
-    stats.active == 0 && stats.fenced == 0
-}
-
 /// Replays a journal beside a pool or manager that is restarted behind every operation after which nobody holds a block.
 /// [`Options::check_every`] is also how often what both have cached is compared; 0 compares it at restarts and at the end.
 ///
@@ -143,11 +95,7 @@ fn over(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<RestartReport, ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => run::<PoolSubject>(&reader, options, progress),
-        Kind::Manager => run::<ManagerSubject>(&reader, options, progress),
-        Kind::VllmPool => Err(ReplayError::Settings("a pool of vLLM's has no image to restart from".into())),
-    }
+    of_kind!(reader, S => run::<S>(&reader, options, progress))
 }
 
 /// The one that is restarted.
@@ -159,7 +107,7 @@ struct Restarted<'a, S> {
     report: RestartReport,
 }
 
-impl<S: Restart> Restarted<'_, S> {
+impl<S: Subject> Restarted<'_, S> {
     /// Runs what the other one has run; says where they differ. `image` is that of the other one, if they are to be compared.
     fn follow(
         &mut self,
@@ -208,7 +156,7 @@ impl<S: Restart> Restarted<'_, S> {
         asked: String,
         image: &PoolImage,
     ) -> Result<Option<RestartDifference>, ReplayError> {
-        let here = self.subject.pool().image()?;
+        let here = self.subject.device().image()?;
         if let Some((stayed, restarted)) = first_difference(image, &here) {
             return Ok(Some(RestartDifference::Cached { operation, asked, stayed, restarted }));
         }
@@ -241,7 +189,7 @@ fn first_difference(one: &PoolImage, other: &PoolImage) -> Option<(String, Strin
     })
 }
 
-fn run<S: Restart>(
+fn run<S: Subject>(
     reader: &JournalReader<'_>,
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
@@ -257,7 +205,7 @@ fn run<S: Restart>(
     let mut look = |operations: u64, subject: &S| {
         idle.set(subject.is_idle());
         let is_compared = options.check_every > 0 && operations.is_multiple_of(options.check_every);
-        image.set((is_compared || idle.get()).then(|| subject.pool().image().ok()).flatten());
+        image.set((is_compared || idle.get()).then(|| subject.device().image().ok()).flatten());
     };
     let mut found = None;
     let mut each = |step: Step<S::Call>, _: &S| {
@@ -275,7 +223,7 @@ fn run<S: Restart>(
         Ok((Report { difference: Some(difference), .. }, _)) => Some(RestartDifference::Journal(difference)),
         Ok((_, stayed)) => {
             let last = restarted.report.operations.saturating_sub(1);
-            restarted.compare(last, "the operations so far".into(), &stayed.pool().image()?)?
+            restarted.compare(last, "the operations so far".into(), &stayed.device().image()?)?
         }
     };
     Ok(restarted.report)

@@ -11,8 +11,7 @@ use kvpool::{
 use kvpool_observe::{EventBatch, ManagerWatch, ManagerWatchConfig};
 
 use super::answer;
-use super::kinds::{Count, Seconds, Size, Step, Tenant, Ticket};
-use super::lists::Named;
+use super::kinds::{Count, Named, Seconds, Size, Step, Tenant, Ticket};
 use super::manager_kinds::{
     Append, Batch, Ending, Forks, Length, Lengths, Load, NewRequest, Options, Plan, Portion, Prompt, Ranges,
     Rehashed, Request, Requests, Reuse, Swap, Turn, batch, name,

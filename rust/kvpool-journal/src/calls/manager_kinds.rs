@@ -6,11 +6,9 @@ use kvpool::{
     SwapId, Until,
 };
 
-use super::kinds::copied;
-use super::{Argument, Recorder, Slot, words};
-use crate::error::ReplayError;
-use crate::journaled::Recordable;
-use crate::requests::{Requests as Memory, refs};
+use super::kind::{copied, kinds, slices};
+use super::words;
+use crate::requests::refs;
 use crate::{
     AppendRecord, EndedRecord, Filled, ForksRecord, IdRecord, Journal, LoadedRecord, Name, OptionsRecord,
     PartRecord, PlanRecord, PromptRecord, RangeRecord, Rows, TurnRecord, UntilRecord,
@@ -25,6 +23,11 @@ copied! {
     Length: usize, usize, |n| n, |n| n, |n| words::counted(n, "token");
     /// A swap.
     Swap: u64, SwapId, SwapId::get, SwapId::from_number, |n| n.to_string();
+}
+
+slices! {
+    /// Numbers of tokens, one for each request.
+    Lengths: usize, |counts: &[usize]| words::list(counts.iter());
 }
 
 pub(super) fn name(manager: &CacheManager, id: RequestRef<'_>) -> Name {
@@ -44,50 +47,7 @@ pub(super) fn batch(
     }
 }
 
-/// Kinds of managers: record, argument, what a replay makes to lend it; then how each of them is made, and the words.
-macro_rules! kinds {
-    ($(
-        $(#[$doc:meta])*
-        $kind:ident: $record:ty, $live:ty, $own:ty,
-            |$given:pat_param, $to:pat_param| $recorded:expr, |$held:pat_param, $from:pat_param| $owned:expr,
-            |$lent:pat_param| $argument:expr, $words:expr;
-    )*) => { $(
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub enum $kind {}
-
-        impl Argument<CacheManager> for $kind {
-            type Record = $record;
-            type Live<'a> = $live;
-            type Own = $own;
-
-            fn record(live: Self::Live<'_>, to: &mut Recorder<'_, CacheManager>) -> $record {
-                let ($given, $to) = (live, to);
-                $recorded
-            }
-
-            fn own(record: &$record, from: &mut Memory) -> Result<$own, ReplayError> {
-                let ($held, $from) = (record, from);
-                $owned
-            }
-
-            fn lend<R>(own: &$own, call: impl FnOnce(Self::Live<'_>) -> R) -> R {
-                let $lent = own;
-                call($argument)
-            }
-
-            fn words(record: &$record) -> String {
-                $words(record)
-            }
-
-            fn slot(record: &mut $record) -> Slot<'_> {
-                Slot::$kind(record)
-            }
-        }
-    )* };
-}
-
-kinds! {
+kinds! { [] CacheManager;
     /// A request.
     Request: Name, RequestRef<'a>, RequestId,
         |id, to| name(to.subject, id), |name, from| from.id(name), |id| id.as_ref(), words::name;
@@ -138,10 +98,6 @@ kinds! {
         |ranges, _| ranges.iter().map(RangeRecord::from).collect(),
         |ranges, _| Ok(ranges.iter().map(RangeRecord::range).collect()), |ranges| ranges,
         |ranges: &[RangeRecord]| words::ranges(ranges);
-    /// Numbers of tokens, one for each request.
-    Lengths: Vec<usize>, &'a [usize], Vec<usize>,
-        |counts, _| counts.to_vec(), |counts, _| Ok(counts.clone()), |counts| counts,
-        |counts: &[usize]| words::list(counts.iter());
     /// Which external tokens have arrived.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;

@@ -7,8 +7,8 @@
 //! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to
 //! the end.
 
+mod kind;
 pub mod kinds;
-pub mod lists;
 mod manager;
 pub mod manager_kinds;
 mod moved;
@@ -21,7 +21,7 @@ pub mod vllm_kinds;
 pub(crate) mod words;
 
 pub use manager::{ManagerCall, ManagerCalls};
-pub(crate) use moved::Moved;
+pub use moved::Moved;
 pub use pool::{PoolCall, PoolCalls};
 pub(crate) use simpler::Simpler;
 pub use slot::{Mention, Slot};

@@ -8,8 +8,7 @@ use crate::{
     RetentionRecord, Rows, SignalRecord, StartRecord, TurnRecord, UntilRecord,
 };
 
-/// The record of an argument, by its kind ([`super::kinds`], [`super::lists`], [`super::manager_kinds`],
-/// [`super::vllm_kinds`]).
+/// The record of an argument, by its kind ([`super::kinds`], [`super::manager_kinds`], [`super::vllm_kinds`]).
 #[derive(Debug)]
 #[expect(missing_docs, reason = "as the kinds of these names")]
 pub enum Slot<'a> {

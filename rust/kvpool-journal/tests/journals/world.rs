@@ -232,7 +232,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
             31 => drop(manager.take_events()),
             32 | 33 => ragged(manager, a, b, c),
             34 if manager.groups().is_some() && c.is_multiple_of(2) => {
-                drop(manager.extend_encoder(id.into(), (b % 9) as usize))
+                drop(manager.extend_encoder(id.into(), (b % 9) as usize));
             }
             34 => drop(manager.extend(id.into(), (b % 16) as usize)),
             35 => {
