@@ -337,7 +337,7 @@ lint: $(VENV)/.lint ## Formatters, linters, types, stubs against the binary
 	$(BIN)/python tools/make_hash_vectors.py --check
 	$(BIN)/python tools/make_event_vectors.py --check
 	$(BIN)/python tools/models_page.py --check
-	$(BIN)/python tools/cycles.py --most 9
+	$(BIN)/python tools/cycles.py
 
 stubs-check: $(VENV)/.lint ## The stubs describe the binary
 	MYPYPATH=python $(BIN)/stubtest kvpool._core --ignore-disjoint-bases --allowlist tests/stubtest_allowlist.txt

@@ -3,9 +3,7 @@
 //! The first byte says what the rest is: a file as it is, or one whose frames are sealed anew, so that changed records are read
 //! and not stopped at their checksum. Journals of pools that would take much memory are read and not replayed.
 
-use kvpool_journal::{
-    Entry, JournalReader, Kind, MAGIC, ManagerOperation, Options, Planned, PoolCall, replay,
-};
+use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerCall, Options, Planned, PoolCall, replay};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::case::{Failure, guarded, same};
@@ -33,13 +31,14 @@ fn sealed(file: &[u8]) -> Vec<u8> {
 }
 
 /// Whether an operation takes little memory.
-fn is_operation_small(operation: &ManagerOperation) -> bool {
+fn is_operation_small(operation: &ManagerCall) -> bool {
     let tokens = match operation {
-        ManagerOperation::Resize { num_blocks } => return *num_blocks <= MOST_BLOCKS,
-        ManagerOperation::Append { tokens, .. } | ManagerOperation::AppendTokens { tokens, .. } => *tokens,
-        ManagerOperation::CommitStep { planned, .. } => {
+        ManagerCall::Resize { num_blocks } => return *num_blocks <= MOST_BLOCKS,
+        ManagerCall::Append { append } => append.tokens,
+        ManagerCall::AppendTokens { turn } => turn.tokens,
+        ManagerCall::CommitStep { plan } => {
             let tokens = |part: &Planned| if let Planned::Append { tokens, .. } = part { *tokens } else { 0 };
-            planned.iter().map(tokens).max().unwrap_or(0)
+            plan.planned.iter().map(tokens).max().unwrap_or(0)
         }
         _ => 0,
     };
@@ -59,7 +58,7 @@ fn is_small(reader: &JournalReader<'_>) -> bool {
             Kind::Pool => reader.records::<PoolCall>().flatten().all(|(_, entry)| {
                 !matches!(entry, Entry::Operation(PoolCall::Resize { num_blocks }, ..) if num_blocks > MOST_BLOCKS)
             }),
-            Kind::Manager => reader.records::<ManagerOperation>().flatten().all(|(_, entry)| {
+            Kind::Manager => reader.records::<ManagerCall>().flatten().all(|(_, entry)| {
                 if let Entry::Operation(operation, ..) = entry { is_operation_small(&operation) } else { true }
             }),
             Kind::VllmPool => true,
@@ -76,7 +75,7 @@ pub fn run(data: &[u8]) -> Result<(), Failure> {
     guarded(|| {
         let Ok(reader) = JournalReader::new(&bytes) else { return Ok(()) };
         let _pools = reader.records::<PoolCall>().take_while(Result::is_ok).count();
-        let _managers = reader.records::<ManagerOperation>().take_while(Result::is_ok).count();
+        let _managers = reader.records::<ManagerCall>().take_while(Result::is_ok).count();
         if !is_small(&reader) {
             return Ok(());
         }

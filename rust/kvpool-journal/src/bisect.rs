@@ -1,16 +1,13 @@
 //! Bisection: the first operation with which something went wrong, and the first record in which two journals differ.
 
-use crate::{Entry, JournalReader, JournalSource, Kind, ManagerOperation, PoolCall, VllmCall};
+use crate::{Entry, JournalReader, JournalSource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::calls::Words;
 use crate::error::ReplayError;
-use crate::manager::ManagerSubject;
-use crate::pool::PoolSubject;
-use crate::replay::{Difference, Options, Report, drive, shown};
+use crate::replay::{Difference, Options, Report, drive, of_kind, shown};
 use crate::subject::Subject;
-use crate::vllm::VllmSubject;
 
 /// Finds the first operation that this build answers otherwise, or after which an invariant does not hold. Where only a digest
 /// differs, the operations since the one before are gone through one by one, for an invariant that breaks among them; without
@@ -30,11 +27,7 @@ pub fn bisect<'a>(
 /// The same, compiled here and not for each kind of source.
 fn over(journal: JournalSource<'_>, progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => bisect_in::<PoolSubject>(&reader, progress),
-        Kind::Manager => bisect_in::<ManagerSubject>(&reader, progress),
-        Kind::VllmPool => bisect_in::<VllmSubject>(&reader, progress),
-    }
+    of_kind!(reader, S => bisect_in::<S>(&reader, progress))
 }
 
 fn bisect_in<S: Subject>(
@@ -72,7 +65,7 @@ fn bisect_in<S: Subject>(
     }
     // Once more, to name what was asked.
     let mut asked = String::new();
-    let mut name = |step: crate::subject::Step<S::Call>| {
+    let mut name = |step: crate::subject::Step<S::Call>, _: &S| {
         if step.number + 1 == bad {
             asked = shown(&step.operation);
         }
@@ -115,11 +108,7 @@ fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option
         let settings = format!("{:?} and {:?}", first.header(), second.header());
         return Err(ReplayError::Settings(format!("the journals are of different settings: {settings}")));
     }
-    match first.header().subject {
-        Kind::Pool => compare_in::<PoolCall>(&first, &second),
-        Kind::Manager => compare_in::<ManagerOperation>(&first, &second),
-        Kind::VllmPool => compare_in::<VllmCall>(&first, &second),
-    }
+    of_kind!(first, S => compare_in::<<S as Subject>::Call>(&first, &second))
 }
 
 fn compare_in<O: DeserializeOwned + Serialize + PartialEq + Words>(

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::{ChainRecord, ContentKey, Keys, LinkRecord, Rehashed};
+use crate::{ChainRecord, ContentKey, Filled, Keys, LinkRecord};
 use hashbrown::HashMap;
 use kvpool::hash::{
     BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
@@ -257,7 +257,7 @@ impl Contents {
     }
 
     /// A prompt has other digests from now on: it was hashed again in another epoch.
-    pub(crate) fn rehash(&mut self, cursor: &HashCursor, (keys, fingerprints): &Rehashed) {
+    pub(crate) fn rehash(&mut self, cursor: &HashCursor, Filled { keys, fingerprints }: &Filled) {
         let fingerprints = fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
         let blocks = cursor.chain().tokens().chunks_exact(self.block_size);
         let mut before = None;

@@ -1,7 +1,7 @@
 //! [`Journaled`]: a pool or a manager, and the journal of what it is asked.
 //!
-//! Owns: the subject, its journal, and the ways to change it: calls of pools ([`crate::PoolCalls`], [`crate::VllmCalls`]) and
-//! [`Journaled::apply`] of managers. The subject knows nothing of it.
+//! Owns: the subject, its journal, and the ways to change it: its calls ([`crate::PoolCalls`], [`crate::ManagerCalls`],
+//! [`crate::VllmCalls`]). The subject knows nothing of it.
 //!
 //! Invariants:
 //! - What a journal holds leads from a new subject to the one there is: every call goes through here, in its order.
@@ -15,15 +15,11 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::{
-    Check, Filled, Flush, Journal, JournalConfig, JournalHeader, ManagerOperation, Outcome, SteadyAppend,
-};
+use crate::{Check, Flush, Journal, JournalConfig, JournalHeader, Outcome};
 use kvpool::retention::RetentionConfig;
 use kvpool::{
-    BlockPool, CacheManager, EvictionPolicy, ManagerConfig, ManagerError, PoolError, PoolImage, Restored,
-    SavedBlock,
+    BlockPool, CacheManager, EvictionPolicy, ManagerError, PoolError, PoolImage, Restored, SavedBlock,
 };
-use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use serde::Serialize;
 
 /// What a journal can be kept of.
@@ -71,36 +67,8 @@ pub trait Recording {
     ) -> A;
 }
 
-/// One operation of a manager, as plain data: [`crate::ops::manager`].
-pub trait Operation<S: Recordable>: Sized {
-    /// What it answers.
-    type Answer: Outcome;
-    /// What of its record must be taken before it runs: for most of them all of it.
-    type Before;
-
-    /// Takes that. Only asked if there is a journal.
-    fn before(&self, subject: &S, journal: &mut Journal) -> Self::Before;
-
-    /// Runs it.
-    fn run(self, subject: &mut S) -> Self::Answer;
-
-    /// Of an append that has run: all that its record says, if it is a steady one. Then its record need not be made.
-    #[must_use]
-    fn steady(_: &Self::Before, _: &S, _: &Journal, _: &Self::Answer) -> Option<(SteadyAppend, Filled)> {
-        None
-    }
-
-    /// The record of an operation that has run; none of one that left nothing to be told.
-    fn record(
-        before: Self::Before,
-        subject: &S,
-        journal: &mut Journal,
-        answer: &Self::Answer,
-    ) -> Option<S::Record>;
-}
-
 /// A pool or a manager with or without a journal. Whatever only looks goes to the subject ([`Deref`]); what changes it goes
-/// through [`crate::PoolCalls`], [`crate::VllmCalls`], or [`Self::apply`].
+/// through [`crate::PoolCalls`], [`crate::ManagerCalls`] or [`crate::VllmCalls`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -169,19 +137,38 @@ impl<S: Recordable> Journaled<S> {
         Self { subject, journal: Some(Box::new(journal)) }
     }
 
+    /// Takes something before a call runs, if there is a journal.
+    #[inline]
+    pub(crate) fn before<T>(&mut self, take: impl FnOnce(&S, &mut Journal) -> T) -> Option<T> {
+        self.journal.as_deref_mut().map(|journal| take(&self.subject, journal))
+    }
+
+    /// [`Recording::call`], but `write` writes the record, with the check of the answer. It returns whether a digest is due.
+    #[inline]
+    pub(crate) fn write<B, A: Outcome>(
+        &mut self,
+        before: impl FnOnce(&S, &mut Journal) -> B,
+        run: impl FnOnce(&mut S) -> A,
+        write: impl FnOnce(B, &S, &mut Journal, &A, u32) -> bool,
+    ) -> A {
+        match &mut self.journal {
+            None => run(&mut self.subject),
+            Some(journal) => Self::run_and_write(&mut self.subject, journal, before, run, write),
+        }
+    }
+
     #[inline(never)]
-    fn call_recorded<B, A: Outcome>(
+    fn run_and_write<B, A: Outcome>(
         subject: &mut S,
         journal: &mut Journal,
         before: impl FnOnce(&S, &mut Journal) -> B,
         run: impl FnOnce(&mut S) -> A,
-        after: impl FnOnce(B, &S, &mut Journal, &A) -> Option<S::Record>,
+        write: impl FnOnce(B, &S, &mut Journal, &A, u32) -> bool,
     ) -> A {
         let taken = before(subject, journal);
         let answer = run(subject);
         let check = Check::of(&answer);
-        let record = after(taken, subject, journal, &answer);
-        let digest_is_due = record.is_some_and(|record| journal.record(&record, check));
+        let digest_is_due = write(taken, subject, journal, &answer, check);
         Self::finish(subject, journal, digest_is_due);
         answer
     }
@@ -194,30 +181,6 @@ impl<S: Recordable> Journaled<S> {
         if subject.is_poisoned() {
             journal.flush();
         }
-    }
-
-    /// Runs an operation, and records it if there is a journal.
-    #[inline]
-    pub fn apply<O: Operation<S>>(&mut self, operation: O) -> O::Answer {
-        match &mut self.journal {
-            None => operation.run(&mut self.subject),
-            Some(journal) => Self::apply_recorded(&mut self.subject, journal, operation),
-        }
-    }
-
-    #[inline(never)]
-    fn apply_recorded<O: Operation<S>>(subject: &mut S, journal: &mut Journal, operation: O) -> O::Answer {
-        let before = operation.before(subject, journal);
-        let answer = operation.run(subject);
-        let (check, steady) = (Check::of(&answer), O::steady(&before, subject, journal, &answer));
-        let steady = steady.as_ref().map(|(append, filled)| (*append, filled));
-        let repeated = steady.and_then(|(append, filled)| journal.repeat(append, filled, check));
-        let digest_is_due = repeated.unwrap_or_else(|| {
-            let record = O::record(before, subject, journal, &answer);
-            record.is_some_and(|record| journal.record_as(&record, check, steady))
-        });
-        Self::finish(subject, journal, digest_is_due);
-        answer
     }
 
     /// Runs what has no record: a scrubber's turn, a digest of the state. Whatever changes an answer has an operation: done
@@ -243,10 +206,10 @@ impl<S: Recordable> Recording for Journaled<S> {
         run: impl FnOnce(&mut S) -> A,
         after: impl FnOnce(B, &S, &mut Journal, &A) -> Option<S::Record>,
     ) -> A {
-        match &mut self.journal {
-            None => run(&mut self.subject),
-            Some(journal) => Self::call_recorded(&mut self.subject, journal, before, run, after),
-        }
+        self.write(before, run, |taken, subject, journal, answer, check| {
+            let record = after(taken, subject, journal, answer);
+            record.is_some_and(|record| journal.record(&record, check))
+        })
     }
 }
 
@@ -324,40 +287,6 @@ const COUNTED_ANEW: usize = 4;
 /// Whether it is noted which blocks have changed since a digest.
 pub(crate) const fn notes_changes(num_blocks: usize, journal: JournalConfig) -> bool {
     journal.digest_every > 0 && num_blocks / COUNTED_ANEW > journal.digest_every as usize
-}
-
-impl Recordable for CacheManager {
-    type Config = ManagerConfig;
-    type Watch = ManagerWatchConfig;
-    type Error = ManagerError;
-    type Record = ManagerOperation;
-    type Memory = ();
-
-    fn create(
-        config: ManagerConfig,
-        watch: &ManagerWatchConfig,
-        journal: JournalConfig,
-    ) -> Result<Self, ManagerError> {
-        let mut manager = Self::new(config)?.watched(watch)?;
-        let tiers = manager.tiers();
-        let blocks = (0..tiers.len()).filter_map(|tier| Some(tiers.pool(tier).ok()?.num_blocks())).sum();
-        if notes_changes(blocks, journal) {
-            manager.keep_digest()?;
-        }
-        Ok(manager)
-    }
-
-    fn header(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> JournalHeader {
-        JournalHeader::of_manager(config, watch, journal)
-    }
-
-    fn digest(&mut self) -> Option<u64> {
-        self.state_digest().or_else(|| Some(self.state_digest_from_scratch()))
-    }
-
-    fn is_poisoned(&self) -> bool {
-        self.poison_reason().is_some()
-    }
 }
 
 /// The settings of a [`kvpool_vllm::Pool`].

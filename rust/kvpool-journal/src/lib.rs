@@ -1,8 +1,8 @@
 //! Journals of kvpool: every call that changes a pool or a manager, written down, and run again bit by bit.
 //!
 //! - [`Journaled`] is a [`kvpool::BlockPool`], a [`kvpool::CacheManager`] or a [`kvpool_vllm::Pool`] that records: what changes it
-//!   goes through the methods of [`PoolCalls`] and [`VllmCalls`], or through [`Journaled::apply`], as one of the operations of [`ops`].
-//!   Pools and managers know nothing of it. [`calls`] declares each call of a pool once.
+//!   goes through the methods of [`PoolCalls`], [`ManagerCalls`] and [`VllmCalls`]. Pools and managers know nothing of it.
+//!   [`calls`] declares each call once.
 //! - [`replay`] runs a journal again and compares every answer and every digest of the state; [`bisect`] and [`compare`] find
 //!   where two runs part, [`shrink`] leaves the operations that are needed, [`export`] makes a test of them, [`show`] says what
 //!   is in a journal, [`observe`] what its pool or manager says of itself on the way, [`replay_restarting`] whether a warm restart can be
@@ -22,10 +22,10 @@ mod minimize;
 mod numbers;
 mod observe;
 mod observers;
-pub mod ops;
 mod pool;
 mod record;
 mod replay;
+mod requests;
 mod restarts;
 mod show;
 mod shrink;
@@ -33,18 +33,19 @@ mod subject;
 mod value;
 mod vllm;
 pub use bisect::{Divergence, bisect, compare};
-pub use calls::{PoolCall, PoolCalls, VllmCall, VllmCalls, VllmIds, Words};
+pub use calls::{ManagerCall, ManagerCalls, PoolCall, PoolCalls, VllmCall, VllmCalls, VllmIds, Words};
 pub use error::ReplayError;
 pub use export::{EXPORT_LIMIT, Language, export};
+pub(crate) use format::SteadyAppend;
 pub use format::{
-    ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, Entry, Flush, Ids, Journal, JournalConfig,
-    JournalError, JournalFile, JournalHeader, JournalReader, JournalSource, Keys, Kind, LinkRecord,
-    LoadedRecord, MAGIC, MAGIC_OF_GROUPS, ManagerOperation, Name, OptionsRecord, Outcome, Packed, PartRecord,
-    Planned, QUEUE_BYTES, RangeRecord, Records, Rehashed, RetentionRecord, Rows, SignalRecord, Tail,
-    UntilRecord, create_file,
+    AppendRecord, ChainRecord, Check, ComputedRecord, ContentKey, CoveredRecord, EndedRecord, Entry, Filled,
+    Flush, ForksRecord, IdRecord, Ids, Journal, JournalConfig, JournalError, JournalFile, JournalHeader,
+    JournalReader, JournalSource, Keys, Kind, LinkRecord, LoadedRecord, MAGIC, MAGIC_OF_GROUPS, MatchRecord,
+    Name, OptionsRecord, Outcome, Packed, PartRecord, PlanRecord, Planned, PromptRecord, QUEUE_BYTES,
+    RangeRecord, Records, RetentionRecord, Rows, SignalRecord, StartRecord, Tail, TurnRecord, UntilRecord,
+    create_file,
 };
-pub(crate) use format::{Filled, SteadyAppend};
-pub use journaled::{Journaled, Operation, Recordable, Recording, VllmConfig};
+pub use journaled::{Journaled, Recordable, Recording, VllmConfig};
 pub use manager::ManagerSubject;
 pub use minimize::minimize;
 pub use observe::observe;

@@ -4,15 +4,12 @@
 //! an explanation never says from which token inside of a block on two prompts differ; and a journal has the times that retention was told,
 //! and no others.
 
-use crate::{JournalReader, JournalSource, Kind};
+use crate::{JournalReader, JournalSource};
 
 use crate::error::ReplayError;
-use crate::manager::ManagerSubject;
 use crate::observers::{Observed, Observers};
-use crate::pool::PoolSubject;
-use crate::replay::{Options, Report, drive_on};
+use crate::replay::{Options, Report, drive_on, of_kind};
 use crate::subject::Subject;
-use crate::vllm::VllmSubject;
 
 /// Replays a journal on this build, watched, and shows it to `seen` with the operations so far: after every `every` of them, 0 for none, and
 /// at the end. `progress` is as for [`crate::replay`].
@@ -61,11 +58,7 @@ fn over(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => watched::<PoolSubject>(&reader, observers, options, every, seen, progress),
-        Kind::Manager => watched::<ManagerSubject>(&reader, observers, options, every, seen, progress),
-        Kind::VllmPool => watched::<VllmSubject>(&reader, observers, options, every, seen, progress),
-    }
+    of_kind!(reader, S => watched::<S>(&reader, observers, options, every, seen, progress))
 }
 
 fn watched<S: Subject>(

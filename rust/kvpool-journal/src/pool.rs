@@ -10,7 +10,7 @@ use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable};
 use crate::numbers::Numbers;
 use crate::observers::{Observed, Observers};
-use crate::subject::{Step, Subject, memory};
+use crate::subject::{Subject, memory};
 use crate::value::Answer;
 use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 
@@ -47,22 +47,6 @@ impl PoolSubject {
         let watch = watch_config(header)?;
         let pool = make(PoolConfig { verify, ..config }, &watch)?;
         Ok(Self { pool, contents, moved: Moved::default() })
-    }
-
-    /// Stops, and begins again as another process does. Returns how many blocks are warm.
-    pub(crate) fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
-        let image = self.pool.image()?;
-        let config = header.pool_config(kvpool_policies::ALL)?;
-        let verify = config.verify.min(Verify::Fingerprint);
-        let config = PoolConfig { verify, num_blocks: self.pool.num_blocks(), ..config };
-        let mut pool = BlockPool::new(config)?.watched(&watch_config(header)?)?;
-        if let Some(now) = self.pool.retention_time() {
-            pool.advance_time(now)?;
-        }
-        let restored = pool.restore(&image, 0.0, |_| true)?;
-        self.pool = pool.into();
-        self.moved.clear();
-        Ok(restored.blocks)
     }
 }
 
@@ -113,12 +97,27 @@ impl Subject for PoolSubject {
         Ok(call)
     }
 
-    fn run_alone(&mut self, step: &Step<PoolCall>) -> Result<Answer, ReplayError> {
-        let mut call = step.operation.clone();
-        self.moved.translate(call.slots(), step.epoch, self.pool.epoch());
-        let answer = self.run(&call)?;
-        self.moved.learn(&step.answer, &answer);
-        Ok(answer)
+    fn moved(&mut self) -> &mut Moved {
+        &mut self.moved
+    }
+
+    fn device(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
+        let image = self.pool.image()?;
+        let config = header.pool_config(kvpool_policies::ALL)?;
+        let verify = config.verify.min(Verify::Fingerprint);
+        let config = PoolConfig { verify, num_blocks: self.pool.num_blocks(), ..config };
+        let mut pool = BlockPool::new(config)?.watched(&watch_config(header)?)?;
+        if let Some(now) = self.pool.retention_time() {
+            pool.advance_time(now)?;
+        }
+        let restored = pool.restore(&image, 0.0, |_| true)?;
+        self.pool = pool.into();
+        self.moved.clear();
+        Ok(restored.blocks)
     }
 
     fn epoch(&self) -> u64 {

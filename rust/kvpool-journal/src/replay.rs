@@ -3,15 +3,12 @@
 //! Costs: memory for the pool, for each distinct content that the journal names (`contents.rs` says how much), and a
 //! frame of its file.
 
-use crate::{Entry, JournalReader, JournalSource, Kind, Tail};
+use crate::{Entry, JournalReader, JournalSource, Tail};
 
 use crate::calls::Words;
 use crate::error::ReplayError;
-use crate::manager::ManagerSubject;
-use crate::pool::PoolSubject;
 use crate::subject::{Step, Subject};
 use crate::value::Answer;
-use crate::vllm::VllmSubject;
 
 /// Where a replay and its journal differ first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +63,28 @@ pub struct Options {
     pub check_every: u64,
 }
 
+/// Evaluates an expression with the type of the subject that a journal is of.
+macro_rules! of_kind {
+    ($reader:expr, $subject:ident => $run:expr) => {
+        match $reader.header().subject {
+            $crate::Kind::Pool => {
+                type $subject = $crate::PoolSubject;
+                $run
+            }
+            $crate::Kind::Manager => {
+                type $subject = $crate::ManagerSubject;
+                $run
+            }
+            $crate::Kind::VllmPool => {
+                type $subject = $crate::VllmSubject;
+                $run
+            }
+        }
+    };
+}
+
+pub(crate) use of_kind;
+
 /// Replays a journal on this build. `progress` is told the operations so far every few thousand, and may stop it by
 /// answering false.
 ///
@@ -86,11 +105,7 @@ fn over(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => Ok(drive::<PoolSubject>(&reader, options, progress, None)?.0),
-        Kind::Manager => Ok(drive::<ManagerSubject>(&reader, options, progress, None)?.0),
-        Kind::VllmPool => Ok(drive::<VllmSubject>(&reader, options, progress, None)?.0),
-    }
+    of_kind!(reader, S => Ok(drive::<S>(&reader, options, progress, None)?.0))
 }
 
 /// All operations of a journal on their own, up to the first difference.
@@ -102,7 +117,7 @@ pub(crate) fn steps<S: Subject>(
     options: Options,
 ) -> Result<Vec<Step<S::Call>>, ReplayError> {
     let mut steps = Vec::new();
-    let mut keep = |step| {
+    let mut keep = |step, _: &S| {
         steps.push(step);
         Ok(())
     };
@@ -113,8 +128,8 @@ pub(crate) fn steps<S: Subject>(
 /// Operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
-/// What is told of each operation that has run; an error ends the run.
-pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>) -> Result<(), ReplayError> + 'a;
+/// What is told of each operation that has run, and the subject after it; an error ends the run.
+pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
 /// What is shown the subject after each operation, with how many there were.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
@@ -178,7 +193,7 @@ pub(crate) fn drive_on<S: Subject>(
             report.difference = Some(Difference::Invariant { operation: number, asked, broken });
         }
         if let Some(each) = &mut each {
-            each(Step { number, operation: alone, epoch, answer })?;
+            each(Step { number, operation: alone, epoch, answer }, &subject)?;
         }
         if report.difference.is_some() {
             break;

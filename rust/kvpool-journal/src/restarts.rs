@@ -11,17 +11,13 @@
 
 use std::cell::Cell;
 
-use crate::{
-    JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, Planned, Tail, UntilRecord,
-};
+use crate::{JournalHeader, JournalReader, JournalSource, Tail};
 use hashbrown::HashMap;
-use kvpool::{BlockPool, PoolImage};
+use kvpool::PoolImage;
 
-use crate::calls::{PoolCall, Slot, Slots};
+use crate::calls::{Mention, Slot, Slots, Words};
 use crate::error::ReplayError;
-use crate::manager::ManagerSubject;
-use crate::pool::PoolSubject;
-use crate::replay::{Difference, Options, Report, drive_on, shown};
+use crate::replay::{Difference, Options, Report, drive_on, of_kind, shown};
 use crate::subject::{Step, Subject};
 use crate::value::Value;
 
@@ -77,127 +73,6 @@ pub enum RestartDifference {
     },
 }
 
-/// What can be restarted.
-pub(crate) trait Restart: Subject {
-    /// The pool of which the image is.
-    fn pool(&self) -> &BlockPool;
-
-    /// Whether all that there is is cached: a process that ends here loses nothing else.
-    fn is_idle(&self) -> bool;
-
-    /// What comes in its place in another process. Returns how many blocks that restored.
-    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
-
-    /// Whether an operation takes what a new process tells anew.
-    fn takes_events(operation: &Self::Call) -> bool;
-
-    /// The tickets that an operation names.
-    fn tickets(operation: &mut Self::Call) -> Vec<&mut u64>;
-
-    /// What an operation does to tickets.
-    fn fence(operation: &Self::Call) -> Option<Fence>;
-}
-
-/// What becomes of a ticket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fence {
-    Begins,
-    Ends,
-}
-
-impl Restart for PoolSubject {
-    fn pool(&self) -> &BlockPool {
-        Self::pool(self)
-    }
-
-    fn is_idle(&self) -> bool {
-        is_idle(Self::pool(self))
-    }
-
-    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
-        Self::restart(self, header)
-    }
-
-    fn takes_events(operation: &PoolCall) -> bool {
-        matches!(operation, PoolCall::TakeEvents {})
-    }
-
-    fn tickets(operation: &mut PoolCall) -> Vec<&mut u64> {
-        let tickets = operation.slots().into_iter().filter_map(|slot| match slot {
-            Slot::Ticket(ticket) | Slot::Until(ticket) => Some(ticket),
-            _ => None,
-        });
-        tickets.collect()
-    }
-
-    fn fence(operation: &PoolCall) -> Option<Fence> {
-        match operation {
-            PoolCall::Fence {} => Some(Fence::Begins),
-            PoolCall::EndFence { .. } => Some(Fence::Ends),
-            _ => None,
-        }
-    }
-}
-
-impl Restart for ManagerSubject {
-    fn pool(&self) -> &BlockPool {
-        self.manager().pool()
-    }
-
-    fn is_idle(&self) -> bool {
-        let manager = self.manager();
-        manager.num_requests() == 0 && manager.num_swaps() == 0 && is_idle(manager.pool())
-    }
-
-    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError> {
-        Self::restart(self, header)
-    }
-
-    fn takes_events(operation: &ManagerOperation) -> bool {
-        matches!(operation, ManagerOperation::TakeEvents)
-    }
-
-    fn tickets(operation: &mut ManagerOperation) -> Vec<&mut u64> {
-        use ManagerOperation as O;
-        let until = match operation {
-            O::EndFence { ticket } => return vec![ticket],
-            O::CommitStep { planned, .. } => planned
-                .iter_mut()
-                .filter_map(|one| match one {
-                    Planned::Preempt { until, .. } | Planned::Release { until, .. } => Some(until),
-                    _ => None,
-                })
-                .collect(),
-            O::Release { until, .. }
-            | O::ReleaseBatch { until, .. }
-            | O::ReleaseBatchWith { until, .. }
-            | O::EndSession { until, .. }
-            | O::Preempt { until, .. }
-            | O::Truncate { until, .. }
-            | O::TruncateBatch { until, .. } => vec![until],
-            _ => Vec::new(),
-        };
-        let tickets = until.into_iter().filter_map(|until| match until {
-            UntilRecord::Ticket(ticket) => Some(ticket),
-            _ => None,
-        });
-        tickets.collect()
-    }
-
-    fn fence(operation: &ManagerOperation) -> Option<Fence> {
-        match operation {
-            ManagerOperation::Fence => Some(Fence::Begins),
-            ManagerOperation::EndFence { .. } => Some(Fence::Ends),
-            _ => None,
-        }
-    }
-}
-
-fn is_idle(pool: &BlockPool) -> bool {
-    let stats = pool.stats();
-    stats.active == 0 && stats.fenced == 0
-}
-
 /// Replays a journal beside a pool or manager that is restarted behind every operation after which nobody holds a block.
 /// [`Options::check_every`] is also how often what both have cached is compared; 0 compares it at restarts and at the end.
 ///
@@ -220,11 +95,7 @@ fn over(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<RestartReport, ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => run::<PoolSubject>(&reader, options, progress),
-        Kind::Manager => run::<ManagerSubject>(&reader, options, progress),
-        Kind::VllmPool => Err(ReplayError::Settings("a pool of vLLM's has no image to restart from".into())),
-    }
+    of_kind!(reader, S => run::<S>(&reader, options, progress))
 }
 
 /// The one that is restarted.
@@ -236,7 +107,7 @@ struct Restarted<'a, S> {
     report: RestartReport,
 }
 
-impl<S: Restart> Restarted<'_, S> {
+impl<S: Subject> Restarted<'_, S> {
     /// Runs what the other one has run; says where they differ. `image` is that of the other one, if they are to be compared.
     fn follow(
         &mut self,
@@ -246,26 +117,28 @@ impl<S: Restart> Restarted<'_, S> {
         let operation = step.number;
         let asked = shown(&step.operation);
         let mut named = Vec::new();
-        for ticket in S::tickets(&mut step.operation) {
-            named.push(*ticket);
-            // One that is not open is none of its own either, whatever number it had.
-            *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
+        for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
+            if let Mention::Ticket(ticket) = mention {
+                named.push(*ticket);
+                // One that is not open is none of its own either, whatever number it had.
+                *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
+            }
         }
         let answer = self.subject.run_alone(&step)?;
         self.report.operations = operation + 1;
-        let fence = S::fence(&step.operation);
-        let alike = match (fence, &step.answer.value, &answer.value) {
+        let call = step.operation.call();
+        let alike = match (call, &step.answer.value, &answer.value) {
             // A number of its own.
-            (Some(Fence::Begins), &Value::Number(stayed), &Value::Number(here)) => {
+            ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true
             }
             (_, stayed, here) => {
                 let names_itself = answer.refused && !named.is_empty();
-                stayed == here || names_itself || S::takes_events(&step.operation)
+                stayed == here || names_itself || call == "take_events"
             }
         };
-        if fence == Some(Fence::Ends) && !answer.refused {
+        if call == "end_fence" && !answer.refused {
             named.iter().for_each(|ticket| _ = self.tickets.remove(ticket));
         }
         let same = alike && (answer.refused, &answer.blocks) == (step.answer.refused, &step.answer.blocks);
@@ -283,7 +156,7 @@ impl<S: Restart> Restarted<'_, S> {
         asked: String,
         image: &PoolImage,
     ) -> Result<Option<RestartDifference>, ReplayError> {
-        let here = self.subject.pool().image()?;
+        let here = self.subject.device().image()?;
         if let Some((stayed, restarted)) = first_difference(image, &here) {
             return Ok(Some(RestartDifference::Cached { operation, asked, stayed, restarted }));
         }
@@ -316,7 +189,7 @@ fn first_difference(one: &PoolImage, other: &PoolImage) -> Option<(String, Strin
     })
 }
 
-fn run<S: Restart>(
+fn run<S: Subject>(
     reader: &JournalReader<'_>,
     options: Options,
     progress: &mut dyn FnMut(u64) -> bool,
@@ -332,10 +205,10 @@ fn run<S: Restart>(
     let mut look = |operations: u64, subject: &S| {
         idle.set(subject.is_idle());
         let is_compared = options.check_every > 0 && operations.is_multiple_of(options.check_every);
-        image.set((is_compared || idle.get()).then(|| subject.pool().image().ok()).flatten());
+        image.set((is_compared || idle.get()).then(|| subject.device().image().ok()).flatten());
     };
     let mut found = None;
-    let mut each = |step: Step<S::Call>| {
+    let mut each = |step: Step<S::Call>, _: &S| {
         found = restarted.follow(step, image.take())?;
         if found.is_some() {
             return Err(ReplayError::Stopped);
@@ -350,7 +223,7 @@ fn run<S: Restart>(
         Ok((Report { difference: Some(difference), .. }, _)) => Some(RestartDifference::Journal(difference)),
         Ok((_, stayed)) => {
             let last = restarted.report.operations.saturating_sub(1);
-            restarted.compare(last, "the operations so far".into(), &stayed.pool().image()?)?
+            restarted.compare(last, "the operations so far".into(), &stayed.device().image()?)?
         }
     };
     Ok(restarted.report)

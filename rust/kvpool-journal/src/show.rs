@@ -7,13 +7,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::{
-    Entry, JournalHeader, JournalReader, JournalSource, Kind, ManagerOperation, PoolCall, Tail, VllmCall,
-};
+use crate::{Entry, JournalHeader, JournalReader, JournalSource, Tail};
 use serde::de::DeserializeOwned;
 
 use crate::calls::Words;
 use crate::error::ReplayError;
+use crate::replay::of_kind;
+use crate::subject::Subject;
 
 /// What is in a journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,11 +79,7 @@ fn over(
     count: usize,
 ) -> Result<(Summary, Vec<Line>), ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => read::<PoolCall>(&reader, from, count),
-        Kind::Manager => read::<ManagerOperation>(&reader, from, count),
-        Kind::VllmPool => read::<VllmCall>(&reader, from, count),
-    }
+    of_kind!(reader, S => read::<<S as Subject>::Call>(&reader, from, count))
 }
 
 fn read<O: DeserializeOwned + Words>(

@@ -2,17 +2,14 @@
 //!
 //! Delta debugging ([`minimize`]) over operations that stand on their own; then arguments are made smaller.
 
-use crate::{JournalReader, JournalSource, Kind};
+use crate::{JournalReader, JournalSource};
 
 use crate::calls::Simpler;
 use crate::error::ReplayError;
-use crate::manager::ManagerSubject;
 use crate::minimize::minimize;
-use crate::pool::PoolSubject;
 use crate::record::record;
-use crate::replay::{Options, steps};
+use crate::replay::{Options, of_kind, steps};
 use crate::subject::{Step, Subject};
-use crate::vllm::VllmSubject;
 
 /// What has to stay as it is while operations are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,21 +55,14 @@ fn over(
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Shrunk>, ReplayError> {
     let reader = JournalReader::new(journal)?;
-    match reader.header().subject {
-        Kind::Pool => shrink_in::<PoolSubject>(&reader, goal, progress),
-        Kind::Manager => shrink_in::<ManagerSubject>(&reader, goal, progress),
-        Kind::VllmPool => shrink_in::<VllmSubject>(&reader, goal, progress),
-    }
+    of_kind!(reader, S => shrink_in::<S>(&reader, goal, progress))
 }
 
 fn shrink_in<S: Subject>(
     reader: &JournalReader<'_>,
     goal: Goal,
     progress: &mut dyn FnMut(usize) -> bool,
-) -> Result<Option<Shrunk>, ReplayError>
-where
-    S::Call: Simpler,
-{
+) -> Result<Option<Shrunk>, ReplayError> {
     let all = steps::<S>(reader, Options::default())?;
     let before = all.len();
     let wanted = match goal {

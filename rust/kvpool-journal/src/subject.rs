@@ -1,11 +1,11 @@
 //! What a journal is replayed on, and an operation with what it gave.
 
 use crate::{Journal, JournalConfig, JournalHeader};
-use kvpool::InvariantViolation;
+use kvpool::{BlockPool, InvariantViolation};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::calls::Words;
+use crate::calls::{Moved, Slots, Words};
 use crate::error::ReplayError;
 use crate::observers::{Observed, Observers};
 use crate::value::Answer;
@@ -27,7 +27,7 @@ pub struct Step<O> {
 /// A pool or a manager made anew from a journal's header.
 pub trait Subject: Sized {
     /// Its operations.
-    type Call: Words + Clone + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
+    type Call: Words + Slots + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// As it was before the first operation.
     ///
@@ -70,7 +70,32 @@ pub trait Subject: Sized {
     ///
     /// # Errors
     /// As [`Self::run`].
-    fn run_alone(&mut self, step: &Step<Self::Call>) -> Result<Answer, ReplayError>;
+    fn run_alone(&mut self, step: &Step<Self::Call>) -> Result<Answer, ReplayError> {
+        let mut call = step.operation.clone();
+        let epoch = self.epoch();
+        self.moved().translate(call.slots(), step.epoch, epoch);
+        let answer = self.run(&call)?;
+        self.moved().learn(&step.answer, &answer);
+        Ok(answer)
+    }
+
+    /// Where calls run on their own: what differs from the recorded run.
+    fn moved(&mut self) -> &mut Moved;
+
+    /// The pool of which an image is taken.
+    fn device(&self) -> &BlockPool;
+
+    /// Whether all that there is is cached: a process that ends here loses nothing else.
+    fn is_idle(&self) -> bool {
+        let stats = self.device().stats();
+        stats.active == 0 && stats.fenced == 0
+    }
+
+    /// Stops, and begins again as another process does. Returns how many blocks are warm.
+    ///
+    /// # Errors
+    /// [`ReplayError::Settings`] of a subject that has no image: vLLM's pools, and those that verify hits.
+    fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
 
     /// The epoch of the pool.
     fn epoch(&self) -> u64;

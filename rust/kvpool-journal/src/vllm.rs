@@ -1,14 +1,14 @@
 //! Replays on the pool of `kvpool-vllm`.
 
-use crate::calls::{Moved, Slots, VllmCall};
+use crate::calls::{Moved, VllmCall};
 use crate::{JournalConfig, JournalHeader};
-use kvpool::InvariantViolation;
+use kvpool::{BlockPool, InvariantViolation};
 use kvpool_vllm::Pool;
 
 use crate::error::ReplayError;
 use crate::journaled::{Journaled, Recordable, VllmConfig};
 use crate::observers::{Observed, Observers};
-use crate::subject::{Step, Subject, memory};
+use crate::subject::{Subject, memory};
 use crate::value::Answer;
 
 /// A pool of vLLM's that a journal is replayed on.
@@ -58,12 +58,16 @@ impl Subject for VllmSubject {
         Ok(call.clone())
     }
 
-    fn run_alone(&mut self, step: &Step<VllmCall>) -> Result<Answer, ReplayError> {
-        let mut call = step.operation.clone();
-        self.moved.translate(call.slots(), 0, 0);
-        let answer = self.run(&call)?;
-        self.moved.learn(&step.answer, &answer);
-        Ok(answer)
+    fn moved(&mut self) -> &mut Moved {
+        &mut self.moved
+    }
+
+    fn device(&self) -> &BlockPool {
+        self.pool.core()
+    }
+
+    fn restart(&mut self, _header: &JournalHeader) -> Result<usize, ReplayError> {
+        Err(ReplayError::Settings("a pool of vLLM's has no image to restart from".into()))
     }
 
     fn epoch(&self) -> u64 {

@@ -1,54 +1,12 @@
-//! Kinds of arguments of pools.
+//! Kinds of arguments of pools. Several are lists of block ids: a laboratory draws each of them its own way.
 
 use kvpool::hash::{ChainLink, HashChain};
 use kvpool::retention::{Retention, TenantId};
 use kvpool::{BlockId, BlockPool, Match, Signal};
 
-use super::{Argument, MatchRecord, Recorder, Slot, words};
-use crate::contents::Contents;
-use crate::error::ReplayError;
-use crate::journaled::Recordable;
-use crate::{ChainRecord, Ids, LinkRecord, RetentionRecord, SignalRecord};
-
-/// Kinds that are copied: kind, record, argument, record of it, it of the record, words.
-macro_rules! copied {
-    ($($(#[$doc:meta])* $kind:ident: $record:ty, $live:ty, $to:expr, $of:expr, $words:expr;)*) => { $(
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub enum $kind {}
-
-        impl<S: Recordable> Argument<S> for $kind {
-            type Record = $record;
-            type Live<'a> = $live;
-            type Own = $live;
-
-            fn record(live: $live, _: &mut Recorder<'_, S>) -> $record {
-                let to: fn($live) -> $record = $to;
-                to(live)
-            }
-
-            fn own(record: &$record, _: &mut S::Memory) -> Result<$live, ReplayError> {
-                let of: fn($record) -> $live = $of;
-                Ok(of(*record))
-            }
-
-            fn lend<R>(own: &$live, call: impl FnOnce($live) -> R) -> R {
-                call(*own)
-            }
-
-            fn words(record: &$record) -> String {
-                let words: fn($record) -> String = $words;
-                words(*record)
-            }
-
-            fn slot(record: &mut $record) -> Slot<'_> {
-                Slot::$kind(record)
-            }
-        }
-    )* };
-}
-
-pub(super) use copied;
+use super::kind::{copied, kinds, lists};
+use super::words;
+use crate::{ChainRecord, Ids, LinkRecord, MatchRecord, RetentionRecord, SignalRecord};
 
 copied! {
     /// A number of blocks.
@@ -81,99 +39,43 @@ copied! {
     Ended: SignalRecord, Signal, Signal::into, SignalRecord::signal, words::ended;
 }
 
-/// A prompt.
-#[derive(Debug)]
-pub enum Chain {}
-
-impl Argument<BlockPool> for Chain {
-    type Record = ChainRecord;
-    type Live<'a> = &'a HashChain;
-    type Own = HashChain;
-
-    fn record(live: &HashChain, to: &mut Recorder<'_, BlockPool>) -> ChainRecord {
-        let is_indexed = to.indexed.checked_sub(1).is_some_and(|last| to.subject.is_indexed(live, last));
-        let tokens = live.len().saturating_mul(live.block_size());
-        to.journal.chain(live, tokens, if is_indexed { to.indexed } else { 0 })
-    }
-
-    fn own(record: &ChainRecord, from: &mut Contents) -> Result<HashChain, ReplayError> {
-        from.chain(record)
-    }
-
-    fn lend<R>(own: &HashChain, call: impl FnOnce(&HashChain) -> R) -> R {
-        call(own)
-    }
-
-    fn words(record: &ChainRecord) -> String {
-        words::chain(record)
-    }
-
-    fn slot(record: &mut ChainRecord) -> Slot<'_> {
-        Slot::Chain(record)
-    }
+lists! {
+    /// Blocks that the caller holds.
+    Held,
+    /// Blocks that the caller holds, of a prompt, from a position on.
+    Part,
+    /// All blocks of a table.
+    Table,
+    /// Any blocks.
+    Named,
+    /// Free blocks.
+    Free,
 }
 
-/// A block's place in a prompt. A block that is registered by one has content that no chain of the journal
-/// has named.
-#[derive(Debug)]
-pub enum Linked<const REGISTERS: bool> {}
-/// The place that a block is registered at.
-pub type Link = Linked<true>;
-/// A place that is looked up.
-pub type Place = Linked<false>;
-
-impl<const REGISTERS: bool> Argument<BlockPool> for Linked<REGISTERS> {
-    type Record = LinkRecord;
-    type Live<'a> = &'a ChainLink;
-    type Own = ChainLink;
-
-    fn record(live: &ChainLink, to: &mut Recorder<'_, BlockPool>) -> LinkRecord {
-        if REGISTERS { to.journal.link(live) } else { LinkRecord::new(live) }
-    }
-
-    fn own(record: &LinkRecord, from: &mut Contents) -> Result<ChainLink, ReplayError> {
-        from.link(record)
-    }
-
-    fn lend<R>(own: &ChainLink, call: impl FnOnce(&ChainLink) -> R) -> R {
-        call(own)
-    }
-
-    fn words(record: &LinkRecord) -> String {
-        words::link(record)
-    }
-
-    fn slot(record: &mut LinkRecord) -> Slot<'_> {
-        Slot::Link(record)
-    }
-}
-
-/// A match that an earlier lookup returned.
-#[derive(Debug)]
-pub enum Found {}
-
-impl Argument<BlockPool> for Found {
-    type Record = MatchRecord;
-    type Live<'a> = &'a Match;
-    type Own = Match;
-
-    fn record(live: &Match, to: &mut Recorder<'_, BlockPool>) -> MatchRecord {
-        MatchRecord { blocks: Ids::pack(live.blocks()), chain: to.journal.part(live), start: live.start() }
-    }
-
-    fn own(record: &MatchRecord, from: &mut Contents) -> Result<Match, ReplayError> {
-        from.found(&record.chain, record.start, record.blocks.unpack())
-    }
-
-    fn lend<R>(own: &Match, call: impl FnOnce(&Match) -> R) -> R {
-        call(own)
-    }
-
-    fn words(MatchRecord { blocks, chain, start }: &MatchRecord) -> String {
-        format!("{}; from block {start} of {}", words::blocks(blocks), words::chain(chain))
-    }
-
-    fn slot(record: &mut MatchRecord) -> Slot<'_> {
-        Slot::Found(record)
-    }
+kinds! { [] BlockPool;
+    /// A prompt.
+    Chain: ChainRecord, &'a HashChain, HashChain,
+        |chain, to| {
+            let is_indexed = to.indexed.checked_sub(1).is_some_and(|last| to.subject.is_indexed(chain, last));
+            let tokens = chain.len().saturating_mul(chain.block_size());
+            to.journal.chain(chain, tokens, if is_indexed { to.indexed } else { 0 })
+        },
+        |record, from| from.chain(record), |chain| chain, words::chain;
+    /// The place in a prompt that a block is registered at: content that no chain of the journal has named.
+    Link: LinkRecord, &'a ChainLink, ChainLink,
+        |link, to| to.journal.link(link), |record, from| from.link(record), |link| link, words::link;
+    /// A place in a prompt that is looked up.
+    Place (Link): LinkRecord, &'a ChainLink, ChainLink,
+        |link, _| LinkRecord::new(link), |record, from| from.link(record), |link| link, words::link;
+    /// A match that an earlier lookup returned.
+    Found: MatchRecord, &'a Match, Match,
+        |found, to| MatchRecord {
+            blocks: Ids::pack(found.blocks()),
+            chain: to.journal.part(found),
+            start: found.start(),
+        },
+        |record, from| from.found(&record.chain, record.start, record.blocks.unpack()), |found| found,
+        |MatchRecord { blocks, chain, start }: &MatchRecord| {
+            format!("{}; from block {start} of {}", words::blocks(blocks), words::chain(chain))
+        };
 }

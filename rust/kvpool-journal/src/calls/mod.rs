@@ -7,8 +7,10 @@
 //! Invariant: the order of a table's calls and of their arguments is the format of journals. New calls go to
 //! the end.
 
+mod kind;
 pub mod kinds;
-pub mod lists;
+mod manager;
+pub mod manager_kinds;
 mod moved;
 mod pool;
 mod simpler;
@@ -18,10 +20,11 @@ mod vllm;
 pub mod vllm_kinds;
 pub(crate) mod words;
 
-pub(crate) use moved::Moved;
+pub use manager::{ManagerCall, ManagerCalls};
+pub use moved::Moved;
 pub use pool::{PoolCall, PoolCalls};
 pub(crate) use simpler::Simpler;
-pub use slot::{MatchRecord, Slot};
+pub use slot::{Mention, Slot};
 pub use vllm::{Ids as VllmIds, VllmCall, VllmCalls};
 pub use words::Words;
 
@@ -35,7 +38,8 @@ use crate::{Check, Journal};
 pub struct Recorder<'a, S> {
     subject: &'a S,
     journal: &'a mut Journal,
-    /// Blocks at the start of a chain that the journal knows, if the last of them is in the index.
+    /// Blocks at the start of a chain that the journal knows, if the last of them is in the index. For a batch, 1 if the
+    /// manager has looked up its requests.
     indexed: usize,
 }
 

@@ -1,16 +1,18 @@
-//! Calls of one run in another: other blocks, another epoch.
+//! Calls of one run in another: other blocks, other swaps, another epoch.
 
 use hashbrown::HashMap;
 use kvpool::BlockId;
 
-use super::Slot;
+use super::{Mention, Slot};
 use crate::{Answer, Ids};
 
 /// What the answers of two runs of the same calls tell apart.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub struct Moved {
     /// Blocks of the recorded run -> blocks of this one.
     blocks: HashMap<BlockId, BlockId>,
+    /// Swaps of the recorded run -> swaps of this one.
+    swaps: HashMap<u64, u64>,
 }
 
 impl Moved {
@@ -19,69 +21,34 @@ impl Moved {
         self.blocks.get(&block).copied().unwrap_or(block)
     }
 
-    fn rename(&self, block: &mut u32) {
-        *block = self.block(BlockId::new(*block)).get();
-    }
-
-    fn all(&self, ids: &mut Ids) {
-        *ids = Ids::pack(&ids.unpack().into_iter().map(|block| self.block(block)).collect::<Vec<_>>());
-    }
-
     /// Makes the arguments of a recorded call those of this run. Prompts of the epoch `from` become ones of
     /// the epoch `to`.
-    pub(crate) fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
+    pub fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
         let epoch = |epoch: &mut u64| *epoch = if *epoch == from { to } else { *epoch };
-        for slot in slots {
-            match slot {
-                Slot::Held(ids) | Slot::Part(ids) | Slot::Table(ids) | Slot::Named(ids) | Slot::Free(ids) => {
-                    self.all(ids);
+        for mention in slots.into_iter().flat_map(Slot::mentions) {
+            match mention {
+                Mention::Block(block) => *block = self.block(BlockId::new(*block)).get(),
+                Mention::Blocks(ids) => {
+                    let blocks: Vec<_> = ids.unpack().into_iter().map(|block| self.block(block)).collect();
+                    *ids = Ids::pack(&blocks);
                 }
-                Slot::Numbers(blocks)
-                | Slot::Claimed(blocks)
-                | Slot::Objects(blocks)
-                | Slot::Freed(blocks) => {
-                    blocks.iter_mut().for_each(|block| self.rename(block));
-                }
-                Slot::Block(block) | Slot::Id(block) | Slot::Object(block) => self.rename(block),
-                Slot::At(start) => start.before.iter_mut().for_each(|block| self.rename(block)),
-                Slot::Found(found) => {
-                    self.all(&mut found.blocks);
-                    epoch(&mut found.chain.epoch);
-                }
-                Slot::Chain(chain) => epoch(&mut chain.epoch),
-                Slot::Link(link) => epoch(&mut link.epoch),
-                Slot::Count(_)
-                | Slot::AtMost(_)
-                | Slot::Start(_)
-                | Slot::Size(_)
-                | Slot::Step(_)
-                | Slot::Ticket(_)
-                | Slot::Until(_)
-                | Slot::Seconds(_)
-                | Slot::Tenant(_)
-                | Slot::ForTenant(_)
-                | Slot::Hint(_)
-                | Slot::Ended(_)
-                | Slot::Hash(_)
-                | Slot::Parent(_)
-                | Slot::Tokens(_)
-                | Slot::Depth(_)
-                | Slot::Group(_)
-                | Slot::References(_)
-                | Slot::Flag(_)
-                | Slot::QueueEnd(_)
-                | Slot::Hashes(_) => {}
+                Mention::Chain(chain) => epoch(&mut chain.epoch),
+                Mention::Epoch(hashed) => epoch(hashed),
+                Mention::Swap(swap) => *swap = self.swaps.get(swap).copied().unwrap_or(*swap),
+                Mention::Request(_) | Mention::Batch(_) | Mention::Ticket(_) => {}
             }
         }
     }
 
     /// Notes what a call answered in the recorded run and in this one.
-    pub(crate) fn learn(&mut self, recorded: &Answer, own: &Answer) {
+    pub fn learn(&mut self, recorded: &Answer, own: &Answer) {
         self.blocks.extend(recorded.blocks.iter().copied().zip(own.blocks.iter().copied()));
+        self.swaps.extend(recorded.swap.zip(own.swap));
     }
 
     /// Forgets everything: a new process begins.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
+        self.swaps.clear();
     }
 }

@@ -5,10 +5,9 @@ use kvpool::{BlockId, BlockPool, Match, PoolConfig, PoolError, Registered};
 use kvpool_observe::{EventBatch, PoolWatch, WatchConfig};
 
 use super::kinds::{
-    AtMost, Block, Chain, Count, Ended, ForTenant, Found, Hint, Link, Place, Seconds, Size, Start, Step,
-    Tenant, Ticket, Until,
+    AtMost, Block, Chain, Count, Ended, ForTenant, Found, Free, Held, Hint, Link, Named, Part, Place,
+    Seconds, Size, Start, Step, Table, Tenant, Ticket, Until,
 };
-use super::lists::{Free, Held, Named, Part, Table};
 use super::table::calls;
 use crate::contents::Contents;
 use crate::journaled::{Recordable, notes_changes};

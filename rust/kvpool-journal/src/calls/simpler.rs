@@ -1,7 +1,11 @@
 //! Smaller arguments of an operation: fewer tokens, blocks and requests.
 
+use super::slot::plain;
 use super::{Slot, Slots};
-use crate::{ChainRecord, Ids, Keys, ManagerOperation, Rows, UntilRecord};
+use crate::{
+    AppendRecord, ChainRecord, EndedRecord, ForksRecord, Ids, Keys, PlanRecord, PromptRecord, Rows,
+    TurnRecord, UntilRecord,
+};
 
 /// What can be made smaller.
 pub(crate) trait Simpler: Sized {
@@ -9,21 +13,8 @@ pub(crate) trait Simpler: Sized {
     fn simpler(&self, which: usize) -> Option<Self>;
 }
 
-/// Half of a count, and one less.
-fn less(count: usize, which: usize) -> Option<usize> {
-    match which {
-        0 if count > 1 => Some(count / 2),
-        0 | 1 if count > 0 => Some(count - 1),
-        _ => None,
-    }
-}
-
 fn fewer_keys(keys: &Keys, most: usize) -> Keys {
     Keys::pack(&keys.unpack().take(most).collect::<Vec<_>>())
-}
-
-fn shorter(chain: &ChainRecord, which: usize) -> Option<ChainRecord> {
-    Some(with_tokens(chain, less(chain.tokens, which)?))
 }
 
 /// The start of a prompt.
@@ -31,11 +22,6 @@ fn with_tokens(chain: &ChainRecord, tokens: usize) -> ChainRecord {
     let blocks = tokens / chain.block_size.max(1);
     let (keys, fingerprints) = (fewer_keys(&chain.keys, blocks), fewer_keys(&chain.fingerprints, blocks));
     ChainRecord { tokens, keys, fingerprints, ..chain.clone() }
-}
-
-/// The list without one item.
-fn without<T: Clone>(items: &[T], which: usize) -> Option<Vec<T>> {
-    (items.len() > 1 && which < items.len()).then(|| [&items[..which], &items[which + 1..]].concat())
 }
 
 /// Does the `which`-th of those ways that are possible, or takes their number from `which`.
@@ -46,30 +32,36 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
+/// The position of an item of `items` that can be left out, as there are others.
+fn one_of(items: usize, which: &mut usize) -> Option<usize> {
+    take(which, &(0..items).collect::<Vec<_>>(), |_| items > 1)
+}
+
+/// Leaves one item out.
+fn one_less<T>(items: &mut Vec<T>, which: &mut usize) -> bool {
+    one_of(items.len(), which).map(|at| items.remove(at)).is_some()
+}
+
 /// Makes an argument smaller, in the `which`-th way; takes the number of its ways from `which` if there are
 /// fewer.
 fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
     let ids = |ids: &mut Ids, which: &mut usize, only_the_last: bool| {
-        let all = ids.unpack();
+        let mut all = ids.unpack();
         let first = if only_the_last { all.len().saturating_sub(1) } else { 0 };
         let ways: Vec<usize> = (first..all.len()).collect();
         let at = take(which, &ways, |_| all.len() > 1);
-        at.and_then(|at| without(&all, at)).map(|fewer| *ids = Ids::pack(&fewer)).is_some()
+        at.map(|at| all.remove(at)).map(|_| *ids = Ids::pack(&all)).is_some()
     };
     let count = |count: &mut usize, which: &mut usize| {
         let way = take(which, &[*count / 2, count.saturating_sub(1)], |way| way < *count);
         way.map(|way| *count = way).is_some()
     };
     match slot {
-        Slot::Count(blocks) => count(blocks, which),
+        Slot::Count(number) | Slot::Length(number) => count(number, which),
         Slot::Held(list) | Slot::Table(list) | Slot::Named(list) => ids(list, which, false),
         // A block that has a place in a chain keeps it.
         Slot::Part(list) | Slot::Free(list) => ids(list, which, true),
-        Slot::Numbers(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => {
-            let ways: Vec<usize> = (0..blocks.len()).collect();
-            let at = take(which, &ways, |_| blocks.len() > 1);
-            at.map(|at| blocks.remove(at)).is_some()
-        }
+        Slot::Numbers(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => one_less(blocks, which),
         Slot::Chain(chain) => {
             let mut tokens = chain.tokens;
             let is_shorter = count(&mut tokens, which);
@@ -78,33 +70,50 @@ fn make_smaller(slot: Slot<'_>, which: &mut usize) -> bool {
             }
             is_shorter
         }
-        Slot::AtMost(_)
-        | Slot::Start(_)
-        | Slot::Size(_)
-        | Slot::Step(_)
+        Slot::Prompt(PromptRecord { chain, .. }) => {
+            let way = take(which, &[chain.tokens / 2, chain.tokens.saturating_sub(1)], |way| {
+                0 < way && way < chain.tokens
+            });
+            way.map(|tokens| *chain = with_tokens(chain, tokens)).is_some()
+        }
+        // One token for each row.
+        Slot::Append(AppendRecord { rows: Rows::Ids(ids), tokens, offsets, .. }) if offsets.is_empty() => {
+            let is_fewer = one_less(ids, which);
+            *tokens = (*tokens).min(ids.len());
+            is_fewer
+        }
+        Slot::Turn(TurnRecord { lookahead, tokens, .. }) => {
+            let is_shorter = take(which, &[0], |_| *lookahead > 0);
+            is_shorter.map(|none| *lookahead = none).is_some() || count(tokens, which)
+        }
+        Slot::Requests(requests) => one_less(requests, which),
+        Slot::Ending(EndedRecord { requests, signals }) => {
+            let at = one_of(requests.len().min(signals.len()), which);
+            at.map(|at| (requests.remove(at), signals.remove(at))).is_some()
+        }
+        Slot::Forks(ForksRecord { parents, children }) => {
+            let at = one_of(parents.len().min(children.len()), which);
+            at.map(|at| (parents.remove(at), children.remove(at))).is_some()
+        }
+        Slot::Reuse(until) => {
+            let now = take(which, &[UntilRecord::Now], |now| *until != now);
+            now.map(|now| *until = now).is_some()
+        }
+        Slot::Plan(PlanRecord { planned, .. }) => one_less(planned, which),
+        plain!()
         | Slot::Ticket(_)
         | Slot::Until(_)
-        | Slot::Seconds(_)
-        | Slot::Tenant(_)
-        | Slot::ForTenant(_)
         | Slot::Block(_)
         | Slot::Link(_)
         | Slot::Found(_)
-        | Slot::Hint(_)
-        | Slot::Ended(_)
         | Slot::Id(_)
         | Slot::Object(_)
         | Slot::At(_)
-        | Slot::Hash(_)
-        | Slot::Parent(_)
-        | Slot::Tokens(_)
-        | Slot::Depth(_)
-        | Slot::Group(_)
-        | Slot::References(_)
-        | Slot::Flag(_)
-        | Slot::QueueEnd(_)
         | Slot::Claimed(_)
-        | Slot::Hashes(_) => false,
+        | Slot::Request(_)
+        | Slot::Batch(_)
+        | Slot::Append(_)
+        | Slot::Swap(_) => false,
     }
 }
 
@@ -113,59 +122,5 @@ impl<C: Slots> Simpler for C {
         let mut call = self.clone();
         let is_smaller = call.slots().into_iter().any(|slot| make_smaller(slot, &mut which));
         is_smaller.then_some(call)
-    }
-}
-
-impl Simpler for ManagerOperation {
-    fn simpler(&self, which: usize) -> Option<Self> {
-        Some(match self.clone() {
-            Self::Admit { request, prompt, foreign, options } => {
-                let prompt = shorter(&prompt, which).filter(|prompt| prompt.tokens > 0)?;
-                Self::Admit { request, prompt, foreign, options }
-            }
-            // One token for each row.
-            Self::Append {
-                rows: Rows::Ids(ids),
-                tokens,
-                offsets,
-                computed,
-                covered,
-                most_changes,
-                filled,
-                fingerprints,
-            } if offsets.is_empty() => {
-                let rows = Rows::Ids(without(&ids, which)?);
-                let tokens = tokens.min(ids.len() - 1);
-                Self::Append { rows, tokens, offsets, computed, covered, most_changes, filled, fingerprints }
-            }
-            Self::AppendTokens { request, tokens, lookahead, filled, fingerprints } => match which {
-                0 if lookahead > 0 => {
-                    Self::AppendTokens { request, tokens, lookahead: 0, filled, fingerprints }
-                }
-                _ => {
-                    let tokens = less(tokens, which)?;
-                    Self::AppendTokens { request, tokens, lookahead, filled, fingerprints }
-                }
-            },
-            Self::Commit { request, computed_tokens } => {
-                Self::Commit { request, computed_tokens: less(computed_tokens, which)? }
-            }
-            Self::ExtendEncoder { request, tokens } => {
-                Self::ExtendEncoder { request, tokens: less(tokens, which)? }
-            }
-            Self::EvictNext { blocks } => Self::EvictNext { blocks: less(blocks, which)? },
-            Self::BeginSwapOut { requests } => Self::BeginSwapOut { requests: without(&requests, which)? },
-            Self::BeginSwapIn { requests } => Self::BeginSwapIn { requests: without(&requests, which)? },
-            Self::Release { request, until } if which == 0 && until != UntilRecord::Now => {
-                Self::Release { request, until: UntilRecord::Now }
-            }
-            Self::Preempt { request, until } if which == 0 && until != UntilRecord::Now => {
-                Self::Preempt { request, until: UntilRecord::Now }
-            }
-            Self::CommitStep { planned, stale } => {
-                Self::CommitStep { planned: without(&planned, which)?, stale }
-            }
-            _ => return None,
-        })
     }
 }

@@ -14,7 +14,7 @@
 //! - `only |subject| condition`: other calls are not recorded;
 //! - the words, which name arguments in braces;
 //! - `|subject| expression`: how the call runs, if not by the method of this name with these arguments; by
-//!   hand, how a replay runs it.
+//!   hand, how a replay runs it, if need be with its memory: `|subject, memory| result`.
 
 /// A call with borrowed arguments: each is lent to a closure around the next.
 macro_rules! lend {
@@ -94,14 +94,24 @@ macro_rules! run {
 /// The way a replay runs a call, and its answer.
 macro_rules! replayed {
     (
-        { $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*)
+        { $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $from:ident
         |$this:ident| $run:expr
     ) => {{
         let $this = $subject;
+        Ok($run)
+    }};
+    (
+        { $($by_hand:tt)+ } [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $from:ident
+        |$this:ident, $memory:ident| $run:expr
+    ) => {{
+        let ($this, $memory) = ($subject, $from);
         $run
     }};
-    ({} [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $($run:tt)*) => {
-        $crate::calls::answer(&$methods::$method($subject $(, $field)*))
+    (
+        {} [$methods:ident] $subject:ident.$method:ident($($field:ident),*) $from:ident
+        $($run:tt)*
+    ) => {
+        Ok($crate::calls::answer(&$methods::$method($subject $(, $field)*)))
     };
 }
 
@@ -115,7 +125,7 @@ macro_rules! calls {
             $(#[$doc:meta])*
             $variant:ident $method:ident($($field:ident: $kind:ident),*) $(by $by_hand:ident,)? $(-> $answer:ty,)?
             $(known $known:expr,)? $(found |$found:ident| $indexed:expr,)? $(only |$only:ident| $condition:expr,)?
-            $words:literal $(, |$this:ident| $run:expr)?;
+            $words:literal $(, |$this:ident $(, $memory:ident)?| $run:expr)?;
         )*
     ) => {
         $(#[$about])*
@@ -158,13 +168,13 @@ macro_rules! calls {
                 subject: &mut $crate::Journaled<$subject>,
                 from: &mut <$subject as $crate::Recordable>::Memory,
             ) -> Result<$crate::Answer, $crate::ReplayError> {
-                Ok(match self { $( Self::$variant { $($field),* } => {
+                match self { $( Self::$variant { $($field),* } => {
                     $(let $field = &<$kind as $crate::calls::Argument<$subject>>::own($field, from)?;)*
                     $crate::calls::table::lend!([$subject]
                         $crate::calls::table::replayed!({ $($by_hand)? } [$methods] subject.$method($($field),*)
-                            $(|$this| $run)?);
+                            from $(|$this $(, $memory)?| $run)?);
                         $($field: $kind),*)
-                } )* })
+                } )* }
             }
         }
 
@@ -173,7 +183,8 @@ macro_rules! calls {
             $crate::calls::table::method! {
                 { $($by_hand)? } [$subject $calls] $(#[$doc])*
                 $variant $method($($field: $kind),*) [$($answer)?]
-                [$(known $known)? $(found |$found| $indexed)? $(only |$only| $condition)?] $(|$this| $run)?
+                [$(known $known)? $(found |$found| $indexed)? $(only |$only| $condition)?]
+                $(|$this $(, $memory)?| $run)?
             }
         )* }
 

@@ -1,32 +1,10 @@
 //! Kinds of arguments of vLLM's pool.
 
 use kvpool_vllm::{Key, Pool, Start};
-use serde::{Deserialize, Serialize};
 
-use super::kinds::copied;
-use super::{Argument, Recorder, Slot, words};
-use crate::error::ReplayError;
-use crate::journaled::Recordable;
-
-/// The part of a table that is cached: where it begins, and the block before it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "as those of `kvpool_vllm::Start`")]
-pub struct StartRecord {
-    pub first: usize,
-    pub before: Option<u32>,
-}
-
-impl From<Start> for StartRecord {
-    fn from(Start { first, before }: Start) -> Self {
-        Self { first, before }
-    }
-}
-
-impl From<StartRecord> for Start {
-    fn from(StartRecord { first, before }: StartRecord) -> Self {
-        Self { first, before }
-    }
-}
+use super::kind::{copied, kinds, slices};
+use super::words;
+use crate::StartRecord;
 
 copied! {
     /// A block, by id.
@@ -51,41 +29,6 @@ copied! {
     QueueEnd: bool, bool, |is| is, |is| is, |is| if is { "front" } else { "back" }.into();
 }
 
-/// Kinds that are lent as slices: kind, item, words.
-macro_rules! slices {
-    ($($(#[$doc:meta])* $kind:ident: $item:ty, $words:path;)*) => { $(
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub enum $kind {}
-
-        impl Argument<Pool> for $kind {
-            type Record = Vec<$item>;
-            type Live<'a> = &'a [$item];
-            type Own = Vec<$item>;
-
-            fn record(live: &[$item], _: &mut Recorder<'_, Pool>) -> Vec<$item> {
-                live.to_vec()
-            }
-
-            fn own(record: &Vec<$item>, _: &mut ()) -> Result<Vec<$item>, ReplayError> {
-                Ok(record.clone())
-            }
-
-            fn lend<R>(own: &Vec<$item>, call: impl FnOnce(&[$item]) -> R) -> R {
-                call(own)
-            }
-
-            fn words(record: &Vec<$item>) -> String {
-                $words(record)
-            }
-
-            fn slot(record: &mut Vec<$item>) -> Slot<'_> {
-                Slot::$kind(record)
-            }
-        }
-    )* };
-}
-
 slices! {
     /// Blocks by id.
     Numbers: u32, words::numbers;
@@ -99,32 +42,9 @@ slices! {
     Hashes: Option<Key>, words::hashes;
 }
 
-/// The key of the block before.
-#[derive(Debug)]
-pub enum Parent {}
-
-impl Argument<Pool> for Parent {
-    type Record = Option<Key>;
-    type Live<'a> = Option<&'a Key>;
-    type Own = Option<Key>;
-
-    fn record(live: Option<&Key>, _: &mut Recorder<'_, Pool>) -> Option<Key> {
-        live.copied()
-    }
-
-    fn own(record: &Option<Key>, _: &mut ()) -> Result<Option<Key>, ReplayError> {
-        Ok(*record)
-    }
-
-    fn lend<R>(own: &Option<Key>, call: impl FnOnce(Option<&Key>) -> R) -> R {
-        call(own.as_ref())
-    }
-
-    fn words(record: &Option<Key>) -> String {
-        record.as_ref().map_or_else(|| "nothing".into(), words::hash)
-    }
-
-    fn slot(record: &mut Option<Key>) -> Slot<'_> {
-        Slot::Parent(record)
-    }
+kinds! { [] Pool;
+    /// The key of the block before.
+    Parent: Option<Key>, Option<&'a Key>, Option<Key>,
+        |key, _| key.copied(), |key, _| Ok(*key), |key| key.as_ref(),
+        |key: &Option<Key>| key.as_ref().map_or_else(|| "nothing".into(), words::hash);
 }

@@ -6,8 +6,9 @@
 use std::fmt::Write;
 
 use crate::{
-    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LinkRecord, LoadedRecord, ManagerOperation, Name,
-    OptionsRecord, PartRecord, Planned, RangeRecord, Rows, SignalRecord, UntilRecord,
+    AppendRecord, ChainRecord, ComputedRecord, CoveredRecord, EndedRecord, Filled, ForksRecord, Ids, Keys,
+    LinkRecord, LoadedRecord, Name, OptionsRecord, PartRecord, PlanRecord, Planned, PromptRecord,
+    RangeRecord, Rows, SignalRecord, TurnRecord, UntilRecord,
 };
 use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
@@ -29,7 +30,7 @@ pub(crate) fn key(key: u64) -> String {
     format!("{:016x}", key.swap_bytes())
 }
 
-fn list<T: std::fmt::Display>(items: impl ExactSizeIterator<Item = T>) -> String {
+pub(super) fn list<T: std::fmt::Display>(items: impl ExactSizeIterator<Item = T>) -> String {
     let left = items.len().saturating_sub(SHOWN);
     let mut text = String::new();
     for item in items.take(SHOWN) {
@@ -55,10 +56,10 @@ fn keys(keys: &Keys) -> String {
     list(keys.unpack().map(key).collect::<Vec<_>>().into_iter())
 }
 
-fn filled(filled: &Keys) -> String {
-    match filled.len() {
+fn filled(filled: &Filled) -> String {
+    match filled.keys.len() {
         0 => String::new(),
-        blocks => format!(", fills {}: {}", counted(blocks, "block"), keys(filled)),
+        blocks => format!(", fills {}: {}", counted(blocks, "block"), keys(&filled.keys)),
     }
 }
 
@@ -81,7 +82,7 @@ pub(super) fn link(link: &LinkRecord) -> String {
     format!("{} at depth {}, behind {parent}", key(link.key), link.depth)
 }
 
-fn name(name: &Name) -> String {
+pub(super) fn name(name: &Name) -> String {
     match name {
         Name::Slot(slot) => format!("slot {slot}"),
         Name::Id(id) => id.to_string(),
@@ -92,11 +93,13 @@ pub(super) fn at_most(max_blocks: usize) -> String {
     if max_blocks == usize::MAX { String::new() } else { format!(", at most {max_blocks}") }
 }
 
-fn rows(rows: &Rows) -> String {
+pub(super) fn rows(rows: &Rows) -> String {
     match rows {
         Rows::Same => "the same batch".into(),
         Rows::Slots(slots) => format!("{}: {}", counted(slots.len(), "slot"), list(slots.iter())),
-        Rows::Ids(ids) => format!("{}: {}", counted(ids.len(), "request"), list(ids.iter())),
+        Rows::Ids(ids) => {
+            format!("{}: {}", counted(ids.len(), "request"), list(ids.iter().map(|id| &id.0)))
+        }
     }
 }
 
@@ -129,7 +132,7 @@ pub(super) fn ended(record: SignalRecord) -> String {
     if said.is_empty() { "unknown".into() } else { said.join(", ") }
 }
 
-fn ranges(records: &[RangeRecord]) -> String {
+pub(super) fn ranges(records: &[RangeRecord]) -> String {
     let range = |record: &RangeRecord| {
         let range = record.range();
         let end = range.end.map_or_else(|| "end".into(), |end| end.to_string());
@@ -138,7 +141,7 @@ fn ranges(records: &[RangeRecord]) -> String {
     list(records.iter().map(range))
 }
 
-fn part(record: PartRecord) -> String {
+pub(super) fn part(record: PartRecord) -> String {
     let Part { allocate_tokens, external_tokens, compute_all } = record.part();
     let chunk = allocate_tokens.map(|tokens| format!("; a chunk of {tokens}")).unwrap_or_default();
     let external = if external_tokens > 0 { format!("; {external_tokens} external") } else { String::new() };
@@ -146,7 +149,7 @@ fn part(record: PartRecord) -> String {
     chunk + &external + all
 }
 
-fn until(record: UntilRecord) -> String {
+pub(super) fn until(record: UntilRecord) -> String {
     match record {
         UntilRecord::Now => String::new(),
         UntilRecord::Step(step) => after(Some(step)),
@@ -154,7 +157,7 @@ fn until(record: UntilRecord) -> String {
     }
 }
 
-fn options(record: &OptionsRecord) -> String {
+pub(super) fn options(record: &OptionsRecord) -> String {
     let options = record.options();
     let mut text = part(options.part.into());
     if let Some(tenant) = options.tenant {
@@ -171,11 +174,11 @@ fn options(record: &OptionsRecord) -> String {
 
 fn planned(planned: &Planned) -> String {
     match planned {
-        Planned::Admit { request, prompt, options: said } => {
-            format!("admit {request}: {}{}", chain(prompt), options(said))
+        Planned::Admit { request, prompt, options: asked } => {
+            format!("admit {}: {}{}", request.0, chain(prompt), options(asked))
         }
-        Planned::Resume { request, part: said, .. } => format!("resume {}{}", name(request), part(*said)),
-        Planned::Append { request, tokens, covered, filled: keys, .. } => {
+        Planned::Resume { request, part: asked, .. } => format!("resume {}{}", name(request), part(*asked)),
+        Planned::Append { request, tokens, covered, filled: keys } => {
             let tokens = counted(*tokens, "token");
             format!("append {tokens} to {}, {covered} covered{}", name(request), filled(keys))
         }
@@ -184,151 +187,61 @@ fn planned(planned: &Planned) -> String {
     }
 }
 
-fn foreign(is: bool) -> &'static str {
-    if is { "; hashed by another hasher" } else { "" }
+pub(super) fn plan(record: &PlanRecord) -> String {
+    let stale = if record.stale { "stale; " } else { "" };
+    let all = record.planned.iter().map(|one| format!("({})", planned(one)));
+    format!("{stale}{}: {}", counted(record.planned.len(), "operation"), list(all))
 }
 
-impl Words for ManagerOperation {
-    fn call(&self) -> &'static str {
-        match self {
-            Self::Admit { .. } => "admit",
-            Self::Resume { .. } => "resume",
-            Self::Release { .. } => "release",
-            Self::ReleaseBatch { .. } => "release_batch",
-            Self::ReleaseBatchWith { .. } => "release_batch_with",
-            Self::EndSession { .. } => "end_session",
-            Self::Preempt { .. } => "preempt",
-            Self::Append { .. } => "append",
-            Self::AppendTokens { .. } => "append_tokens",
-            Self::Commit { .. } => "commit",
-            Self::CommitBatch { .. } => "commit_batch",
-            Self::Fork { .. } => "fork",
-            Self::ForkBatch { .. } => "fork_batch",
-            Self::Truncate { .. } => "truncate",
-            Self::TrimWindow { .. } => "trim_window",
-            Self::TakePlan => "take_plan",
-            Self::BeginSwapOut { .. } => "begin_swap_out",
-            Self::BeginSwapIn { .. } => "begin_swap_in",
-            Self::CompleteSwap { .. } => "complete_swap",
-            Self::AbortSwap { .. } => "abort_swap",
-            Self::CommitStep { .. } => "commit_step",
-            Self::Retain { .. } => "retain",
-            Self::SetTenant { .. } => "set_tenant",
-            Self::RetainPrefix { .. } => "retain_prefix",
-            Self::AdvanceTime { .. } => "advance_time",
-            Self::CompleteStep { .. } => "complete_step",
-            Self::BumpEpoch => "bump_epoch",
-            Self::Reset => "reset",
-            Self::Evict { .. } => "drop_cached",
-            Self::EvictNext { .. } => "evict",
-            Self::Resize { .. } => "resize",
-            Self::TakeEvents => "take_events",
-            Self::TruncateBatch { .. } => "truncate_batch",
-            Self::Extend { .. } => "extend",
-            Self::ExtendEncoder { .. } => "extend_encoder",
-            Self::ExternalDone { .. } => "external_done",
-            Self::Fence => "fence",
-            Self::EndFence { .. } => "end_fence",
-        }
-    }
+pub(super) fn prompt(record: &PromptRecord) -> String {
+    let foreign = if record.foreign { "; hashed by another hasher" } else { "" };
+    format!("{}{foreign}", chain(&record.chain))
+}
 
-    fn words(&self) -> String {
-        match self {
-            Self::Admit { request, prompt, foreign: is_foreign, options: said } => {
-                format!("{request}: {}{}{}", chain(prompt), foreign(*is_foreign), options(said))
-            }
-            Self::Resume { request, part: said, rehashed } => {
-                let again = if rehashed.is_some() { ", hashed again" } else { "" };
-                format!("{}{}{again}", name(request), part(*said))
-            }
-            Self::Release { request, until: end }
-            | Self::EndSession { request, until: end }
-            | Self::Preempt { request, until: end } => format!("{}{}", name(request), until(*end)),
-            Self::ReleaseBatch { requests, until: end } => {
-                format!("{}{}", list(requests.iter().map(name)), until(*end))
-            }
-            Self::ReleaseBatchWith { requests, signals, until: end } => {
-                let each = requests.iter().zip(signals);
-                let each = each.map(|(request, &signal)| format!("{} ({})", name(request), ended(signal)));
-                format!("{}{}", list(each), until(*end))
-            }
-            Self::Append { rows: batch, tokens, offsets, computed, covered, filled: keys, .. } => {
-                let widths = offsets.windows(2).map(|ends| ends[1].saturating_sub(ends[0]));
-                let each =
-                    if offsets.is_empty() { String::new() } else { format!(", each {}", list(widths)) };
-                let computed = match computed {
-                    ComputedRecord::Nothing => String::new(),
-                    ComputedRecord::AllButLast => ", all but the last computed".into(),
-                    ComputedRecord::Counts(counts) => format!(", computed: {}", list(counts.iter())),
-                };
-                let covered = match covered {
-                    CoveredRecord::All => String::new(),
-                    CoveredRecord::Lookahead(slots) => format!(", {slots} ahead"),
-                    CoveredRecord::Each(counts) => format!(", covered: {}", list(counts.iter())),
-                };
-                let tokens = counted(*tokens, "token");
-                format!("{tokens} to {}{each}{computed}{covered}{}", rows(batch), filled(keys))
-            }
-            Self::AppendTokens { request, tokens, lookahead, filled: keys, .. } => {
-                let ahead = if *lookahead > 0 { format!(", {lookahead} ahead") } else { String::new() };
-                format!("{} to {}{ahead}{}", counted(*tokens, "token"), name(request), filled(keys))
-            }
-            Self::Commit { request, computed_tokens } => {
-                format!("{}, {} computed", name(request), counted(*computed_tokens, "token"))
-            }
-            Self::CommitBatch { rows: batch, computed_tokens } => {
-                format!("{}, computed: {}", rows(batch), list(computed_tokens.iter()))
-            }
-            Self::Fork { parent, child } => format!("{} of {}", child, name(parent)),
-            Self::ForkBatch { parents, children } => {
-                let pairs = children.iter().zip(parents);
-                list(pairs.map(|(child, parent)| format!("{child} of {}", name(parent))))
-            }
-            Self::Truncate { request, tokens, until: end } => {
-                format!("{} to {}{}", name(request), counted(*tokens, "token"), until(*end))
-            }
-            Self::TruncateBatch { rows: batch, tokens, until: end } => {
-                format!("{} to tokens: {}{}", rows(batch), list(tokens.iter()), until(*end))
-            }
-            Self::Extend { request, tokens } | Self::ExtendEncoder { request, tokens } => {
-                format!("{} to {}", name(request), counted(*tokens, "token"))
-            }
-            Self::ExternalDone { request, loaded } => {
-                let what = match loaded {
-                    LoadedRecord::All => "all loaded".into(),
-                    LoadedRecord::First(tokens) => format!("the first {} loaded", counted(*tokens, "token")),
-                    LoadedRecord::AllBut(ranges) => {
-                        format!("failed: {}", list(ranges.iter().map(|range| format!("{range:?}"))))
-                    }
-                };
-                format!("{}, {what}", name(request))
-            }
-            Self::EndFence { ticket } => format!("ticket {ticket}"),
-            Self::TrimWindow { request, window } => {
-                format!("{} to a window of {}", name(request), counted(*window, "token"))
-            }
-            Self::BeginSwapOut { requests } | Self::BeginSwapIn { requests } => {
-                list(requests.iter().map(name))
-            }
-            Self::CompleteSwap { swap } | Self::AbortSwap { swap } => format!("swap {swap}"),
-            Self::CommitStep { planned: operations, stale } => {
-                let stale = if *stale { "stale; " } else { "" };
-                let all = operations.iter().map(|one| format!("({})", planned(one)));
-                format!("{stale}{}: {}", counted(operations.len(), "operation"), list(all))
-            }
-            Self::Retain { request, ranges: said } => format!("{}, {}", name(request), ranges(said)),
-            Self::SetTenant { request, tenant } => format!("{}, tenant {tenant}", name(request)),
-            Self::RetainPrefix { prompt, foreign: is_foreign, ranges: said } => {
-                format!("{}{}; {}", chain(prompt), foreign(*is_foreign), ranges(said))
-            }
-            Self::AdvanceTime { now } => format!("to {now} s"),
-            Self::CompleteStep { step } => format!("step {step}"),
-            Self::Evict { blocks: ids } => blocks(ids),
-            Self::EvictNext { blocks } => counted(*blocks, "block"),
-            Self::Resize { num_blocks } => format!("to {}", counted(*num_blocks, "block")),
-            Self::TakePlan | Self::BumpEpoch | Self::Reset | Self::TakeEvents | Self::Fence => String::new(),
+pub(super) fn rehashed(filled: &Option<Filled>) -> String {
+    filled.as_ref().map_or_else(String::new, |_| ", hashed again".into())
+}
+
+pub(super) fn ending(EndedRecord { requests, signals }: &EndedRecord) -> String {
+    let each = requests.iter().zip(signals);
+    list(each.map(|(request, &signal)| format!("{} ({})", name(request), ended(signal))))
+}
+
+pub(super) fn forks(ForksRecord { parents, children }: &ForksRecord) -> String {
+    list(children.iter().zip(parents).map(|(child, parent)| format!("{} of {}", child.0, name(parent))))
+}
+
+pub(super) fn loaded(record: &LoadedRecord) -> String {
+    match record {
+        LoadedRecord::All => "all loaded".into(),
+        LoadedRecord::First(tokens) => format!("the first {} loaded", counted(*tokens, "token")),
+        LoadedRecord::AllBut(ranges) => {
+            format!("failed: {}", list(ranges.iter().map(|range| format!("{range:?}"))))
         }
     }
+}
+
+pub(super) fn append(record: &AppendRecord) -> String {
+    let AppendRecord { rows: batch, tokens, offsets, computed, covered, filled: keys, .. } = record;
+    let widths = offsets.windows(2).map(|ends| ends[1].saturating_sub(ends[0]));
+    let each = if offsets.is_empty() { String::new() } else { format!(", each {}", list(widths)) };
+    let computed = match computed {
+        ComputedRecord::Nothing => String::new(),
+        ComputedRecord::AllButLast => ", all but the last computed".into(),
+        ComputedRecord::Counts(counts) => format!(", computed: {}", list(counts.iter())),
+    };
+    let covered = match covered {
+        CoveredRecord::All => String::new(),
+        CoveredRecord::Lookahead(slots) => format!(", {slots} ahead"),
+        CoveredRecord::Each(counts) => format!(", covered: {}", list(counts.iter())),
+    };
+    let tokens = counted(*tokens, "token");
+    format!("{tokens} to {}{each}{computed}{covered}{}", rows(batch), filled(keys))
+}
+
+pub(super) fn turn(TurnRecord { request, tokens, lookahead, filled: keys }: &TurnRecord) -> String {
+    let ahead = if *lookahead > 0 { format!(", {lookahead} ahead") } else { String::new() };
+    format!("{} to {}{ahead}{}", counted(*tokens, "token"), name(request), filled(keys))
 }
 
 pub(super) fn numbers(blocks: &[u32]) -> String {

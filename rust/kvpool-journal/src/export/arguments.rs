@@ -4,45 +4,17 @@
 //! and the length of its tail.
 
 use crate::{
-    ChainRecord, ComputedRecord, CoveredRecord, Ids, Keys, LoadedRecord, Name, OptionsRecord, PartRecord,
-    RangeRecord, Rows, SignalRecord, UntilRecord,
+    AppendRecord, ChainRecord, ComputedRecord, CoveredRecord, EndedRecord, Filled, IdRecord, Ids,
+    LoadedRecord, Name, OptionsRecord, Rows, UntilRecord,
 };
-use hashbrown::HashMap;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signal};
 
-use super::{Language, text};
+use super::text::{self, Language};
 use crate::numbers::Numbers;
 
-/// An argument of a call. Those that Python leaves out are empty texts there.
-pub(super) enum Argument<'a> {
-    Number(u64),
-    Numbers(&'a [usize]),
-    Time(f64),
-    Tenant(u32),
-    Ticket(u64),
-    Blocks(&'a Ids),
-    Swap(u64),
-    End(UntilRecord),
-    Part(PartRecord),
-    Loaded(&'a LoadedRecord),
-    /// Requests and tokens, offsets, what is computed, what is covered, and the most changes.
-    Ragged(Box<[Argument<'a>; 2]>, &'a [usize], &'a ComputedRecord, &'a CoveredRecord, Option<usize>),
-    Lookahead(usize),
-    Request(&'a RequestId),
-    Requests(&'a [RequestId]),
-    Name(&'a Name),
-    Names(&'a [Name]),
-    Ended(&'a [Name], &'a [SignalRecord]),
-    Rows(&'a Rows),
-    Prompt(&'a ChainRecord, bool),
-    Borrowed(&'a ChainRecord, bool),
-    Sampled(&'a Rows, usize, &'a [usize], &'a Keys),
-    Appended(&'a Name, usize, &'a Keys),
-    Ranges(&'a [RangeRecord]),
-    Options(&'a OptionsRecord),
-    Plan,
-}
+/// The tokens of a request before an append of so many.
+pub(super) type Length<'a> = dyn Fn(&RequestId, usize) -> usize + 'a;
 
 /// What arguments are written with.
 pub(super) struct Arguments {
@@ -51,13 +23,16 @@ pub(super) struct Arguments {
     /// How the pool verifies hits, by name.
     pub(super) verify: &'static str,
     pub(super) numbers: Numbers,
-    /// Tokens of each request.
-    pub(super) lengths: HashMap<RequestId, usize>,
 }
 
 impl Arguments {
     pub(super) fn is_rust(&self) -> bool {
         self.language == Language::Rust
+    }
+
+    /// What Rust writes before an argument that it borrows.
+    pub(super) fn and(&self) -> &'static str {
+        if self.is_rust() { "&" } else { "" }
     }
 
     fn contents(&self, chain: &ChainRecord) -> String {
@@ -80,7 +55,7 @@ impl Arguments {
 
     /// A chain, with what is before it.
     pub(super) fn chain(&self, chain: &ChainRecord, leading: &[u32]) -> String {
-        let and = if self.is_rust() { "&" } else { "" };
+        let and = self.and();
         let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
         let (size, epoch) = (chain.block_size, chain.epoch);
         let function = if chain.has_tokens || chain.keys.is_empty() { "chain" } else { "digests" };
@@ -90,83 +65,6 @@ impl Arguments {
         format!("{and}{function}({kind}, {size}, {and}[{}], {epoch})", contents.join(", "))
     }
 
-    /// The arguments of a call, one behind the other.
-    pub(super) fn texts(&self, arguments: &[Argument<'_>]) -> String {
-        let texts: Vec<String> = arguments.iter().map(|argument| self.text(argument)).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
-        texts.join(", ")
-    }
-
-    /// A keyword argument of Python, or a plain one of Rust.
-    fn keyword(&self, rust: String, python: Option<String>) -> String {
-        if self.is_rust() { rust } else { python.unwrap_or_default() }
-    }
-
-    fn text(&self, argument: &Argument<'_>) -> String {
-        let rust = self.is_rust();
-        let and = if rust { "&" } else { "" };
-        match argument {
-            Argument::Swap(number) if rust => format!("SwapId::from_number({number})"),
-            Argument::Number(number) | Argument::Swap(number) => number.to_string(),
-            Argument::Numbers(numbers) => format!("{and}{numbers:?}"),
-            Argument::Time(time) => text::seconds(*time, rust),
-            Argument::Tenant(tenant) if rust => format!("TenantId({tenant})"),
-            Argument::Tenant(tenant) => tenant.to_string(),
-            Argument::Ticket(ticket) if rust => format!("kvpool::Ticket::new({ticket})"),
-            Argument::Ticket(ticket) => ticket.to_string(),
-            Argument::Blocks(blocks) => self.blocks(blocks),
-            Argument::End(UntilRecord::Now) => self.keyword("Until::Now".into(), None),
-            Argument::End(UntilRecord::Step(step)) => {
-                self.keyword(format!("Until::Step({step})"), Some(format!("after_step={step}")))
-            }
-            Argument::End(UntilRecord::Ticket(ticket)) => {
-                let rust = format!("Until::Ticket(kvpool::Ticket::new({ticket}))");
-                self.keyword(rust, Some(format!("until={ticket}")))
-            }
-            Argument::Part(part) => self.part(part.part()),
-            Argument::Loaded(loaded) if rust => match loaded {
-                LoadedRecord::AllBut(ranges) => format!("Loaded::AllBut(&{ranges:?})"),
-                loaded => format!("Loaded::{loaded:?}"),
-            },
-            Argument::Loaded(LoadedRecord::All) => String::new(),
-            Argument::Loaded(LoadedRecord::First(tokens)) => tokens.to_string(),
-            Argument::Loaded(LoadedRecord::AllBut(ranges)) => {
-                let ranges: Vec<_> = ranges.iter().map(|range| (range.start, range.end)).collect();
-                format!("failed={ranges:?}")
-            }
-            Argument::Ragged(row, offsets, computed, covered, most) => {
-                self.ragged(row, offsets, computed, covered, *most)
-            }
-            Argument::Lookahead(slots) => {
-                self.keyword(slots.to_string(), (*slots > 0).then(|| format!("lookahead={slots}")))
-            }
-            Argument::Request(id) => self.id(id),
-            Argument::Requests(ids) => self.batch(ids.iter()),
-            Argument::Name(Name::Id(id)) => self.id(id),
-            Argument::Name(Name::Slot(slot)) => slot.to_string(),
-            Argument::Names(names) => {
-                let ids: Vec<&RequestId> = names
-                    .iter()
-                    .filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None })
-                    .collect();
-                self.batch(ids.into_iter())
-            }
-            Argument::Ended(names, signals) => self.ended(names, signals),
-            Argument::Rows(Rows::Ids(ids)) => self.batch(ids.iter()),
-            Argument::Rows(_) => self.batch(std::iter::empty()),
-            Argument::Prompt(prompt, foreign) => self.prompt(prompt, *foreign),
-            Argument::Borrowed(prompt, foreign) => format!("{and}{}", self.prompt(prompt, *foreign)),
-            Argument::Sampled(rows, tokens, offsets, filled) => self.sampled(rows, *tokens, offsets, filled),
-            Argument::Appended(name, tokens, filled) => self.appended(name, *tokens, filled),
-            Argument::Ranges(ranges) => {
-                let ranges: Vec<RetentionRange> = ranges.iter().map(RangeRecord::range).collect();
-                format!("{and}{}", self.ranges(&ranges))
-            }
-            Argument::Options(options) => self.options(options),
-            Argument::Plan => if rust { "&mut plan" } else { "" }.into(),
-        }
-    }
-
     /// How a chain was hashed: algorithm, and what hits on it are verified with.
     pub(super) fn kind_of_chain(&self, algorithm: u8, has_fingerprints: bool) -> String {
         let algorithm = HashAlgorithm::ALL.get(usize::from(algorithm)).map_or("", |known| known.name());
@@ -174,7 +72,7 @@ impl Arguments {
         format!("\"{algorithm}\", \"{verify}\"")
     }
 
-    fn id(&self, id: &RequestId) -> String {
+    pub(super) fn id(&self, id: &RequestId) -> String {
         match id {
             RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
             RequestId::Int(number) => number.to_string(),
@@ -185,11 +83,47 @@ impl Arguments {
         }
     }
 
-    fn batch<'b>(&self, ids: impl Iterator<Item = &'b RequestId>) -> String {
+    /// Requests that the manager knows.
+    pub(super) fn names(&self, names: &[Name]) -> String {
+        self.batch(names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None }))
+    }
+
+    pub(super) fn rows(&self, rows: &Rows) -> String {
+        match rows {
+            Rows::Ids(ids) => self.batch(ids.iter().map(|IdRecord(id)| id)),
+            Rows::Same | Rows::Slots(_) => self.batch(std::iter::empty()),
+        }
+    }
+
+    pub(super) fn until(&self, until: UntilRecord) -> String {
+        let (rust, python) = match until {
+            UntilRecord::Now => ("Until::Now".into(), String::new()),
+            UntilRecord::Step(step) => (format!("Until::Step({step})"), format!("after_step={step}")),
+            UntilRecord::Ticket(ticket) => {
+                (format!("Until::Ticket(kvpool::Ticket::new({ticket}))"), format!("until={ticket}"))
+            }
+        };
+        if self.is_rust() { rust } else { python }
+    }
+
+    pub(super) fn loaded(&self, loaded: &LoadedRecord) -> String {
+        match loaded {
+            LoadedRecord::AllBut(ranges) if self.is_rust() => format!("Loaded::AllBut(&{ranges:?})"),
+            loaded if self.is_rust() => format!("Loaded::{loaded:?}"),
+            LoadedRecord::All => String::new(),
+            LoadedRecord::First(tokens) => tokens.to_string(),
+            LoadedRecord::AllBut(ranges) => {
+                let ranges: Vec<_> = ranges.iter().map(|range| (range.start, range.end)).collect();
+                format!("failed={ranges:?}")
+            }
+        }
+    }
+
+    pub(super) fn batch<'b>(&self, ids: impl Iterator<Item = &'b RequestId>) -> String {
         let ids: Vec<String> = ids
             .map(|id| if self.is_rust() { format!("{}.into()", self.id(id)) } else { self.id(id) })
             .collect();
-        format!("{}[{}]", if self.is_rust() { "&" } else { "" }, ids.join(", "))
+        format!("{}[{}]", self.and(), ids.join(", "))
     }
 
     pub(super) fn signal(&self, signal: Signal) -> String {
@@ -205,7 +139,7 @@ impl Arguments {
     }
 
     /// Requests, and how each ended.
-    fn ended(&self, names: &[Name], signals: &[SignalRecord]) -> String {
+    pub(super) fn ended(&self, EndedRecord { requests: names, signals }: &EndedRecord) -> String {
         let ids = names.iter().filter_map(|name| if let Name::Id(id) = name { Some(id) } else { None });
         if self.is_rust() {
             let pairs = ids
@@ -224,7 +158,7 @@ impl Arguments {
         format!("{}, finish_reasons=[{reasons}], output_tokens=[{tokens}]", self.batch(ids))
     }
 
-    fn prompt(&self, prompt: &ChainRecord, foreign: bool) -> String {
+    pub(super) fn prompt(&self, prompt: &ChainRecord, foreign: bool) -> String {
         let contents = self.contents(prompt);
         let tail = prompt.tokens.saturating_sub(prompt.blocks().saturating_mul(self.block_size));
         let (function, epoch) = (if foreign { "foreign" } else { "prompt" }, prompt.epoch);
@@ -234,26 +168,11 @@ impl Arguments {
         }
     }
 
-    /// The tokens of a batch, row by row.
-    fn sampled(&self, rows: &Rows, tokens: usize, offsets: &[usize], filled: &Keys) -> String {
-        let mut keys = filled.unpack();
+    /// Tokens for one request. `length` are its tokens before.
+    pub(super) fn spelled(&self, length: usize, tokens: usize, filled: &Filled) -> String {
         let mut spelled = vec![0; tokens];
-        if let Rows::Ids(ids) = rows {
-            for (row, id) in ids.iter().enumerate() {
-                let ends = offsets.get(row..row + 2).map_or(row..row + 1, |ends| ends[0]..ends[1]);
-                if let (Some(&length), Some(tokens)) = (self.lengths.get(id), spelled.get_mut(ends)) {
-                    self.spell(length, tokens, &mut keys);
-                }
-            }
-        }
-        format!("{}{spelled:?}", if self.is_rust() { "&" } else { "" })
-    }
-
-    fn appended(&self, name: &Name, tokens: usize, filled: &Keys) -> String {
-        let length = if let Name::Id(id) = name { self.lengths.get(id).copied().unwrap_or(0) } else { 0 };
-        let mut spelled = vec![0; tokens];
-        self.spell(length, &mut spelled, &mut filled.unpack());
-        format!("{}{spelled:?}", if self.is_rust() { "&" } else { "" })
+        self.spell(length, &mut spelled, &mut filled.keys.unpack());
+        format!("{}{spelled:?}", self.and())
     }
 
     /// Tokens behind the first `length` ones of a request: those that fill a block are the numbers of its content.
@@ -265,16 +184,32 @@ impl Arguments {
         }
     }
 
+    /// Tokens for the requests of a batch.
+    pub(super) fn append(&self, append: &AppendRecord, length: &Length<'_>) -> String {
+        let mut keys = append.filled.keys.unpack();
+        let mut spelled = vec![0; append.tokens];
+        if let Rows::Ids(ids) = &append.rows {
+            for (row, IdRecord(id)) in ids.iter().enumerate() {
+                if let Some(tokens) = spelled.get_mut(append.ends(row)) {
+                    self.spell(length(id, tokens.len()), tokens, &mut keys);
+                }
+            }
+        }
+        let AppendRecord { offsets, computed, covered, most_changes, .. } = append;
+        let tokens = format!("{}{spelled:?}", self.and());
+        self.ragged(self.rows(&append.rows), tokens, offsets, computed, covered, *most_changes)
+    }
+
     /// Rows of a batch.
-    fn ragged(
+    pub(super) fn ragged(
         &self,
-        row: &[Argument<'_>; 2],
+        requests: String,
+        tokens: String,
         offsets: &[usize],
         computed: &ComputedRecord,
         covered: &CoveredRecord,
         most: Option<usize>,
     ) -> String {
-        let [requests, tokens] = [self.text(&row[0]), self.text(&row[1])];
         if self.is_rust() {
             let computed = match computed {
                 ComputedRecord::Counts(counts) => format!("Computed::Counts(&{counts:?})"),
@@ -306,7 +241,7 @@ impl Arguments {
     }
 
     /// How much of a prompt is admitted.
-    fn part(&self, part: Part) -> String {
+    pub(super) fn part(&self, part: Part) -> String {
         let Part { allocate_tokens, external_tokens, compute_all } = part;
         if self.is_rust() {
             return if part == Part::WHOLE { "Part::WHOLE".into() } else { format!("{part:?}") };
@@ -356,7 +291,7 @@ impl Arguments {
         format!("kvpool.Retention({})", texts.join(", "))
     }
 
-    fn ranges(&self, ranges: &[RetentionRange]) -> String {
+    pub(super) fn ranges(&self, ranges: &[RetentionRange]) -> String {
         let text = |range: &RetentionRange| {
             let retention = self.retention(&range.retention);
             if self.is_rust() {
@@ -372,7 +307,7 @@ impl Arguments {
         format!("[{}]", texts.join(", "))
     }
 
-    fn options(&self, record: &OptionsRecord) -> String {
+    pub(super) fn options(&self, record: &OptionsRecord) -> String {
         let options = record.options();
         let part = self.part(options.part);
         if self.is_rust() {
@@ -394,39 +329,5 @@ impl Arguments {
             texts.push(format!("retention={}", self.ranges(&options.ranges)));
         }
         texts.join(", ")
-    }
-
-    pub(super) fn forget_length(&mut self, name: &Name) {
-        if let Name::Id(id) = name {
-            self.lengths.remove(id);
-        }
-    }
-
-    pub(super) fn set_length(&mut self, id: &RequestId, tokens: usize) {
-        self.lengths.insert(id.clone(), tokens);
-    }
-
-    pub(super) fn lengthen(&mut self, id: &RequestId, tokens: usize) {
-        *self.lengths.entry_ref(id).or_default() += tokens;
-    }
-
-    pub(super) fn set_length_named(&mut self, name: &Name, tokens: usize) {
-        if let Name::Id(id) = name {
-            self.set_length(id, tokens);
-        }
-    }
-
-    pub(super) fn lengthen_named(&mut self, name: &Name, tokens: usize) {
-        if let Name::Id(id) = name {
-            self.lengthen(id, tokens);
-        }
-    }
-
-    pub(super) fn copy_length(&mut self, from: &Name, to: &RequestId) {
-        if let Name::Id(id) = from
-            && let Some(&length) = self.lengths.get(id)
-        {
-            self.lengths.insert(to.clone(), length);
-        }
     }
 }

@@ -25,17 +25,8 @@ use crate::numbers::Numbers;
 use crate::pool::PoolSubject;
 use crate::replay::{Difference, Options, drive};
 use crate::subject::{Step, Subject};
-use crate::vllm::VllmSubject;
 use source::Source;
-
-/// The language of a test.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
-    /// For `tests/` of a crate that depends on `kvpool`, or on `kvpool` and `kvpool-vllm`.
-    Rust,
-    /// For pytest.
-    Python,
-}
+pub use text::Language;
 
 /// Operations of the longest test, unless a caller says otherwise: nobody reads a longer one.
 pub const EXPORT_LIMIT: u64 = 10_000;
@@ -86,27 +77,17 @@ fn over(
     match reader.header().subject {
         Kind::Pool => {
             let numbers = drive::<PoolSubject>(&reader, Options::default(), progress, None)?.1.numbers();
-            let calls = |source: &mut Source<'_>, step: &_| calls::pool(source, step);
-            write::<PoolSubject>(
-                &reader,
-                Source::new(language, reader.header(), numbers, out)?,
-                progress,
-                calls,
-            )
+            let source = Source::new(language, reader.header(), numbers, out)?;
+            write(&reader, source, progress, calls::pool)
         }
         Kind::Manager => {
             let numbers = drive::<ManagerSubject>(&reader, Options::default(), progress, None)?.1.numbers();
-            let calls = |source: &mut Source<'_>, step: &_| calls::manager(source, step);
-            write::<ManagerSubject>(
-                &reader,
-                Source::new(language, reader.header(), numbers, out)?,
-                progress,
-                calls,
-            )
+            let source = Source::new(language, reader.header(), numbers, out)?;
+            write(&reader, source, progress, calls::manager)
         }
         Kind::VllmPool => {
             let source = Source::new(language, reader.header(), Numbers::default(), out)?;
-            write::<VllmSubject>(&reader, source, progress, vllm::call)
+            write(&reader, source, progress, vllm::call)
         }
     }
 }
@@ -116,9 +97,9 @@ fn write<S: Subject>(
     reader: &JournalReader<'_>,
     mut source: Source<'_>,
     progress: &mut dyn FnMut(u64) -> bool,
-    mut call: impl FnMut(&mut Source<'_>, &Step<S::Call>) -> Result<(), ReplayError>,
+    call: impl Fn(&mut Source<'_>, &Step<S::Call>, &S) -> Result<(), ReplayError>,
 ) -> Result<u64, ReplayError> {
-    let mut each = |step: Step<S::Call>| call(&mut source, &step);
+    let mut each = |step: Step<S::Call>, subject: &S| call(&mut source, &step, subject);
     let report = drive::<S>(reader, Options::default(), progress, Some(&mut each))?.0;
     if let Some(difference) = report.difference {
         source.remark(match difference {

@@ -2,21 +2,22 @@
 
 use kvpool_vllm::Key;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Length};
 use super::text;
-use crate::calls::vllm_kinds::StartRecord;
-use crate::calls::{MatchRecord, Slot};
+use crate::calls::Slot;
 use crate::value::Value;
+use crate::{
+    ComputedRecord, CoveredRecord, ForksRecord, IdRecord, MatchRecord, Name, Planned, PromptRecord,
+    RangeRecord, StartRecord, TurnRecord,
+};
 
 impl Arguments {
     /// The arguments of a call, in order. Python leaves some out.
-    pub(super) fn of(&self, slots: Vec<Slot<'_>>) -> String {
-        let texts: Vec<String> = slots.into_iter().map(|slot| self.slot(slot)).collect();
-        let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
-        texts.join(", ")
+    pub(super) fn of(&self, slots: Vec<Slot<'_>>, length: &Length<'_>) -> String {
+        text::listed(slots.into_iter().map(|slot| self.slot(slot, length)))
     }
 
-    fn slot(&self, slot: Slot<'_>) -> String {
+    fn slot(&self, slot: Slot<'_>, length: &Length<'_>) -> String {
         let pick = |rust: String, python: String| if self.is_rust() { rust } else { python };
         match slot {
             Slot::Count(n) | Slot::Start(n) | Slot::Size(n) => n.to_string(),
@@ -37,7 +38,7 @@ impl Arguments {
             Slot::Link(link) => {
                 let kind = self.kind_of_chain(link.algorithm, link.fingerprint.is_some());
                 let path = self.numbers.path(link.key, link.depth);
-                let and = if self.is_rust() { "&" } else { "" };
+                let and = self.and();
                 format!("{and}link({kind}, {}, {and}{path:?}, {})", link.block_size, link.epoch)
             }
             Slot::Found(MatchRecord { blocks, chain, start }) => {
@@ -76,8 +77,73 @@ impl Arguments {
                     key.as_ref().map_or_else(|| "None".into(), known)
                 };
                 let keys: Vec<String> = keys.iter().map(key).collect();
-                format!("{}[{}]", if self.is_rust() { "&" } else { "" }, keys.join(", "))
+                format!("{}[{}]", self.and(), keys.join(", "))
             }
+            Slot::Request(name) => self.name(name),
+            Slot::Requests(names) => self.names(names),
+            Slot::Batch(rows) => self.rows(rows),
+            Slot::NewRequest(IdRecord(id)) => self.id(id),
+            Slot::Forks(ForksRecord { parents, children }) => {
+                let children = self.batch(children.iter().map(|IdRecord(id)| id));
+                format!("{}, {children}", self.names(parents))
+            }
+            Slot::Ending(ended) => self.ended(ended),
+            Slot::Reuse(until) => self.until(*until),
+            Slot::Prompt(PromptRecord { chain, foreign }) => self.prompt(chain, *foreign),
+            Slot::Portion(part) => self.part(part.part()),
+            Slot::Options(options) => self.options(options),
+            Slot::Ranges(ranges) => {
+                let ranges: Vec<_> = ranges.iter().map(RangeRecord::range).collect();
+                format!("{}{}", self.and(), self.ranges(&ranges))
+            }
+            Slot::Length(n) => n.to_string(),
+            Slot::Lengths(counts) => format!("{}{counts:?}", self.and()),
+            // The manager hashes it again.
+            Slot::Rehashed(_) => String::new(),
+            Slot::Append(append) => self.append(append, length),
+            Slot::Turn(turn) => self.turn(turn, length),
+            Slot::Load(loaded) => self.loaded(loaded),
+            Slot::Swap(n) => pick(format!("SwapId::from_number({n})"), n.to_string()),
+            Slot::Plan(_) => pick("&mut plan".into(), String::new()),
+        }
+    }
+
+    /// Tokens for one request.
+    fn turn(&self, turn: &TurnRecord, length: &Length<'_>) -> String {
+        let TurnRecord { request, tokens, lookahead, filled } = turn;
+        let before = if let Name::Id(id) = request { length(id, *tokens) } else { 0 };
+        let ahead = if self.is_rust() { lookahead.to_string() } else { format!("lookahead={lookahead}") };
+        let ahead = Some(ahead).filter(|_| self.is_rust() || *lookahead > 0).unwrap_or_default();
+        text::listed([self.name(request), self.spelled(before, *tokens, filled), ahead])
+    }
+
+    /// An operation of a step: its method, and its arguments after the plan.
+    pub(super) fn planned(&self, planned: &Planned, length: &Length<'_>) -> (&'static str, String) {
+        let (name, texts) = match planned {
+            Planned::Admit { request, prompt, options } => {
+                ("admit_with", vec![self.id(&request.0), self.prompt(prompt, false), self.options(options)])
+            }
+            Planned::Resume { request, part, .. } => {
+                ("resume_with", vec![self.name(request), self.part(part.part())])
+            }
+            Planned::Append { request, tokens, covered, filled } => {
+                let before = if let Name::Id(id) = request { length(id, *tokens) } else { 0 };
+                let (requests, spelled) =
+                    (self.names(std::slice::from_ref(request)), self.spelled(before, *tokens, filled));
+                let covered = CoveredRecord::Each(vec![*covered]);
+                let (offsets, computed) = ([0, *tokens], ComputedRecord::Nothing);
+                ("append_ragged", vec![self.ragged(requests, spelled, &offsets, &computed, &covered, None)])
+            }
+            Planned::Preempt { request, until } => ("preempt", vec![self.name(request), self.until(*until)]),
+            Planned::Release { request, until } => ("release", vec![self.name(request), self.until(*until)]),
+        };
+        (name, text::listed(texts))
+    }
+
+    fn name(&self, name: &Name) -> String {
+        match name {
+            Name::Id(id) => self.id(id),
+            Name::Slot(slot) => slot.to_string(),
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::io::Write;
 
 use crate::{Check, JournalHeader, Kind};
-use hashbrown::HashMap;
 
-use super::arguments::{Argument, Arguments};
-use super::{Language, templates, text};
+use super::arguments::Arguments;
+use super::templates;
+use super::text::{self, Language};
 use crate::error::ReplayError;
 use crate::numbers::Numbers;
 use crate::value::Answer;
@@ -45,14 +45,14 @@ impl<'a> Source<'a> {
             Language::Rust => templates::rust_pool(&config, events, kind, header.caching),
             Language::Python => templates::python_pool(&config, events, kind, header.caching),
         };
-        let (block_size, verify, lengths) = (config.block_size, config.verify.name(), HashMap::new());
+        let (block_size, verify) = (config.block_size, config.verify.name());
         let mut source = Self {
             language,
             kind,
             num_blocks: config.num_blocks,
             grouped: config.groups.is_some(),
             made,
-            arguments: Arguments { language, block_size, verify, numbers, lengths },
+            arguments: Arguments { language, block_size, verify, numbers },
             out,
             operations: 0,
             parts: 0,
@@ -166,10 +166,9 @@ impl<'a> Source<'a> {
     }
 
     /// Plans an operation of a step.
-    pub(super) fn plan(&mut self, name: &str, arguments: &[Argument<'_>]) -> Result<(), ReplayError> {
-        let arguments = self.arguments.texts(arguments);
+    pub(super) fn plan(&mut self, name: &str, arguments: &str) -> Result<(), ReplayError> {
         match self.language {
-            Language::Rust => self.line(&format!("let _ = manager.plan_{name}({arguments});")),
+            Language::Rust => self.line(&format!("let _ = manager.plan_{name}(&mut plan, {arguments});")),
             Language::Python => {
                 self.line(&format!("answer(plan.{}, {arguments})", name.trim_end_matches("_with")))
             }

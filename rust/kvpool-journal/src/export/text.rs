@@ -4,6 +4,20 @@ use std::fmt::Write as _;
 
 use crate::value::Value;
 
+/// The language of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// For `tests/` of a crate that depends on `kvpool`, or on `kvpool` and `kvpool-vllm`.
+    Rust,
+    /// For pytest.
+    Python,
+}
+
+/// Arguments, one behind the other, without those that are empty.
+pub(super) fn listed(texts: impl IntoIterator<Item = String>) -> String {
+    texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
 /// A text as a literal of Rust.
 pub(super) fn rust(text: &str) -> String {
     quoted(text, |letter| format!("\\u{{{:x}}}", u32::from(letter)))

@@ -6,11 +6,16 @@ use super::source::Source;
 use crate::calls::{Slot, Slots, VllmCall, Words};
 use crate::error::ReplayError;
 use crate::subject::Step;
+use crate::vllm::VllmSubject;
 
-pub(super) fn call(source: &mut Source<'_>, step: &Step<VllmCall>) -> Result<(), ReplayError> {
+pub(super) fn call(
+    source: &mut Source<'_>,
+    step: &Step<VllmCall>,
+    _: &VllmSubject,
+) -> Result<(), ReplayError> {
     source.begin(step.number, &step.answer)?;
     let mut call = step.operation.clone();
-    let arguments = source.arguments.of(call.slots());
+    let arguments = source.arguments.of(call.slots(), &|_, _| 0);
     if source.is_rust() {
         return source.expect_rust(&in_rust(call.call(), &arguments), step.answer.check);
     }

@@ -23,9 +23,10 @@ mod error;
 mod file;
 mod frame;
 mod header;
-mod operation;
 mod outcome;
 mod packed;
+mod reader;
+mod records;
 mod settings;
 mod sink;
 mod source;
@@ -35,16 +36,19 @@ mod writer;
 pub use chain::{ChainRecord, ContentKey, LinkRecord};
 pub use error::JournalError;
 pub use file::create_file;
-pub use frame::{JournalReader, Records, Tail};
+pub use frame::{Entry, MAGIC, MAGIC_OF_GROUPS};
 pub use header::{JournalHeader, Kind};
-pub use operation::{
-    ComputedRecord, CoveredRecord, Entry, LoadedRecord, ManagerOperation, Name, OptionsRecord, PartRecord,
-    Planned, RangeRecord, Rehashed, RetentionRecord, Rows, SignalRecord, UntilRecord,
-};
 pub use outcome::{Check, Outcome};
 pub use packed::{Ids, Keys, Packed};
+pub use reader::{JournalReader, Records, Tail};
+pub use records::{
+    AppendRecord, ComputedRecord, CoveredRecord, EndedRecord, ForksRecord, IdRecord, LoadedRecord,
+    MatchRecord, Name, OptionsRecord, PartRecord, PlanRecord, Planned, PromptRecord, RangeRecord,
+    RetentionRecord, Rows, SignalRecord, StartRecord, TurnRecord, UntilRecord,
+};
 pub use source::{JournalFile, JournalSource};
-pub(crate) use steady::{Filled, SteadyAppend};
+pub use steady::Filled;
+pub(crate) use steady::SteadyAppend;
 pub use writer::{Flush, QUEUE_BYTES};
 
 use std::collections::VecDeque;
@@ -60,13 +64,6 @@ use serde::Serialize;
 use sink::Sink;
 use steady::Encoded;
 use writer::Background;
-
-/// The bytes that a journal begins with; the last two digits are the version of the format.
-pub const MAGIC: [u8; 8] = *b"KVPJRN04";
-
-/// The bytes that the journal of a manager with KV-cache groups begins with, which are written behind its header: readers that know of
-/// no groups refuse it by its version.
-pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
 /// How a journal is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

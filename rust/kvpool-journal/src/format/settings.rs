@@ -6,7 +6,7 @@ use kvpool::groups::{GroupKind, GroupSpec, Keep};
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{EvictionPolicy, RequestId};
 use kvpool_observe::AdvisorConfig;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::JournalError;
 
@@ -17,32 +17,6 @@ pub(crate) enum RequestIdRecord {
     Int(i64),
     Str(Box<str>),
     Uint(u64),
-}
-
-/// Several of them: `#[serde(with = "request_ids")]`.
-pub(crate) mod request_ids {
-    use super::{Deserialize, Deserializer, RequestId, RequestIdRecord, Serialize, Serializer};
-
-    struct Written<'a>(&'a RequestId);
-
-    impl Serialize for Written<'_> {
-        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            RequestIdRecord::serialize(self.0, serializer)
-        }
-    }
-
-    #[derive(Deserialize)]
-    struct Read(#[serde(with = "RequestIdRecord")] RequestId);
-
-    pub(crate) fn serialize<S: Serializer>(ids: &[RequestId], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(ids.iter().map(Written))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<RequestId>, D::Error> {
-        Ok(Vec::<Read>::deserialize(deserializer)?.into_iter().map(|Read(id)| id).collect())
-    }
 }
 
 /// A [`RetentionConfig`].
@@ -179,7 +153,7 @@ pub(crate) fn named(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Name, Rows};
+    use crate::{IdRecord, Name, Rows};
 
     fn assert_written<T: Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug>(
         value: &T,
@@ -194,7 +168,7 @@ mod tests {
     fn the_format_is_what_it_was() {
         assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);
         assert_written(
-            &Rows::Ids(vec![RequestId::Str("a".into()), RequestId::Int(2)]),
+            &Rows::Ids(vec![IdRecord(RequestId::Str("a".into())), IdRecord(RequestId::Int(2))]),
             &[2, 2, 1, 1, b'a', 0, 4],
         );
         assert_written(

@@ -5,12 +5,14 @@
 //!
 //! Invariant: the bytes are those of a record of the batch before, up to what it filled, whose arguments are the ones kept here.
 
+use kvpool::hash::HashCursor;
 use kvpool::{Computed, Covered, Rows};
+use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// The keys and fingerprints of blocks that an append filled, row by row: what its record ends with, but for its check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The keys and fingerprints of blocks that tokens filled, row by row. The record of an append ends with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
     /// The first eight bytes of their digests.
     pub keys: Keys,
@@ -18,9 +20,35 @@ pub struct Filled {
     pub fingerprints: Keys,
 }
 
+impl Filled {
+    /// All blocks of a prompt.
+    pub(crate) fn whole(cursor: &HashCursor) -> Self {
+        let mut filled = Self::default();
+        filled.add(cursor, 0);
+        filled
+    }
+
+    /// Adds the blocks that the last `tokens` tokens of a prompt filled.
+    #[inline]
+    pub(crate) fn add_last(&mut self, cursor: &HashCursor, tokens: usize) {
+        let (chain, before) = (cursor.chain(), cursor.num_tokens().saturating_sub(tokens));
+        // Most tokens fill no block: they are not worth a division.
+        if before < chain.len() * chain.block_size() {
+            self.add(cursor, before / chain.block_size());
+        }
+    }
+
+    /// Adds the blocks of a prompt after the first `before`.
+    fn add(&mut self, cursor: &HashCursor, before: usize) {
+        let chain = cursor.chain();
+        chain.hashes().iter().skip(before).for_each(|hash| self.keys.push(hash.key()));
+        chain.fingerprints().iter().skip(before).for_each(|&whole| self.fingerprints.push(whole as u64));
+    }
+}
+
 /// An append of a token to each row of the batch before: all that its record says, but for what it fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SteadyAppend {
+pub(crate) struct SteadyAppend {
     tokens: usize,
     all_but_last_computed: bool,
     lookahead: Option<usize>,
@@ -30,7 +58,7 @@ pub struct SteadyAppend {
 impl SteadyAppend {
     /// What is appended, if that is a token to each row, and what is computed and covered is said of all of them at once.
     #[must_use]
-    pub const fn of(rows: &Rows<'_>) -> Option<Self> {
+    pub(crate) const fn of(rows: &Rows<'_>) -> Option<Self> {
         let all_but_last_computed = match rows.computed {
             Computed::Nothing => false,
             Computed::AllButLast => true,

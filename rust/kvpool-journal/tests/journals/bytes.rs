@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
-    BlockPool, CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, PoolConfig, RequestRef, Rows, Until,
+    AdmitOptions, BlockPool, CacheManager, Computed, Covered, ExtraKeys, ManagerConfig, PoolConfig,
+    RequestRef, Rows, Until,
 };
 use kvpool_journal::{
-    Difference, Entry, Journal, JournalConfig, JournalError, JournalReader, Journaled, ManagerOperation,
-    Options, PoolCall, PoolCalls, ReplayError, Tail, compare, ops, replay,
+    AppendRecord, Difference, Entry, Journal, JournalConfig, JournalError, JournalReader, Journaled,
+    ManagerCall, ManagerCalls, Options, PoolCall, PoolCalls, ReplayError, Tail, compare, replay,
 };
 use proptest::prelude::*;
 
@@ -27,7 +28,7 @@ fn records_of_appends_say_what_was_asked() {
     let mut manager = recorded_manager(config, EVENTS, ring(7));
     let admit = |manager: &mut Journaled<CacheManager>, id: &str| {
         let cursor = manager.prepare(&[1, 2, 3], ExtraKeys::default()).unwrap();
-        manager.apply(ops::manager::Admit::new(id, cursor)).unwrap();
+        manager.admit(id.into(), cursor, &AdmitOptions::default()).unwrap();
     };
     admit(&mut manager, "a");
     admit(&mut manager, "b");
@@ -44,18 +45,18 @@ fn records_of_appends_say_what_was_asked() {
         let most_changes = (kind & 16 != 0).then_some(9);
         if kind & 32 != 0 {
             let request = both[rows[0]];
-            manager.apply(ops::manager::Release { request, until: Until::Now }).unwrap();
+            manager.release(request, Until::Now).unwrap();
             admit(&mut manager, if rows[0] == 0 { "a" } else { "b" });
         }
         let tokens: Vec<_> = (0..rows.len() as u32).map(|row| step + row).collect();
         let offsets: Vec<_> = if kind & 64 == 0 { Vec::new() } else { (0..=rows.len()).collect() };
         let rows_asked =
             Rows { requests: &requests, tokens: &tokens, offsets: &offsets, computed, covered, most_changes };
-        let answer = manager.apply(ops::manager::Append { rows: rows_asked });
+        let answer = manager.append(&rows_asked);
         if answer.is_err() {
             // Full: both begin again, in the order in which they have their slots.
             for (id, request) in [("a", both[0]), ("b", both[1])] {
-                manager.apply(ops::manager::Release { request, until: Until::Now }).unwrap();
+                manager.release(request, Until::Now).unwrap();
                 admit(&mut manager, id);
             }
         }
@@ -71,7 +72,9 @@ fn records_of_appends_say_what_was_asked() {
         let (
             _,
             Entry::Operation(
-                ManagerOperation::Append { rows, tokens, offsets, computed, covered, most_changes, .. },
+                ManagerCall::Append {
+                    append: AppendRecord { rows, tokens, offsets, computed, covered, most_changes, .. },
+                },
                 _,
             ),
         ) = record.unwrap()
@@ -166,7 +169,7 @@ proptest! {
     fn impossible_records_are_refused(config in any_settings(), calls in calls(60), from in any::<u32>(), to in any::<u32>()) {
         let image = recorded(config, &calls);
         let reader = JournalReader::new(&image).unwrap();
-        let mut entries: Vec<_> = reader.records::<ManagerOperation>().map(|entry| entry.unwrap()).collect();
+        let mut entries: Vec<_> = reader.records::<ManagerCall>().map(|entry| entry.unwrap()).collect();
         let (from, to) = (from as usize % entries.len().max(1), to as usize % entries.len().max(1));
         if from < entries.len() && to < entries.len() {
             entries.swap(from, to);

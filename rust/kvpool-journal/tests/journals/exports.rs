@@ -6,8 +6,8 @@ use std::io::Write;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{AdmitOptions, BlockPool, CacheManager, ExtraKeys, ManagerConfig, Part, PoolConfig, SwapId};
 use kvpool_journal::{
-    EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerOperation, Planned, PoolCall, PoolCalls,
-    ReplayError, VllmCall, VllmCalls, export, ops,
+    EXPORT_LIMIT, Entry, JournalReader, Journaled, Language, ManagerCall, ManagerCalls, PlanRecord, Planned,
+    PoolCall, PoolCalls, ReplayError, VllmCall, VllmCalls, export,
 };
 use kvpool_vllm::{Key, Start};
 use proptest::prelude::*;
@@ -61,8 +61,8 @@ fn kinds<O: Serialize + DeserializeOwned>(image: &[u8]) -> (BTreeSet<u8>, BTreeS
 
 #[test]
 fn the_exported_tests_have_every_call() {
-    let (all, mut of_managers) = kinds::<ManagerOperation>(&scripted_manager());
-    of_managers.extend(kinds::<ManagerOperation>(&scripted_groups()).1);
+    let (all, mut of_managers) = kinds::<ManagerCall>(&scripted_manager());
+    of_managers.extend(kinds::<ManagerCall>(&scripted_groups()).1);
     for (all, found) in
         [(all, of_managers), kinds::<PoolCall>(&scripted_pool()), kinds::<VllmCall>(&scripted_vllm())]
     {
@@ -72,9 +72,11 @@ fn the_exported_tests_have_every_call() {
     let image = scripted_manager();
     let reader = JournalReader::new(&image).unwrap();
     let mut planned = BTreeSet::new();
-    for entry in reader.records::<ManagerOperation>() {
-        if let Entry::Operation(ManagerOperation::CommitStep { planned: all, stale: false }, _) =
-            entry.unwrap().1
+    for entry in reader.records::<ManagerCall>() {
+        if let Entry::Operation(
+            ManagerCall::CommitStep { plan: PlanRecord { planned: all, stale: false } },
+            _,
+        ) = entry.unwrap().1
         {
             planned.extend(all.iter().map(|one: &Planned| postcard::to_stdvec(one).unwrap()[0]));
         }
@@ -221,28 +223,19 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     };
     let hints = AdmitOptions::default();
     for id in 90..94 {
-        manager.apply(ops::manager::Admit::new(id, prompt(manager, id as u32))).unwrap();
+        manager.admit(id.into(), prompt(manager, id as u32), &AdmitOptions::default()).unwrap();
     }
-    manager
-        .apply(ops::manager::AppendTokens {
-            request: 90.into(),
-            tokens: &[7, 8, 9],
-            multimodal: &[],
-            lookahead: 2,
-        })
-        .unwrap();
-    manager
-        .apply(ops::manager::CommitBatch { requests: &[90.into(), 91.into()], computed_tokens: &[8, 5] })
-        .unwrap();
-    manager.apply(ops::manager::TrimWindow { request: 90.into(), window: 2 }).unwrap();
-    manager.apply(ops::manager::BeginSwapOut { requests: &[91.into()] }).unwrap();
-    manager.apply(ops::manager::TakePlan).unwrap();
-    manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(0) }).unwrap();
-    manager.apply(ops::manager::BeginSwapIn { requests: &[91.into()] }).unwrap();
-    manager.apply(ops::manager::TakePlan).unwrap();
-    manager.apply(ops::manager::CompleteSwap { swap: SwapId::from_number(1) }).unwrap();
-    manager.apply(ops::manager::Preempt { request: 92.into(), until: kvpool::Until::Now }).unwrap();
-    manager.apply(ops::manager::Fork { parent: 93.into(), child: "fork".into() }).unwrap();
+    manager.append_tokens(90.into(), &[7, 8, 9], &[], 2).unwrap();
+    manager.commit_batch(&[90.into(), 91.into()], &[8, 5]).unwrap();
+    manager.trim_window(90.into(), 2).unwrap();
+    manager.begin_swap_out(&[91.into()]).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(SwapId::from_number(0)).unwrap();
+    manager.begin_swap_in(&[91.into()]).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_swap(SwapId::from_number(1)).unwrap();
+    manager.preempt(92.into(), kvpool::Until::Now).unwrap();
+    manager.fork(93.into(), "fork".into()).unwrap();
     let mut plan = manager.plan_step();
     let cursor = prompt(manager, 5);
     manager.plan_admit_with(&mut plan, 95, cursor, &hints).unwrap();
@@ -250,27 +243,24 @@ fn accepted(manager: &mut Journaled<CacheManager>) {
     manager.plan_append(&mut plan, 91, &[1, 2, 3], 0).unwrap();
     manager.plan_preempt(&mut plan, 93, None).unwrap();
     manager.plan_release(&mut plan, 90, Some(3)).unwrap();
-    manager.apply(ops::manager::CommitStep { plan: &mut plan }).unwrap();
-    manager.apply(ops::manager::TakePlan).unwrap();
-    manager.apply(ops::manager::CompleteStep { step: 3 }).unwrap();
+    manager.commit_step(&mut plan).unwrap();
+    manager.take_plan().unwrap();
+    manager.complete_step(3).unwrap();
     // The same prompt, before and behind a bump, and by who was preempted before.
-    manager.apply(ops::manager::Preempt { request: 92.into(), until: kvpool::Until::Now }).unwrap();
-    manager.apply(ops::manager::BumpEpoch).unwrap();
-    manager.apply(ops::manager::Admit::new("again", prompt(manager, 6))).unwrap();
-    manager.apply(ops::manager::Commit { request: "again".into(), computed_tokens: 5 }).unwrap();
-    assert_eq!(
-        manager.apply(ops::manager::Resume { request: 92.into(), part: Part::WHOLE }).unwrap().cached_tokens,
-        4
-    );
+    manager.preempt(92.into(), kvpool::Until::Now).unwrap();
+    manager.bump_epoch().unwrap();
+    manager.admit("again".into(), prompt(manager, 6), &AdmitOptions::default()).unwrap();
+    manager.commit("again".into(), 5).unwrap();
+    assert_eq!(manager.resume(92.into(), Part::WHOLE).unwrap().cached_tokens, 4);
     for id in [91, 92, 93, 95] {
-        manager.apply(ops::manager::Release { request: id.into(), until: kvpool::Until::Now }).unwrap();
+        manager.release(id.into(), kvpool::Until::Now).unwrap();
     }
-    manager.apply(ops::manager::Release { request: "fork".into(), until: kvpool::Until::Now }).unwrap();
-    manager.apply(ops::manager::Release { request: "again".into(), until: kvpool::Until::Now }).unwrap();
-    manager.apply(ops::manager::Reset).unwrap();
+    manager.release("fork".into(), kvpool::Until::Now).unwrap();
+    manager.release("again".into(), kvpool::Until::Now).unwrap();
+    manager.reset().unwrap();
     let num_blocks = manager.pool().num_blocks() + 1;
-    manager.apply(ops::manager::Resize { num_blocks }).unwrap();
-    manager.apply(ops::manager::Evict { blocks: 1 }).unwrap();
+    manager.resize(num_blocks).unwrap();
+    manager.evict(1).unwrap();
 }
 
 fn scripted_manager() -> Vec<u8> {
@@ -294,20 +284,13 @@ fn scripted_groups() -> Vec<u8> {
         let prompt = manager.prepare(&[1, 2, 3, 4, 5, 6, 7, 8, turn], ExtraKeys::default()).unwrap();
         let part = Part { allocate_tokens: Some(8), external_tokens: 0, compute_all: turn == 2 };
         let options = AdmitOptions { part, ..AdmitOptions::default() };
-        let admit = ops::manager::Admit { request: "kept".into(), cursor: prompt, options: &options };
-        assert_eq!(manager.apply(admit).unwrap().cached_tokens, [0, 8, 0][turn as usize]);
-        manager.apply(ops::manager::ExtendEncoder { request: "kept".into(), num_tokens: 3 }).unwrap();
-        manager.apply(ops::manager::Commit { request: "kept".into(), computed_tokens: 8 }).unwrap();
-        manager
-            .apply(ops::manager::AppendTokens {
-                request: "kept".into(),
-                tokens: &[7, 8],
-                multimodal: &[],
-                lookahead: 2,
-            })
-            .unwrap();
-        manager.apply(ops::manager::TakePlan).unwrap();
-        manager.apply(ops::manager::Release { request: "kept".into(), until: kvpool::Until::Now }).unwrap();
+        let admitted = manager.admit("kept".into(), prompt, &options).unwrap();
+        assert_eq!(admitted.cached_tokens, [0, 8, 0][turn as usize]);
+        manager.extend_encoder("kept".into(), 3).unwrap();
+        manager.commit("kept".into(), 8).unwrap();
+        manager.append_tokens("kept".into(), &[7, 8], &[], 2).unwrap();
+        manager.take_plan().unwrap();
+        manager.release("kept".into(), kvpool::Until::Now).unwrap();
     }
     run_manager(&mut manager, &script(200, 3));
     manager.take_journal().unwrap().image().unwrap()

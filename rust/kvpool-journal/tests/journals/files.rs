@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvpool::ManagerConfig;
 use kvpool_journal::{
-    Entry, JournalError, JournalFile, JournalReader, JournalSource, Language, ManagerOperation, Options,
-    bisect, compare, export, replay, show,
+    Entry, JournalError, JournalFile, JournalReader, JournalSource, Language, ManagerCall, Options, bisect,
+    compare, export, replay, show,
 };
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ fn told<'a>(source: impl Into<JournalSource<'a>>) -> Vec<String> {
     let mut told = match JournalReader::new(source) {
         Err(error) => vec![error.to_string()],
         Ok(reader) => {
-            let records = reader.records::<ManagerOperation>();
+            let records = reader.records::<ManagerCall>();
             let about = (reader.bytes(), reader.first_operation(), reader.operations(), reader.tail());
             let mut told = vec![format!("{:?} {about:?}", reader.header())];
             told.extend(records.map(|record| format!("{record:?}")));
@@ -99,7 +99,7 @@ fn long() -> Vec<u8> {
 }
 
 fn entries(reader: &JournalReader<'_>) -> Result<usize, JournalError> {
-    reader.records::<ManagerOperation>().try_fold(0, |count, record| record.map(|_| count + 1))
+    reader.records::<ManagerCall>().try_fold(0, |count, record| record.map(|_| count + 1))
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error() {
                 std::fs::write(&kept.0, bytes).unwrap();
             }
         }
-        let mut records = reader.records::<ManagerOperation>();
+        let mut records = reader.records::<ManagerCall>();
         let (mut read, mut error) = (0, None);
         for record in records.by_ref() {
             match record {

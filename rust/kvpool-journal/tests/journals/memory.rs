@@ -4,8 +4,9 @@ use std::process::Command;
 
 use kvpool::{CacheManager, ManagerConfig, Until};
 use kvpool_journal::{
-    Entry, Journal, JournalConfig, JournalFile, JournalHeader, Journaled, Keys, Language, ManagerOperation,
-    Name, Observers, Options, ReplayError, Rows, bisect, compare, export, observe, ops, replay, show,
+    AppendRecord, Entry, Filled, Journal, JournalConfig, JournalFile, JournalHeader, Journaled, Language,
+    ManagerCall, ManagerCalls, Name, Observers, Options, ReplayError, Rows, TurnRecord, bisect, compare,
+    export, observe, replay, show,
 };
 
 use super::world::ring;
@@ -45,13 +46,9 @@ fn of_a_huge_pool_of_vllms() {
 fn of_a_huge_append() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
     let image = Journaled::<CacheManager>::with_journal(config, ring(0)).unwrap().journal_image().unwrap();
-    let operation = ManagerOperation::AppendTokens {
-        request: Name::Id("a".into()),
-        tokens: 1 << 40,
-        lookahead: 0,
-        filled: Keys::default(),
-        fingerprints: Keys::default(),
-    };
+    let (request, filled) = (Name::Id("a".into()), Filled::default());
+    let turn = TurnRecord { request, tokens: 1 << 40, lookahead: 0, filled };
+    let operation = ManagerCall::AppendTokens { turn };
     let forged = super::forged::journal(&image, &[(0, Entry::Operation(operation, 0))]);
     let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();
     assert!(matches!(refused, ReplayError::TooManyTokens { tokens: 1_099_511_627_776, .. }), "{refused}");
@@ -63,25 +60,17 @@ fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
     let config = ManagerConfig { num_blocks: 8, ..ManagerConfig::default() };
     let image = Journaled::<CacheManager>::with_journal(config, ring(0)).unwrap().journal_image().unwrap();
     let (tokens, limit) = (u32::MAX as usize, 1 << 26);
-    let (filled, fingerprints) = (Keys::default(), Keys::default());
-    let batch = ManagerOperation::Append {
+    let append = AppendRecord {
         rows: Rows::Ids(Vec::new()),
         tokens,
         offsets: Vec::new(),
         computed: kvpool::Computed::Nothing.into(),
         covered: kvpool::Covered::All.into(),
         most_changes: None,
-        filled: filled.clone(),
-        fingerprints: fingerprints.clone(),
+        filled: Filled::default(),
     };
-    let one = ManagerOperation::AppendTokens {
-        request: Name::Id("a".into()),
-        tokens,
-        lookahead: 0,
-        filled,
-        fingerprints,
-    };
-    for operation in [batch, one] {
+    let turn = TurnRecord { request: Name::Id("a".into()), tokens, lookahead: 0, filled: Filled::default() };
+    for operation in [ManagerCall::Append { append }, ManagerCall::AppendTokens { turn }] {
         let forged = super::forged::journal(&image, &[(0, Entry::Operation(operation, 0))]);
         let refused = replay(&forged, Options::default(), &mut |_| true).unwrap_err();
         assert_eq!(refused, ReplayError::TooManyTokens { tokens, limit });
@@ -104,7 +93,7 @@ fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
     let mut manager = Journaled::<CacheManager>::with_journal(config, journal).unwrap();
     for number in 0..NAMES {
         let name = format!("{}{number}", "x".repeat(NAME));
-        manager.apply(ops::manager::Release { request: (&*name).into(), until: Until::Now }).unwrap_err();
+        manager.release((&*name).into(), Until::Now).unwrap_err();
     }
     drop(manager);
     // The other process inherits it.

@@ -5,11 +5,12 @@
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
-    CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef, RequestState,
-    RetentionRange, SwapId,
+    AdmitOptions, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef,
+    RequestState, RetentionRange, SwapId,
 };
-use kvpool_journal::ops::manager as op;
-use kvpool_journal::{Journal, JournalConfig, Journaled, Observed, Observers, Options, Recordable, observe};
+use kvpool_journal::{
+    Journal, JournalConfig, Journaled, ManagerCalls, Observed, Observers, Options, Recordable, observe,
+};
 use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
 use kvpool_testing::Numbers;
 
@@ -106,72 +107,48 @@ impl Run {
                 let token = self.numbers.below(2) as u32;
                 format!(
                     "append {running}: {:?}",
-                    self.manager.apply(op::AppendTokens {
-                        request: running.into(),
-                        tokens: &[token, 1],
-                        multimodal: &[],
-                        lookahead: 0
-                    })
+                    self.manager.append_tokens(running.into(), &[token, 1], &[], 0)
                 )
             }
             13..=14 => {
                 let keep = 1 + self.numbers.below(8);
                 format!(
                     "truncate {running} to {keep}: {:?}",
-                    self.manager.apply(op::Truncate {
-                        request: running.into(),
-                        num_tokens: keep,
-                        until: kvpool::Until::Now
-                    })
+                    self.manager.truncate(running.into(), keep, kvpool::Until::Now)
                 )
             }
-            15 => format!(
-                "fork {running}: {:?}",
-                self.manager.apply(op::Fork { parent: running.into(), child: any.into() })
-            ),
-            16..=18 => format!(
-                "release {running}: {:?}",
-                self.manager.apply(op::Release { request: running.into(), until: after.into() })
-            ),
-            19 => format!(
-                "preempt {running}: {:?}",
-                self.manager.apply(op::Preempt { request: running.into(), until: after.into() })
-            ),
+            15 => format!("fork {running}: {:?}", self.manager.fork(running.into(), any.into())),
+            16..=18 => format!("release {running}: {:?}", self.manager.release(running.into(), after.into())),
+            19 => format!("preempt {running}: {:?}", self.manager.preempt(running.into(), after.into())),
             20 => {
                 let id = self.one(RequestState::Preempted);
-                format!(
-                    "resume {id}: {:?}",
-                    self.manager.apply(op::Resume { request: id.into(), part: kvpool::Part::WHOLE })
-                )
+                format!("resume {id}: {:?}", self.manager.resume(id.into(), kvpool::Part::WHOLE))
             }
             21..=23 => {
-                let answer = self.manager.apply(op::BeginSwapOut { requests: &[RequestRef::Int(running)] });
+                let answer = self.manager.begin_swap_out(&[RequestRef::Int(running)]);
                 self.swaps.extend(answer.as_ref().ok());
                 format!("swap {running} out: {answer:?}")
             }
             24..=26 => {
                 let id = self.one(RequestState::Swapped);
-                let answer = self.manager.apply(op::BeginSwapIn { requests: &[RequestRef::Int(id)] });
+                let answer = self.manager.begin_swap_in(&[RequestRef::Int(id)]);
                 self.swaps.extend(answer.as_ref().ok());
                 format!("swap {id} in: {answer:?}")
             }
             27..=32 => self.end_swap(),
-            33 => format!("plan: {:?}", self.manager.apply(op::TakePlan)),
+            33 => format!("plan: {:?}", self.manager.take_plan()),
             34 => {
                 self.step += 1;
-                format!("complete: {:?}", self.manager.apply(op::CompleteStep { step: self.step - 1 }))
+                format!("complete: {:?}", self.manager.complete_step(self.step - 1))
             }
             35..=38 => {
                 let (start, retention) = (self.numbers.below(4), self.hint());
                 let range = RetentionRange { start, end: Some(start + BLOCK_SIZE), retention };
-                format!(
-                    "retain {running} {range:?}: {:?}",
-                    self.manager.apply(op::Retain { request: running.into(), ranges: &[range] })
-                )
+                format!("retain {running} {range:?}: {:?}", self.manager.retain(running.into(), &[range]))
             }
             _ => {
                 self.now += 1.0;
-                format!("time: {:?}", self.manager.apply(op::AdvanceTime { now: self.now }))
+                format!("time: {:?}", self.manager.advance_time(self.now))
             }
         }
     }
@@ -181,7 +158,8 @@ impl Run {
         let id = (0..IDS).find(|&id| !self.manager.contains(id)).unwrap_or(0);
         let tokens = self.tokens();
         let cursor = self.manager.prepare(&tokens, ExtraKeys::default()).unwrap();
-        let answer = self.manager.apply(op::Admit::new(id, cursor)).map_err(|refused| refused.error);
+        let answer =
+            self.manager.admit(id.into(), cursor, &AdmitOptions::default()).map_err(|refused| refused.error);
         let computed = answer.is_ok() && self.numbers.below(4) > 0;
         let computed = computed.then(|| self.commit(id));
         format!("admit {id} {tokens:?}: {answer:?}, {computed:?}")
@@ -189,7 +167,7 @@ impl Run {
 
     fn commit(&mut self, id: i64) -> Result<usize, ManagerError> {
         let all = self.manager.request(id).map_or(0, |info| info.tokens);
-        self.manager.apply(op::Commit { request: id.into(), computed_tokens: all })
+        self.manager.commit(id.into(), all)
     }
 
     fn end_swap(&mut self) -> String {
@@ -198,11 +176,11 @@ impl Run {
         }
         let swap = self.swaps.remove(0);
         if self.numbers.below(5) == 0 {
-            return format!("abort: {:?}", self.manager.apply(op::AbortSwap { swap }));
+            return format!("abort: {:?}", self.manager.abort_swap(swap));
         }
-        let plan = self.manager.apply(op::TakePlan);
+        let plan = self.manager.take_plan();
         let before = self.manager.stats().swapped_in;
-        let answer = self.manager.apply(op::CompleteSwap { swap });
+        let answer = self.manager.complete_swap(swap);
         self.back += (self.manager.stats().swapped_in - before) as usize;
         format!("{plan:?}: {answer:?}")
     }
@@ -245,7 +223,7 @@ fn compare(config: &ManagerConfig, seed: u64) -> usize {
             assert_eq!(run.operate(), answer, "{what}");
             assert_eq!(run.observe(), seen, "{what}: {answer}");
             if nth % 7 == 0 {
-                run.manager.apply(op::TakeEvents);
+                run.manager.take_events();
                 run.manager.unrecorded(Recordable::digest);
             }
         }

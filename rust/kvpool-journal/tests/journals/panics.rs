@@ -4,11 +4,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvpool::{
-    BlockId, BlockPool, CacheManager, Content, EvictionPolicy, ExtraKeys, InvariantViolation, ManagerConfig,
-    Policy, PoolConfig, PoolError, RequestRef,
+    AdmitOptions, BlockId, BlockPool, CacheManager, Content, EvictionPolicy, ExtraKeys, InvariantViolation,
+    ManagerConfig, Policy, PoolConfig, PoolError, RequestRef,
 };
 use kvpool_journal::{
-    Journal, Journaled, ManagerOperation, PoolCall, PoolCalls, VllmCall, VllmCalls, VllmConfig, ops as op,
+    Journal, Journaled, ManagerCall, ManagerCalls, PoolCall, PoolCalls, VllmCall, VllmCalls, VllmConfig,
 };
 use kvpool_policies::eviction_policy;
 use kvpool_vllm::{Key, Pool, Start};
@@ -122,11 +122,14 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
     let mut admit = |tokens: &[u32]| {
         let prompt = manager.prepare(tokens, ExtraKeys::default()).unwrap();
         let admitted = catch_unwind(AssertUnwindSafe(|| {
-            manager.apply(op::manager::Admit::new(1, prompt)).map(drop).map_err(|refused| refused.error)
+            manager
+                .admit(1.into(), prompt, &AdmitOptions::default())
+                .map(drop)
+                .map_err(|refused| refused.error)
         }));
         if let Ok(Ok(())) = admitted {
-            manager.apply(op::manager::Commit { request: request(), computed_tokens: tokens.len() }).unwrap();
-            manager.apply(op::manager::Release { request: request(), until: kvpool::Until::Now }).unwrap();
+            manager.commit(request(), tokens.len()).unwrap();
+            manager.release(request(), kvpool::Until::Now).unwrap();
         }
         admitted
     };
@@ -136,17 +139,13 @@ fn a_policy_that_panics_poisons_its_manager_and_leaves_the_journal() {
     let refused = manager.prepare(&[7, 8], ExtraKeys::default()).unwrap_err();
     assert!(refused.to_string().contains("panicked in the middle of an operation"), "{refused}");
     // Nobody has asked anything since: what led there is written when the manager goes.
-    assert!(sink.operations::<ManagerOperation>().is_empty());
+    assert!(sink.operations::<ManagerCall>().is_empty());
     drop(manager);
-    let written = sink.operations::<ManagerOperation>();
+    let written = sink.operations::<ManagerCall>();
     assert!(
         matches!(
             written[..],
-            [
-                ManagerOperation::Admit { .. },
-                ManagerOperation::Commit { .. },
-                ManagerOperation::Release { .. }
-            ]
+            [ManagerCall::Admit { .. }, ManagerCall::Commit { .. }, ManagerCall::Release { .. }]
         ),
         "{written:?}"
     );

@@ -3,10 +3,13 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-use kvpool::{BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig, PoolError};
+use kvpool::{
+    AdmitOptions, BlockPool, CacheManager, ExtraKeys, Fault, ManagerConfig, ManagerError, PoolConfig,
+    PoolError,
+};
 use kvpool_journal::{
-    Entry, Journal, JournalConfig, JournalReader, Journaled, ManagerOperation, PoolCall, PoolCalls,
-    Recordable, Tail, ops as op,
+    Entry, Journal, JournalConfig, JournalReader, Journaled, ManagerCall, ManagerCalls, PoolCall, PoolCalls,
+    Recordable, Tail,
 };
 use kvpool_observe::{ManagerScrubber, Scrubber, WatchConfig};
 
@@ -84,10 +87,9 @@ fn an_operation_that_poisons_a_pool_writes_its_journal_and_is_its_last() {
 fn manager(sink: &Shared, tier: usize) -> Journaled<CacheManager> {
     let config = ManagerConfig { num_blocks: 16, host_blocks: 8, block_size: 4, ..ManagerConfig::default() };
     let mut manager = Journaled::<CacheManager>::with_journal(config, sink.journal()).unwrap();
-    manager
-        .apply(op::manager::Admit::new("a", manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap()))
-        .unwrap();
-    assert!(sink.operations::<ManagerOperation>().is_empty());
+    let prompt = manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
+    manager.admit("a".into(), prompt, &AdmitOptions::default()).unwrap();
+    assert!(sink.operations::<ManagerCall>().is_empty());
     assert!(manager.unrecorded(|manager| manager.pools_to_corrupt()[tier].inject(Fault::NumHeld(7))));
     manager
 }
@@ -104,11 +106,9 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
         let mut scrubber = ManagerScrubber::default();
         assert!(is_poisoned(&manager.unrecorded(|manager| scrubber.scrub(manager, 1))));
         let written = sink.operations();
-        assert!(matches!(written[..], [ManagerOperation::Admit { .. }]), "tier {tier}: {written:?}");
+        assert!(matches!(written[..], [ManagerCall::Admit { .. }]), "tier {tier}: {written:?}");
         // What is refused from now on is written, too, at once.
-        assert!(is_poisoned(
-            &manager.apply(op::manager::Release { request: "a".into(), until: kvpool::Until::Now })
-        ));
-        assert_eq!(sink.operations::<ManagerOperation>().len(), 2);
+        assert!(is_poisoned(&manager.release("a".into(), kvpool::Until::Now)));
+        assert_eq!(sink.operations::<ManagerCall>().len(), 2);
     }
 }

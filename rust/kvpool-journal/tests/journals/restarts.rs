@@ -7,8 +7,8 @@ use kvpool::{
     HasherConfig, ManagerConfig, RequestRef, RetentionRange, Rows, Until, Verify,
 };
 use kvpool_journal::{
-    Journaled, Options, PoolCalls, ReplayError, RestartDifference, RestartReport, VllmConfig, ops, replay,
-    replay_restarting,
+    Journaled, ManagerCalls, Options, PoolCalls, ReplayError, RestartDifference, RestartReport, VllmConfig,
+    replay, replay_restarting,
 };
 use kvpool_testing::Numbers;
 
@@ -29,7 +29,7 @@ impl Engine {
         let has_retention = config.retention.is_some();
         let mut manager = recorded_manager(config, 64, ring(16));
         if has_retention {
-            manager.apply(ops::manager::AdvanceTime { now: 0.0 }).unwrap();
+            manager.advance_time(0.0).unwrap();
         }
         let (running, preempted) = (Vec::new(), Vec::new());
         Self { manager, numbers: Numbers(seed), running, preempted, next: 0, step: 0 }
@@ -46,7 +46,6 @@ impl Engine {
     }
 
     fn turn(&mut self) {
-        use ops::manager as op;
         match self.numbers.below(20) {
             0..6 => {
                 let prompt = self.prompt();
@@ -55,9 +54,9 @@ impl Engine {
                 let (id, no_cache) = (self.next, self.numbers.below(7) == 0);
                 let options = AdmitOptions { no_cache, ..self.hints() };
                 self.next += 1;
-                if self.manager.apply(op::Admit { request: id.into(), cursor, options: &options }).is_ok() {
+                if self.manager.admit(id.into(), cursor, &options).is_ok() {
                     let computed_tokens = tokens - self.numbers.below(3).min(tokens - 1);
-                    let _ = self.manager.apply(op::Commit { request: id.into(), computed_tokens });
+                    let _ = self.manager.commit(id.into(), computed_tokens);
                     self.running.push(id);
                 }
             }
@@ -70,18 +69,17 @@ impl Engine {
                     computed: Computed::AllButLast,
                     ..Rows::default()
                 };
-                let _ = self.manager.apply(op::Append { rows });
+                let _ = self.manager.append(&rows);
             }
             9 => {
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
-                    self.manager.apply(op::Preempt { request: id.into(), until: Until::Now }).unwrap();
+                    self.manager.preempt(id.into(), Until::Now).unwrap();
                     self.preempted.push(id);
                 }
             }
             10 => {
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.preempted) {
-                    let resumed =
-                        self.manager.apply(op::Resume { request: id.into(), part: kvpool::Part::default() });
+                    let resumed = self.manager.resume(id.into(), kvpool::Part::default());
                     if resumed.is_ok() { &mut self.running } else { &mut self.preempted }.push(id);
                 }
             }
@@ -89,8 +87,7 @@ impl Engine {
                 if let Some(&parent) = self.running.first() {
                     let child = self.next;
                     self.next += 1;
-                    let fork = op::Fork { parent: parent.into(), child: child.into() };
-                    if self.manager.apply(fork).is_ok() {
+                    if self.manager.fork(parent.into(), child.into()).is_ok() {
                         self.running.push(child);
                     }
                 }
@@ -98,41 +95,36 @@ impl Engine {
             12 => {
                 if let Some(&id) = self.running.last() {
                     let num_tokens = self.numbers.below(9);
-                    let _ = self.manager.apply(op::Truncate {
-                        request: id.into(),
-                        num_tokens,
-                        until: Until::Now,
-                    });
+                    let _ = self.manager.truncate(id.into(), num_tokens, Until::Now);
                 }
             }
-            13 => drop(self.manager.apply(op::Evict { blocks: self.numbers.below(4) })),
-            14 if self.numbers.below(8) == 0 => drop(self.manager.apply(op::BumpEpoch)),
-            14 => drop(self.manager.apply(op::TakeEvents)),
+            13 => drop(self.manager.evict(self.numbers.below(4))),
+            14 if self.numbers.below(8) == 0 => drop(self.manager.bump_epoch()),
+            14 => drop(self.manager.take_events()),
             15 if self.numbers.below(4) == 0 => {
                 let num_blocks = self.manager.pool().num_blocks() + self.numbers.below(3);
-                self.manager.apply(op::Resize { num_blocks }).unwrap();
+                self.manager.resize(num_blocks).unwrap();
             }
             15 => {
                 // A step that is still running when its request ends.
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
-                    let ticket = self.manager.apply(op::Fence).unwrap();
+                    let ticket = self.manager.fence().unwrap();
                     let until = Until::from(ticket);
-                    self.manager.apply(op::Release { request: id.into(), until }).unwrap();
-                    self.manager.apply(op::EndFence { ticket }).unwrap();
+                    self.manager.release(id.into(), until).unwrap();
+                    self.manager.end_fence(ticket).unwrap();
                 }
             }
             16 => {
                 self.step += 1;
                 let until = Some(self.step).into();
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
-                    self.manager.apply(op::Release { request: id.into(), until }).unwrap();
+                    self.manager.release(id.into(), until).unwrap();
                 }
-                self.manager.apply(op::CompleteStep { step: self.step }).unwrap();
+                self.manager.complete_step(self.step).unwrap();
             }
             _ => {
                 if let Some(id) = Self::any(&mut self.numbers, &mut self.running) {
-                    let release = op::Release { request: id.into(), until: Until::Now };
-                    self.manager.apply(release).unwrap();
+                    self.manager.release(id.into(), Until::Now).unwrap();
                 }
             }
         }
@@ -146,7 +138,7 @@ impl Engine {
         let numbers = &mut self.numbers;
         let now = self.step as f64 + numbers.below(3) as f64;
         self.step = now as u64;
-        self.manager.apply(ops::manager::AdvanceTime { now }).unwrap();
+        self.manager.advance_time(now).unwrap();
         let keep = match numbers.below(6) {
             0 => Keep::Pinned,
             1 => Keep::Demoted,
@@ -163,11 +155,10 @@ impl Engine {
 
     fn idle(&mut self) {
         for id in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.preempted)) {
-            let release = ops::manager::Release { request: id.into(), until: Until::Now };
-            self.manager.apply(release).unwrap();
+            self.manager.release(id.into(), Until::Now).unwrap();
         }
         // Copies that are planned hold both their ends.
-        self.manager.apply(ops::manager::TakePlan).unwrap();
+        self.manager.take_plan().unwrap();
     }
 
     fn image(mut self) -> Vec<u8> {

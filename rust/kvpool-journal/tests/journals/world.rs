@@ -7,7 +7,7 @@ use kvpool::{
     HashAlgorithm, Loaded, ManagerConfig, Match, Part, PoolConfig, RequestRef, RetentionRange, Rows, Signal,
     SwapId, Ticket, Until, Verify,
 };
-use kvpool_journal::{Journal, JournalConfig, Journaled, PoolCalls, ops};
+use kvpool_journal::{Journal, JournalConfig, Journaled, ManagerCalls, PoolCalls};
 use kvpool_observe::{ManagerWatchConfig, WatchConfig};
 use proptest::prelude::*;
 
@@ -131,21 +131,22 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                     no_cache: c.is_multiple_of(9),
                     ranges: if b.is_multiple_of(3) { ranges.to_vec() } else { Vec::new() },
                 };
-                let _ = manager.apply(ops::manager::Admit { request: id.into(), cursor, options: &options });
+                let _ = manager.admit(id.into(), cursor, &options);
             }
             6 => {
                 let odd = ["\0", "\u{1b}[31m", "a\u{301}", "\u{202e}x", "\"\\", "\u{1f600}"][a as usize % 6];
-                drop(manager.apply(ops::manager::Admit::new(
-                    format!("{odd}{id}"),
+                drop(manager.admit(
+                    format!("{odd}{id}").into(),
                     manager.prepare(&prompt(b, c), extra(c)).unwrap(),
-                )));
+                    &AdmitOptions::default(),
+                ));
             }
             7 | 8 => {
                 let ids: Vec<_> = (0..b % 4).map(|at| name(a + at)).collect();
                 let computed = if c.is_multiple_of(2) { Computed::AllButLast } else { Computed::Nothing };
                 let tokens = vec![c % 3; ids.len()];
                 let rows = Rows { requests: &ids, tokens: &tokens, computed, ..Rows::default() };
-                let _ = manager.apply(ops::manager::Append { rows });
+                let _ = manager.append(&rows);
             }
             9 => {
                 let running: Vec<i64> = (0..6)
@@ -155,114 +156,85 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                 let tokens = vec![c % 3; ids.len()];
                 let computed = Computed::AllButLast;
                 let rows = Rows { requests: &ids, tokens: &tokens, computed, ..Rows::default() };
-                let _ = manager.apply(ops::manager::Append { rows });
+                let _ = manager.append(&rows);
             }
-            10 => drop(manager.apply(ops::manager::AppendTokens {
-                request: id.into(),
-                tokens: &prompt(b, c),
-                multimodal: &[],
-                lookahead: (c % 5) as usize,
-            })),
-            11 => drop(
-                manager
-                    .apply(ops::manager::Commit { request: id.into(), computed_tokens: (b % 16) as usize }),
-            ),
+            10 => drop(manager.append_tokens(id.into(), &prompt(b, c), &[], (c % 5) as usize)),
+            11 => drop(manager.commit(id.into(), (b % 16) as usize)),
             12 | 13 => {
                 let tokens = manager.request(id).map_or(3, |info| info.tokens);
-                let _ = manager.apply(ops::manager::Commit { request: id.into(), computed_tokens: tokens });
+                let _ = manager.commit(id.into(), tokens);
             }
             14 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
                 let counts: Vec<_> =
                     ids.iter().map(|&id| manager.request(id).map_or(1, |info| info.tokens)).collect();
-                let _ = manager.apply(ops::manager::CommitBatch { requests: &ids, computed_tokens: &counts });
+                let _ = manager.commit_batch(&ids, &counts);
             }
-            15 => drop(manager.apply(ops::manager::Preempt { request: id.into(), until: after.into() })),
-            16 => drop(manager.apply(ops::manager::Resume { request: id.into(), part: part(b, c) })),
+            15 => drop(manager.preempt(id.into(), after.into())),
+            16 => drop(manager.resume(id.into(), part(b, c))),
             17 | 18 if b.is_multiple_of(4) => {
-                drop(manager.apply(ops::manager::EndSession { request: id.into(), until: until(c, after) }));
+                drop(manager.end_session(id.into(), until(c, after)));
             }
             17 | 18 => {
-                drop(manager.apply(ops::manager::Release { request: id.into(), until: until(c, after) }));
+                drop(manager.release(id.into(), until(c, after)));
             }
             19 => {
-                drop(manager.apply(ops::manager::Fork { parent: id.into(), child: i64::from(b % 6).into() }));
+                drop(manager.fork(id.into(), i64::from(b % 6).into()));
             }
-            20 => drop(manager.apply(ops::manager::Truncate {
-                request: id.into(),
-                num_tokens: (b % 14) as usize,
-                until: Until::Now,
-            })),
+            20 => drop(manager.truncate(id.into(), (b % 14) as usize, Until::Now)),
             21 => {
-                drop(
-                    manager.apply(ops::manager::TrimWindow { request: id.into(), window: (b % 8) as usize }),
-                );
+                drop(manager.trim_window(id.into(), (b % 8) as usize));
             }
-            22 => drop(manager.apply(ops::manager::TakePlan)),
+            22 => drop(manager.take_plan()),
             23 => {
                 let ids: Vec<_> = (0..=b % 2).map(|at| name(a + at)).collect();
                 let _ = if c.is_multiple_of(2) {
-                    manager.apply(ops::manager::BeginSwapOut { requests: &ids })
+                    manager.begin_swap_out(&ids)
                 } else {
-                    manager.apply(ops::manager::BeginSwapIn { requests: &ids })
+                    manager.begin_swap_in(&ids)
                 };
             }
             24 => {
                 let swap = SwapId::from_number(u64::from(b % 6));
-                let _ = manager.apply(ops::manager::TakePlan);
+                let _ = manager.take_plan();
                 if c.is_multiple_of(3) {
-                    drop(manager.apply(ops::manager::AbortSwap { swap }));
+                    drop(manager.abort_swap(swap));
                 } else {
-                    drop(manager.apply(ops::manager::CompleteSwap { swap }));
+                    drop(manager.complete_swap(swap));
                 }
             }
             25 => planned_step(manager, a, b, c),
-            26 => drop(manager.apply(ops::manager::Retain { request: id.into(), ranges: &ranges })),
+            26 => drop(manager.retain(id.into(), &ranges)),
             27 => match b % 4 {
-                0 => drop(
-                    manager.apply(ops::manager::SetTenant { request: id.into(), tenant: TenantId(c % 3) }),
-                ),
-                1 => drop(manager.apply(ops::manager::Retain {
-                    request: id.into(),
-                    ranges: &[RetentionRange::end_of_life((c % 8) as usize)],
-                })),
+                0 => drop(manager.set_tenant(id.into(), TenantId(c % 3))),
+                1 => drop(manager.retain(id.into(), &[RetentionRange::end_of_life((c % 8) as usize)])),
                 2 => {
                     let cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
-                    let _ = manager.apply(ops::manager::RetainPrefix { cursor: &cursor, ranges: &ranges });
+                    let _ = manager.retain_prefix(&cursor, &ranges);
                 }
                 _ => {
                     let cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
-                    let _ = manager.apply(ops::manager::RetainPrefix {
-                        cursor: &cursor,
-                        ranges: &[RetentionRange::end_of_life((a % 5) as usize)],
-                    });
+                    let _ = manager.retain_prefix(&cursor, &[RetentionRange::end_of_life((a % 5) as usize)]);
                 }
             },
-            28 => drop(manager.apply(ops::manager::AdvanceTime { now: f64::from(b % 50) })),
+            28 => drop(manager.advance_time(f64::from(b % 50))),
             29 => {
                 step += u64::from(b % 3);
-                let _ = manager.apply(ops::manager::CompleteStep { step });
+                let _ = manager.complete_step(step);
             }
             30 => match b % 6 {
-                0 => drop(manager.apply(ops::manager::BumpEpoch)),
-                1 => drop(manager.apply(ops::manager::Reset)),
-                2 => drop(manager.apply(ops::manager::Resize {
-                    num_blocks: manager.pool().num_blocks() + (c % 4) as usize,
-                })),
-                3 => drop(manager.apply(ops::manager::Evict { blocks: (c % 5) as usize })),
-                _ => drop(manager.apply(ops::manager::DropCached {
-                    blocks: &[BlockId::new(c % 40), BlockId::new(a % 9)],
-                })),
+                0 => drop(manager.bump_epoch()),
+                1 => drop(manager.reset()),
+                2 => drop(manager.resize(manager.pool().num_blocks() + (c % 4) as usize)),
+                3 => drop(manager.evict((c % 5) as usize)),
+                _ => drop(manager.drop_cached(&[BlockId::new(c % 40), BlockId::new(a % 9)])),
             },
-            31 => drop(manager.apply(ops::manager::TakeEvents)),
+            31 => drop(manager.take_events()),
             32 | 33 => ragged(manager, a, b, c),
-            34 if manager.groups().is_some() && c.is_multiple_of(2) => drop(
-                manager
-                    .apply(ops::manager::ExtendEncoder { request: id.into(), num_tokens: (b % 9) as usize }),
-            ),
-            34 => drop(
-                manager.apply(ops::manager::Extend { request: id.into(), num_tokens: (b % 16) as usize }),
-            ),
+            34 if manager.groups().is_some() && c.is_multiple_of(2) => {
+                drop(manager.extend_encoder(id.into(), (b % 9) as usize));
+            }
+            34 => drop(manager.extend(id.into(), (b % 16) as usize)),
             35 => {
                 let failed = (b % 9) as usize..(b % 9 + c % 4) as usize;
                 let loaded = match a % 4 {
@@ -270,7 +242,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                     1 => Loaded::AllBut(std::slice::from_ref(&failed)),
                     _ => Loaded::All,
                 };
-                let _ = manager.apply(ops::manager::ExternalDone { request: id.into(), loaded });
+                let _ = manager.external_done(id.into(), loaded);
             }
             36 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
@@ -281,30 +253,26 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
                     })
                     .collect();
                 let until = until(c, after);
-                let _ = manager.apply(ops::manager::TruncateBatch {
-                    requests: &ids,
-                    num_tokens: &lengths,
-                    until,
-                });
+                let _ = manager.truncate_batch(&ids, &lengths, until);
             }
             37 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at)).collect();
                 let until = until(c, after);
                 if c.is_multiple_of(2) {
-                    drop(manager.apply(ops::manager::ReleaseBatch { requests: &ids, until }));
+                    drop(manager.release_batch(&ids, until));
                 } else {
                     let signal = Signal { finish: Finish::ToolCalls, output_tokens: Some(c) };
                     let ended: Vec<_> = ids.iter().map(|&id| (id, signal)).collect();
-                    drop(manager.apply(ops::manager::ReleaseBatchWith { ended: &ended, until }));
+                    drop(manager.release_batch_with(&ended, until));
                 }
             }
             38 => {
                 let ids: Vec<_> = (0..b % 3).map(|at| name(a + at % 2)).collect();
                 let children: Vec<_> = (0..b % 3).map(|at| name(c + at)).collect();
-                drop(manager.apply(ops::manager::ForkBatch { parents: &ids, children: &children }));
+                drop(manager.fork_batch((&ids, &children)));
             }
-            _ if b.is_multiple_of(2) => drop(manager.apply(ops::manager::Fence)),
-            _ => drop(manager.apply(ops::manager::EndFence { ticket: Ticket::new(u64::from(c % 8)) })),
+            _ if b.is_multiple_of(2) => drop(manager.fence()),
+            _ => drop(manager.end_fence(Ticket::new(u64::from(c % 8)))),
         }
     }
 }
@@ -340,7 +308,7 @@ fn ragged(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
         covered: [Covered::All, Covered::Lookahead(3), Covered::Each(&counts)][(b / 4 % 3) as usize],
         most_changes: b.is_multiple_of(11).then_some((c % 6) as usize),
     };
-    let _ = manager.apply(ops::manager::Append { rows });
+    let _ = manager.append(&rows);
 }
 
 fn planned_step(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
@@ -362,10 +330,10 @@ fn planned_step(manager: &mut Journaled<CacheManager>, a: u32, b: u32, c: u32) {
         bits = bits.rotate_right(3).wrapping_mul(0x9e37_79b9);
     }
     if c.is_multiple_of(7) {
-        let _ = manager.apply(ops::manager::TakePlan);
-        let _ = manager.apply(ops::manager::CompleteStep { step: 0 });
+        let _ = manager.take_plan();
+        let _ = manager.complete_step(0);
     }
-    let _ = manager.apply(ops::manager::CommitStep { plan: &mut plan });
+    let _ = manager.commit_step(&mut plan);
 }
 
 pub(crate) fn pool_settings(config: &ManagerConfig) -> PoolConfig {

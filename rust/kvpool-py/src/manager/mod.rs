@@ -11,8 +11,7 @@ use kvpool::{
     BlockHasher, BlockPool, CacheManager, Computed, HashCursor, Loaded, ManagerConfig, ManagerError,
     PoolImage, RequestRef, Restored, RetentionRange, Rows, SavedBlock, Ticket,
 };
-use kvpool_journal::Journaled;
-use kvpool_journal::ops::manager as op;
+use kvpool_journal::{Journaled, ManagerCalls};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 use pyo3::types::{PyBytes, PyDict};
 use step::PyStep;
@@ -288,9 +287,9 @@ impl PyCacheManager {
         num_tokens: Int,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        let (extend, size) =
-            (op::ExtendEncoder { request: id, num_tokens }, num_tokens / self.hasher.block_size());
-        changed(py, &self.run(py, size, |manager| manager.apply(extend))?, self.grouped)
+        let size = num_tokens / self.hasher.block_size();
+        let changes = self.run(py, size, |manager| manager.extend_encoder(id, num_tokens))?;
+        changed(py, &changes, self.grouped)
     }
 
     #[doc = doc!("CacheManager.admit")]
@@ -320,8 +319,7 @@ impl PyCacheManager {
         let (needed, admitted) = self.enter(py, size, |manager| {
             // An error here is one of the admission, which reports it.
             let needed = if counted { manager.admitted_entries(&cursor, part).unwrap_or(0) } else { 0 };
-            let admit = op::Admit { request: id, cursor, options: &options };
-            (needed, (needed <= room).then(|| manager.apply(admit)))
+            (needed, (needed <= room).then(|| manager.admit(id, cursor, &options)))
         })?;
         let Some(admitted) = admitted else { return Err(too_short(py, room, needed)) };
         let admission = admitted.map_err(|refused| refused.error.to_py_err(py))?;
@@ -344,7 +342,7 @@ impl PyCacheManager {
         let tokens = tokens(token_ids)?;
         let computed = if commit { Computed::AllButLast } else { Computed::Nothing };
         let rows = Rows { requests: &requests, tokens: &tokens, computed, ..Rows::default() };
-        let changes = self.run(py, requests.len(), |manager| manager.apply(op::Append { rows }))?;
+        let changes = self.run(py, requests.len(), |manager| manager.append(&rows))?;
         added(py, &changes, self.grouped)
     }
 
@@ -375,7 +373,7 @@ impl PyCacheManager {
         let rows =
             Rows { computed, most_changes: out.as_ref().map(ChangesOut::most), ..batch.rows(&requests) };
         let size = requests.len() + rows.tokens.len();
-        let changes = self.run(py, size, |manager| manager.apply(op::Append { rows }))?;
+        let changes = self.run(py, size, |manager| manager.append(&rows))?;
         match out {
             Some(out) => Ok(out.write(&changes)?.into_pyobject(py)?.into_any()),
             None => {
@@ -399,8 +397,7 @@ impl PyCacheManager {
         num_tokens: Int,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
-        let extend = op::Extend { request: id, num_tokens };
-        changed(py, &self.run_on(py, id, |manager| manager.apply(extend))?, self.grouped)
+        changed(py, &self.run_on(py, id, |manager| manager.extend(id, num_tokens))?, self.grouped)
     }
 
     #[doc = doc!("CacheManager.external_done")]
@@ -420,19 +417,19 @@ impl PyCacheManager {
             (None, Some(ranges)) => Loaded::AllBut(ranges),
             (Some(_), Some(_)) => return Err(both(py, "loaded_tokens", "failed")),
         };
-        self.run_on(py, id, |manager| manager.apply(op::ExternalDone { request: id, loaded }))
+        self.run_on(py, id, |manager| manager.external_done(id, loaded))
     }
 
     #[doc = doc!("CacheManager.fence")]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, 0, |manager| manager.apply(op::Fence).map(Ticket::get))
+        self.run(py, 0, |manager| manager.fence().map(Ticket::get))
     }
 
     #[doc = doc!("CacheManager.end_fence")]
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
-        self.run_measured(py, fenced, |manager| manager.apply(op::EndFence { ticket }))
+        self.run_measured(py, fenced, |manager| manager.end_fence(ticket))
     }
 
     #[doc = doc!("CacheManager.append_tokens")]
@@ -448,9 +445,8 @@ impl PyCacheManager {
         let (id, tokens) = (request_ref(request_id)?, tokens(token_ids)?);
         let items = hashing::multimodal_items(multimodal)?;
         let lookahead = count(py, "lookahead", lookahead)?;
-        let append = |manager: &mut Journaled<CacheManager>| {
-            manager.apply(op::AppendTokens { request: id, tokens: &tokens, multimodal: &items, lookahead })
-        };
+        let append =
+            |manager: &mut Journaled<CacheManager>| manager.append_tokens(id, &tokens, &items, lookahead);
         let size = tokens.len().saturating_add(lookahead / self.hasher.block_size());
         changed(py, &self.run(py, size, append)?, self.grouped)
     }
@@ -463,7 +459,7 @@ impl PyCacheManager {
         child_id: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (parent, child) = (request_ref(parent_id)?, request_id(child_id)?);
-        self.run_on(py, parent, |manager| manager.apply(op::Fork { parent, child: child.as_ref() }))
+        self.run_on(py, parent, |manager| manager.fork(parent, child.as_ref()))
     }
 
     #[doc = doc!("CacheManager.fork_batch")]
@@ -475,7 +471,7 @@ impl PyCacheManager {
     ) -> PyResult<()> {
         let (parents, children) = (RequestIds::new(parent_ids)?, RequestIds::new(child_ids)?);
         let (parents, children) = (parents.refs()?, children.refs()?);
-        self.run(py, LONG, |manager| manager.apply(op::ForkBatch { parents: &parents, children: &children }))
+        self.run(py, LONG, |manager| manager.fork_batch((&parents, &children)))
     }
 
     #[doc = doc!("CacheManager.truncate")]
@@ -490,7 +486,7 @@ impl PyCacheManager {
     ) -> PyResult<()> {
         let (id, num_tokens) = (request_ref(request_id)?, count(py, "num_tokens", num_tokens)?);
         let until = until_of(py, after_step, until)?;
-        self.run_on(py, id, |manager| manager.apply(op::Truncate { request: id, num_tokens, until }))
+        self.run_on(py, id, |manager| manager.truncate(id, num_tokens, until))
     }
 
     #[doc = doc!("CacheManager.truncate_batch")]
@@ -506,34 +502,33 @@ impl PyCacheManager {
         let named = RequestIds::new(request_ids)?;
         let (requests, num_tokens) = (named.refs()?, counts(num_tokens)?);
         let until = until_of(py, after_step, until)?;
-        let truncate = op::TruncateBatch { requests: &requests, num_tokens: &num_tokens, until };
-        self.run(py, requests.len(), |manager| manager.apply(truncate))
+        self.run(py, requests.len(), |manager| manager.truncate_batch(&requests, &num_tokens, until))
     }
 
     #[doc = doc!("CacheManager.trim_window")]
     fn trim_window(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, window: Int) -> PyResult<usize> {
         let (id, window) = (request_ref(request_id)?, count(py, "window", window)?);
-        self.run_on(py, id, |manager| manager.apply(op::TrimWindow { request: id, window }))
+        self.run_on(py, id, |manager| manager.trim_window(id, window))
     }
 
     #[doc = doc!("CacheManager.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
-        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.apply(op::TakePlan))?))
+        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.take_plan())?))
     }
 
     #[doc = doc!("CacheManager.begin_swap_out")]
     fn begin_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.apply(op::BeginSwapOut { requests: &group }))?.get())
+        Ok(self.run(py, LONG, |manager| manager.begin_swap_out(&group))?.get())
     }
 
     #[doc = doc!("CacheManager.begin_swap_in")]
     fn begin_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
-        Ok(self.run(py, LONG, |manager| manager.apply(op::BeginSwapIn { requests: &group }))?.get())
+        Ok(self.run(py, LONG, |manager| manager.begin_swap_in(&group))?.get())
     }
 
     #[doc = doc!("CacheManager.fit_swap_out")]
@@ -553,7 +548,7 @@ impl PyCacheManager {
     #[doc = doc!("CacheManager.complete_swap")]
     fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
         let id = swap_id(py, swap)?;
-        let pairs = self.run(py, LONG, |manager| manager.apply(op::CompleteSwap { swap: id }))?;
+        let pairs = self.run(py, LONG, |manager| manager.complete_swap(id))?;
         let out = PyDict::new(py);
         pairs.iter().try_for_each(|(src, dst)| out.set_item(src.get(), dst.get()))?;
         Ok(out)
@@ -562,7 +557,7 @@ impl PyCacheManager {
     #[doc = doc!("CacheManager.abort_swap")]
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
-        self.run(py, LONG, |manager| manager.apply(op::AbortSwap { swap: id }))
+        self.run(py, LONG, |manager| manager.abort_swap(id))
     }
 
     #[doc = doc!("CacheManager.host_stats")]
@@ -574,7 +569,7 @@ impl PyCacheManager {
     #[doc = doc!("CacheManager.commit")]
     fn commit(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, computed_tokens: Int) -> PyResult<usize> {
         let (id, computed) = (request_ref(request_id)?, count(py, "computed_tokens", computed_tokens)?);
-        self.run_on(py, id, |manager| manager.apply(op::Commit { request: id, computed_tokens: computed }))
+        self.run_on(py, id, |manager| manager.commit(id, computed))
     }
 
     #[doc = doc!("CacheManager.commit_batch")]
@@ -587,9 +582,7 @@ impl PyCacheManager {
         let named = RequestIds::new(request_ids)?;
         let requests = named.refs()?;
         let computed = counts(computed_tokens)?;
-        self.run(py, requests.len(), |manager| {
-            manager.apply(op::CommitBatch { requests: &requests, computed_tokens: &computed })
-        })
+        self.run(py, requests.len(), |manager| manager.commit_batch(&requests, &computed))
     }
 
     #[doc = doc!("CacheManager.release")]
@@ -606,11 +599,9 @@ impl PyCacheManager {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
         if finish_reason.is_some() || output_tokens.is_some() {
             let signal = ended::signal(py, finish_reason, output_tokens)?;
-            return self.run_on(py, id, |manager| {
-                manager.apply(op::ReleaseBatchWith { ended: &[(id, signal)], until })
-            });
+            return self.run_on(py, id, |manager| manager.release_batch_with(&[(id, signal)], until));
         }
-        self.run_on(py, id, |manager| manager.apply(op::Release { request: id, until }))
+        self.run_on(py, id, |manager| manager.release(id, until))
     }
 
     #[doc = doc!("CacheManager.release_batch")]
@@ -628,10 +619,9 @@ impl PyCacheManager {
         let (requests, until) = (named.refs()?, until_of(py, after_step, until)?);
         if let Some(signals) = ended::signals(py, requests.len(), finish_reasons, output_tokens)? {
             let ended: Vec<_> = requests.iter().copied().zip(signals).collect();
-            return self
-                .run(py, LONG, |manager| manager.apply(op::ReleaseBatchWith { ended: &ended, until }));
+            return self.run(py, LONG, |manager| manager.release_batch_with(&ended, until));
         }
-        self.run(py, LONG, |manager| manager.apply(op::ReleaseBatch { requests: &requests, until }))
+        self.run(py, LONG, |manager| manager.release_batch(&requests, until))
     }
 
     #[doc = doc!("CacheManager.end_session")]
@@ -644,7 +634,7 @@ impl PyCacheManager {
         until: Option<Int>,
     ) -> PyResult<PyHintReport> {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
-        Ok(self.run_on(py, id, |manager| manager.apply(op::EndSession { request: id, until }))?.into())
+        Ok(self.run_on(py, id, |manager| manager.end_session(id, until))?.into())
     }
 
     #[doc = doc!("CacheManager.retain")]
@@ -655,13 +645,13 @@ impl PyCacheManager {
         ranges: &Bound<'_, PyAny>,
     ) -> PyResult<PyHintReport> {
         let (id, ranges) = (request_ref(request_id)?, retention::ranges(ranges)?);
-        Ok(self.run_on(py, id, |manager| manager.apply(op::Retain { request: id, ranges: &ranges }))?.into())
+        Ok(self.run_on(py, id, |manager| manager.retain(id, &ranges))?.into())
     }
 
     #[doc = doc!("CacheManager.set_tenant")]
     fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
-        self.run_on(py, id, |manager| manager.apply(op::SetTenant { request: id, tenant }))
+        self.run_on(py, id, |manager| manager.set_tenant(id, tenant))
     }
 
     #[doc = doc!("CacheManager.end_of_life")]
@@ -674,11 +664,7 @@ impl PyCacheManager {
     ) -> PyResult<PyHintReport> {
         let id = request_ref(request_id)?;
         let start = start_token.map_or(Ok(0), |start| count(py, "start_token", start))?;
-        Ok(self
-            .run_on(py, id, |manager| {
-                manager.apply(op::Retain { request: id, ranges: &[RetentionRange::end_of_life(start)] })
-            })?
-            .into())
+        Ok(self.run_on(py, id, |manager| manager.retain(id, &[RetentionRange::end_of_life(start)]))?.into())
     }
 
     #[doc = doc!("CacheManager.retain_prefix")]
@@ -692,9 +678,7 @@ impl PyCacheManager {
     ) -> PyResult<PyHintReport> {
         let (ranges, cursor) = (retention::ranges(ranges)?, self.prompt(py, prompt, extra)?);
         let size = cursor.chain().len();
-        Ok(self
-            .run(py, size, |manager| manager.apply(op::RetainPrefix { cursor: &cursor, ranges: &ranges }))?
-            .into())
+        Ok(self.run(py, size, |manager| manager.retain_prefix(&cursor, &ranges))?.into())
     }
 
     #[doc = doc!("CacheManager.end_of_life_of")]
@@ -710,18 +694,13 @@ impl PyCacheManager {
         let cursor = self.prompt(py, prompt, extra)?;
         let size = cursor.chain().len();
         Ok(self
-            .run(py, size, |manager| {
-                manager.apply(op::RetainPrefix {
-                    cursor: &cursor,
-                    ranges: &[RetentionRange::end_of_life(start)],
-                })
-            })?
+            .run(py, size, |manager| manager.retain_prefix(&cursor, &[RetentionRange::end_of_life(start)]))?
             .into())
     }
 
     #[doc = doc!("CacheManager.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
-        self.run(py, 0, |manager| manager.apply(op::AdvanceTime { now }))
+        self.run(py, 0, |manager| manager.advance_time(now))
     }
 
     #[doc = doc!("CacheManager.tenant_blocks")]
@@ -775,7 +754,7 @@ impl PyCacheManager {
         until: Option<Int>,
     ) -> PyResult<()> {
         let (id, until) = (request_ref(request_id)?, until_of(py, after_step, until)?);
-        self.run_on(py, id, |manager| manager.apply(op::Preempt { request: id, until }))
+        self.run_on(py, id, |manager| manager.preempt(id, until))
     }
 
     #[doc = doc!("CacheManager.resume")]
@@ -789,15 +768,14 @@ impl PyCacheManager {
         reuse: bool,
     ) -> PyResult<PyAdmission> {
         let (id, part) = (request_ref(request_id)?, part(py, allocate_tokens, external_tokens, reuse)?);
-        let resume = op::Resume { request: id, part };
-        Ok((&self.run_on(py, id, |manager| manager.apply(resume))?).into())
+        Ok((&self.run_on(py, id, |manager| manager.resume(id, part))?).into())
     }
 
     #[doc = doc!("CacheManager.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
-        self.run_measured(py, fenced, |manager| manager.apply(op::CompleteStep { step }))
+        self.run_measured(py, fenced, |manager| manager.complete_step(step))
     }
 
     #[doc = doc!("CacheManager.plan_step")]
@@ -837,12 +815,12 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |manager| manager.apply(op::BumpEpoch))
+        self.run(py, LONG, |manager| manager.bump_epoch())
     }
 
     #[doc = doc!("CacheManager.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, LONG, |manager| manager.apply(op::Reset))
+        self.run(py, LONG, |manager| manager.reset())
     }
 
     #[doc = doc!("CacheManager.evict")]
@@ -855,24 +833,24 @@ impl PyCacheManager {
     ) -> PyResult<Bound<'py, PyAny>> {
         let n = count(py, "n", n)?;
         let out = out.map(|out| IdsOut::of(out, n)).transpose()?;
-        handed_out(py, &self.run(py, n, |manager| manager.apply(op::Evict { blocks: n }))?, out)
+        handed_out(py, &self.run(py, n, |manager| manager.evict(n))?, out)
     }
 
     #[doc = doc!("CacheManager.drop_cached")]
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
-        self.run(py, victims.len(), |manager| manager.apply(op::DropCached { blocks: &victims }))
+        self.run(py, victims.len(), |manager| manager.drop_cached(&victims))
     }
 
     #[doc = doc!("CacheManager.resize")]
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
-        self.run(py, LONG, |manager| manager.apply(op::Resize { num_blocks }))
+        self.run(py, LONG, |manager| manager.resize(num_blocks))
     }
 
     #[doc = doc!("CacheManager.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        let batch = self.enter(py, 0, |manager| manager.apply(op::TakeEvents))?;
+        let batch = self.enter(py, 0, |manager| manager.take_events())?;
         events(py, &batch)
     }
 

@@ -1,7 +1,6 @@
 //! `Step`: a planned scheduler step.
 
 use kvpool::{CacheManager, ManagerError, RequestRef, StepOutcome, StepPlan};
-use kvpool_journal::ops::manager::CommitStep;
 use pyo3::types::PyList;
 
 use super::batch::{Batch, part};
@@ -205,10 +204,7 @@ impl PyStep {
     #[doc = doc!("Step.commit")]
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (mut plan, work) = self.take(py)?;
-        let done = self
-            .manager
-            .get()
-            .enter(py, work, move |manager| (manager.apply(CommitStep { plan: &mut plan }), plan));
+        let done = self.manager.get().enter(py, work, move |manager| (manager.commit_step(&mut plan), plan));
         let (result, plan) = self.unless_refused(py, done)?;
         self.put(py, if result.is_ok() { State::Over } else { State::Open(plan, work) });
         let outcomes = result.or_raise(py)?;

@@ -22,8 +22,7 @@ use kvpool::{
     AdmitOptions, CacheManager, Computed, Fit, HashCursor, InvariantViolation, Loaded, ManagerError, Part,
     PoolStats, RequestRef, Rows, Until,
 };
-use kvpool_journal::Journaled;
-use kvpool_journal::ops::manager as op;
+use kvpool_journal::{Journaled, ManagerCalls};
 
 use super::beneath::Beneath;
 use super::grouped::Reach;
@@ -209,8 +208,7 @@ impl Engine {
             }
             blocks = hashes.into();
         }
-        let admit = op::Admit { request: (index as i64).into(), cursor, options: &options };
-        match self.manager.apply(admit) {
+        match self.manager.admit((index as i64).into(), cursor, &options) {
             Ok(admission) => {
                 let mut loads_until_ms = None;
                 if !self.beneath.is_empty() {
@@ -248,10 +246,7 @@ impl Engine {
     }
 
     fn resume(&mut self, request: Running) -> Result<(), ReplayError> {
-        match self
-            .manager
-            .apply(op::Resume { request: RequestRef::Int(request.index as i64), part: self.part })
-        {
+        match self.manager.resume(RequestRef::Int(request.index as i64), self.part) {
             Ok(admission) => {
                 let (computed, is_covered) = (admission.cached_tokens, self.manager.groups().is_none());
                 self.running.push(Running { computed, is_covered, ..request });
@@ -274,7 +269,7 @@ impl Engine {
             if request.loads_until_ms.is_some_and(|until| until <= now_ms) {
                 request.loads_until_ms = None;
                 let request = RequestRef::Int(request.index as i64);
-                self.manager.apply(op::ExternalDone { request, loaded: Loaded::All })?;
+                self.manager.external_done(request, Loaded::All)?;
             }
         }
         Ok(())
@@ -315,7 +310,7 @@ impl Engine {
                 self.running[place].computed += chunk;
                 if chunk < left {
                     let request = RequestRef::Int(index as i64);
-                    self.manager.apply(op::Commit { request, computed_tokens: computed + chunk })?;
+                    self.manager.commit(request, computed + chunk)?;
                     place += 1;
                     continue;
                 }
@@ -331,7 +326,7 @@ impl Engine {
         self.sample(trace, &mut sampling)?;
         if self.manager.groups().is_some() {
             // Copies of states: an engine executes them, a replay has no bytes.
-            self.manager.apply(op::TakePlan {})?;
+            self.manager.take_plan()?;
         }
         let before = self.finished;
         self.finish(trace)?;
@@ -353,7 +348,7 @@ impl Engine {
         let checkpoint = self.manager.next_checkpoint(request)?.unwrap_or(usize::MAX);
         let mut end = (computed + chunk).min(checkpoint);
         while place < self.running.len() {
-            match self.manager.apply(op::Extend { request, num_tokens: end }) {
+            match self.manager.extend(request, end) {
                 Ok(_) => return Ok(Some(end - computed)),
                 // Alone: in smaller chunks, if there are any.
                 Err(ManagerError::OutOfBlocks(_)) if self.running.len() == 1 => match (end - computed) / 2 {
@@ -379,7 +374,7 @@ impl Engine {
                 growing.iter().map(|request| output_token(request.index as u32, request.output)).collect();
             let (requests, computed) = (&ids[..], Computed::AllButLast);
             let rows = Rows { requests, tokens: &tokens, computed, ..Rows::default() };
-            match self.manager.apply(op::Append { rows }) {
+            match self.manager.append(&rows) {
                 Ok(_) => break,
                 // Alone, and the next token needs a block more than the pool has: it would run into this forever.
                 Err(ManagerError::OutOfBlocks(refusal))
@@ -413,8 +408,7 @@ impl Engine {
         self.land_all()?;
         let Some(victim) = self.running.pop() else { return Ok(()) };
         sampling.retain(|&place| place < self.running.len());
-        self.manager
-            .apply(op::Preempt { request: RequestRef::Int(victim.index as i64), until: Until::Now })?;
+        self.manager.preempt(RequestRef::Int(victim.index as i64), Until::Now)?;
         self.waiting.push_front(Waiting::Preempted(Running { computed: 0, ..victim }));
         self.blocked = false;
         Ok(())
@@ -430,7 +424,7 @@ impl Engine {
 
     /// Gives up on a request that the manager knows.
     fn reject(&mut self, index: usize) -> Result<(), ReplayError> {
-        self.manager.apply(op::Release { request: RequestRef::Int(index as i64), until: Until::Now })?;
+        self.manager.release(RequestRef::Int(index as i64), Until::Now)?;
         self.beneath.forget(index);
         self.report.rejected += 1;
         self.finished += 1;
@@ -446,14 +440,8 @@ impl Engine {
             let done = request.output >= TraceRequestEnd::of(trace, request.index).output_length;
             // A prompt without output is done once it is computed.
             if done && request.computed + usize::from(request.output > 0) >= request.tokens {
-                self.manager.apply(op::Commit {
-                    request: RequestRef::Int(request.index as i64),
-                    computed_tokens: request.computed,
-                })?;
-                self.manager.apply(op::Release {
-                    request: RequestRef::Int(request.index as i64),
-                    until: Until::Now,
-                })?;
+                self.manager.commit(RequestRef::Int(request.index as i64), request.computed)?;
+                self.manager.release(RequestRef::Int(request.index as i64), Until::Now)?;
                 self.running.remove(place);
                 self.finished += 1;
                 self.blocked = false;

@@ -15,8 +15,7 @@ use kvpool::{
     AdmitOptions, CacheManager, HashCursor, InvariantViolation, ManagerError, Part, PoolStats, RequestRef,
     Until,
 };
-use kvpool_journal::Journaled;
-use kvpool_journal::ops::manager as op;
+use kvpool_journal::{Journaled, ManagerCalls};
 
 use super::ReplayError;
 use super::prefetch::Prefetch;
@@ -113,27 +112,26 @@ impl Grouped {
         let tokens = prompt.num_tokens();
         let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
         let options = AdmitOptions { part, ..AdmitOptions::default() };
-        let admission =
-            match self.manager.apply(op::Admit { request: id.into(), cursor: prompt, options: &options }) {
-                Ok(admission) => admission,
-                Err(refused) => match refused.error {
-                    // It names no whole block.
-                    ManagerError::EmptyPrompt { .. } => return Ok(0),
-                    // The pool does not hold a state of each group.
-                    ManagerError::OutOfBlocks(_) => {
-                        self.cut_short += 1;
-                        return Ok(0);
-                    }
-                    error => return Err(error.into()),
-                },
-            };
+        let admission = match self.manager.admit(id.into(), prompt, &options) {
+            Ok(admission) => admission,
+            Err(refused) => match refused.error {
+                // It names no whole block.
+                ManagerError::EmptyPrompt { .. } => return Ok(0),
+                // The pool does not hold a state of each group.
+                ManagerError::OutOfBlocks(_) => {
+                    self.cut_short += 1;
+                    return Ok(0);
+                }
+                error => return Err(error.into()),
+            },
+        };
         let request = RequestRef::Int(id);
         let mut computed = admission.cached_tokens;
         let mut chunk = self.chunk;
         while computed < tokens {
             let end = tokens.min(computed.saturating_add(chunk));
             let end = self.manager.next_checkpoint(request)?.map_or(end, |checkpoint| end.min(checkpoint));
-            match self.manager.apply(op::Extend { request, num_tokens: end }) {
+            match self.manager.extend(request, end) {
                 Ok(_) => {}
                 // As far as it goes: in ever smaller chunks, down to a block.
                 Err(ManagerError::OutOfBlocks(_)) if chunk > self.manager.pool().block_size() => {
@@ -146,12 +144,12 @@ impl Grouped {
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.manager.apply(op::Commit { request, computed_tokens: end })?;
+            self.manager.commit(request, end)?;
             // Copies of states: an engine executes them, a replay has no bytes.
-            self.manager.apply(op::TakePlan {})?;
+            self.manager.take_plan()?;
             computed = end;
         }
-        self.manager.apply(op::Release { request, until: Until::Now })?;
+        self.manager.release(request, Until::Now)?;
         Ok(admission.cached_tokens)
     }
 

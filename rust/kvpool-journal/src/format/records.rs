@@ -1,130 +1,106 @@
-//! What can be asked of a pool and of a manager, as plain data: one variant per call that changes anything.
+//! Records of arguments: what a journal holds of them, and the arguments again.
 //!
-//! The order of variants is the format: new ones go to the end.
+//! The order of fields and variants is the format: new ones go to the end.
 
 use std::ops::Range;
 
 use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
 use kvpool::{
-    AdmitOptions, Computed, Covered, Finish, Loaded, Part, RequestId, RetentionRange, Signal, Ticket, Until,
+    AdmitOptions, Computed, Covered, Finish, Loaded, Part, RequestId, RequestRef, RetentionRange, Signal,
+    Ticket, Until,
 };
+use kvpool_vllm::Start;
 use serde::{Deserialize, Serialize};
 
-use super::settings::{RequestIdRecord, request_ids};
-use crate::{ChainRecord, Ids, Keys};
+use super::settings::RequestIdRecord;
+use crate::{ChainRecord, Filled, Ids};
 
-/// One entry of a journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Entry<O> {
-    /// An operation, and the check of its result.
-    Operation(O, u32),
-    /// The digest of the state after the operations so far.
-    Digest(u64),
+/// The id of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdRecord(#[serde(with = "RequestIdRecord")] pub RequestId);
+
+impl From<RequestRef<'_>> for IdRecord {
+    fn from(id: RequestRef<'_>) -> Self {
+        Self(id.to_owned())
+    }
 }
 
-/// A call of a [`kvpool::CacheManager`].
+/// A prompt, and whether another hasher than the manager's hashed it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the first sentence says it")]
+pub struct PromptRecord {
+    pub chain: ChainRecord,
+    pub foreign: bool,
+}
+
+/// Tokens that are appended to the requests of a batch, and what of them is computed and covered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `kvpool::Rows`")]
+pub struct AppendRecord {
+    pub rows: Rows,
+    /// How many tokens.
+    pub tokens: usize,
+    pub offsets: Vec<usize>,
+    pub computed: ComputedRecord,
+    pub covered: CoveredRecord,
+    pub most_changes: Option<usize>,
+    /// The blocks that became full, row by row.
+    pub filled: Filled,
+}
+
+impl AppendRecord {
+    /// The rows, with requests and tokens.
+    #[must_use]
+    pub fn rows<'a>(&'a self, requests: &'a [RequestRef<'a>], tokens: &'a [u32]) -> kvpool::Rows<'a> {
+        let Self { offsets, computed, covered, most_changes, .. } = self;
+        let (computed, covered, most_changes) = (computed.computed(), covered.covered(), *most_changes);
+        kvpool::Rows { requests, tokens, offsets, computed, covered, most_changes }
+    }
+
+    /// The positions of a row's tokens.
+    #[must_use]
+    pub fn ends(&self, row: usize) -> Range<usize> {
+        match self.offsets.get(row..row + 2) {
+            Some(&[start, end]) => start..end,
+            _ => row..row + 1,
+        }
+    }
+}
+
+/// Tokens that are appended to one request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as the arguments of `CacheManager::append_tokens`")]
+pub struct TurnRecord {
+    pub request: Name,
+    /// How many tokens.
+    pub tokens: usize,
+    pub lookahead: usize,
+    /// The blocks that became full.
+    pub filled: Filled,
+}
+
+/// Requests that end, and a signal for each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the first sentence says it")]
+pub struct EndedRecord {
+    pub requests: Vec<Name>,
+    pub signals: Vec<SignalRecord>,
+}
+
+/// Requests that are forked, and a new request for each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the first sentence says it")]
+pub struct ForksRecord {
+    pub parents: Vec<Name>,
+    pub children: Vec<IdRecord>,
+}
+
+/// A planned step, and whether it is one of an earlier state or of another manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
-pub enum ManagerOperation {
-    /// [`kvpool::CacheManager::admit_with`]; `foreign` is a prompt of another hasher.
-    Admit {
-        #[serde(with = "RequestIdRecord")]
-        request: RequestId,
-        prompt: ChainRecord,
-        foreign: bool,
-        options: OptionsRecord,
-    },
-    /// [`kvpool::CacheManager::resume_with`]; `rehashed` are the keys of a prompt that was hashed again.
-    Resume { request: Name, part: PartRecord, rehashed: Option<Rehashed> },
-    /// [`kvpool::CacheManager::release`]
-    Release { request: Name, until: UntilRecord },
-    /// [`kvpool::CacheManager::preempt`]
-    Preempt { request: Name, until: UntilRecord },
-    /// [`kvpool::CacheManager::append_ragged`]; `filled` are the keys of the blocks that became full, row by row.
-    Append {
-        rows: Rows,
-        tokens: usize,
-        offsets: Vec<usize>,
-        computed: ComputedRecord,
-        covered: CoveredRecord,
-        most_changes: Option<usize>,
-        filled: Keys,
-        fingerprints: Keys,
-    },
-    /// [`kvpool::CacheManager::append_tokens`]
-    AppendTokens { request: Name, tokens: usize, lookahead: usize, filled: Keys, fingerprints: Keys },
-    /// [`kvpool::CacheManager::commit`]
-    Commit { request: Name, computed_tokens: usize },
-    /// [`kvpool::CacheManager::commit_batch`]
-    CommitBatch { rows: Rows, computed_tokens: Vec<usize> },
-    /// [`kvpool::CacheManager::fork`]
-    Fork {
-        parent: Name,
-        #[serde(with = "RequestIdRecord")]
-        child: RequestId,
-    },
-    /// [`kvpool::CacheManager::truncate`]
-    Truncate { request: Name, tokens: usize, until: UntilRecord },
-    /// [`kvpool::CacheManager::trim_window`]
-    TrimWindow { request: Name, window: usize },
-    /// [`kvpool::CacheManager::take_plan`]
-    TakePlan,
-    /// [`kvpool::CacheManager::begin_swap_out`]
-    BeginSwapOut { requests: Vec<Name> },
-    /// [`kvpool::CacheManager::begin_swap_in`]
-    BeginSwapIn { requests: Vec<Name> },
-    /// [`kvpool::CacheManager::complete_swap`]
-    CompleteSwap { swap: u64 },
-    /// [`kvpool::CacheManager::abort_swap`]
-    AbortSwap { swap: u64 },
-    /// [`kvpool::CacheManager::commit_step`]; `stale` is a plan of an earlier state or of another manager.
-    CommitStep { planned: Vec<Planned>, stale: bool },
-    /// [`kvpool::CacheManager::retain`]
-    Retain { request: Name, ranges: Vec<RangeRecord> },
-    /// [`kvpool::CacheManager::set_tenant`]
-    SetTenant { request: Name, tenant: u32 },
-    /// [`kvpool::CacheManager::retain_prefix`]
-    RetainPrefix { prompt: ChainRecord, foreign: bool, ranges: Vec<RangeRecord> },
-    /// [`kvpool::CacheManager::advance_time`]
-    AdvanceTime { now: f64 },
-    /// [`kvpool::CacheManager::complete_step`]
-    CompleteStep { step: u64 },
-    /// [`kvpool::CacheManager::bump_epoch`]
-    BumpEpoch,
-    /// [`kvpool::CacheManager::reset`]
-    Reset,
-    /// [`kvpool::CacheManager::drop_cached`]
-    Evict { blocks: Ids },
-    /// [`kvpool::CacheManager::resize`]
-    Resize { num_blocks: usize },
-    /// [`kvpool_observe::ManagerWatch::take_events`]
-    TakeEvents,
-    /// [`kvpool::CacheManager::truncate_batch`]
-    TruncateBatch { rows: Rows, tokens: Vec<usize>, until: UntilRecord },
-    /// [`kvpool::CacheManager::extend`]
-    Extend { request: Name, tokens: usize },
-    /// [`kvpool::CacheManager::external_done`]
-    ExternalDone { request: Name, loaded: LoadedRecord },
-    /// [`kvpool::CacheManager::fence`]
-    Fence,
-    /// [`kvpool::CacheManager::end_fence`]
-    EndFence { ticket: u64 },
-    /// [`kvpool::CacheManager::end_session`]
-    EndSession { request: Name, until: UntilRecord },
-    /// [`kvpool::CacheManager::evict`]; `Evict` is of blocks that are named.
-    EvictNext { blocks: usize },
-    /// [`kvpool::CacheManager::release_batch`]
-    ReleaseBatch { requests: Vec<Name>, until: UntilRecord },
-    /// [`kvpool::CacheManager::fork_batch`]
-    ForkBatch {
-        parents: Vec<Name>,
-        #[serde(with = "request_ids")]
-        children: Vec<RequestId>,
-    },
-    /// [`kvpool::CacheManager::extend_encoder`]
-    ExtendEncoder { request: Name, tokens: usize },
-    /// [`kvpool::CacheManager::release_batch_with`]; a signal for each request.
-    ReleaseBatchWith { requests: Vec<Name>, signals: Vec<SignalRecord>, until: UntilRecord },
+#[expect(missing_docs, reason = "the first sentence says it")]
+pub struct PlanRecord {
+    pub planned: Vec<Planned>,
+    pub stale: bool,
 }
 
 /// One operation of a step that was planned.
@@ -132,16 +108,11 @@ pub enum ManagerOperation {
 #[expect(missing_docs, reason = "the fields are the arguments of the calls named")]
 pub enum Planned {
     /// [`kvpool::CacheManager::plan_admit_with`]
-    Admit {
-        #[serde(with = "RequestIdRecord")]
-        request: RequestId,
-        prompt: ChainRecord,
-        options: OptionsRecord,
-    },
+    Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
-    Resume { request: Name, part: PartRecord, rehashed: Option<Rehashed> },
+    Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
     /// [`kvpool::CacheManager::plan_append_ragged`], row by row; `covered` are the slots that its table covers then.
-    Append { request: Name, tokens: usize, covered: usize, filled: Keys, fingerprints: Keys },
+    Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
     /// [`kvpool::CacheManager::plan_release`]
@@ -293,9 +264,6 @@ impl LoadedRecord {
     }
 }
 
-/// The keys and fingerprints of all blocks of a prompt that was hashed again, after an epoch bump.
-pub type Rehashed = (Keys, Keys);
-
 /// A request: by its slot, a small number that the manager gives at admission and gives again after release; by its id where
 /// no request has it, and wherever slots may differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,7 +282,7 @@ pub enum Rows {
     /// By slot.
     Slots(Vec<u32>),
     /// By id: a batch that names a request which does not exist, or one twice; and wherever slots may differ.
-    Ids(#[serde(with = "request_ids")] Vec<RequestId>),
+    Ids(Vec<IdRecord>),
 }
 
 /// What was said of blocks.
@@ -444,5 +412,34 @@ impl OptionsRecord {
         let ranges = self.ranges.iter().map(RangeRecord::range).collect();
         let (part, tenant) = (self.part.part(), self.tenant.map(TenantId));
         AdmitOptions { part, tenant, no_cache: self.no_cache, ranges }
+    }
+}
+
+/// A match: its blocks, its part of a chain, and where that begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `kvpool::Match`")]
+pub struct MatchRecord {
+    pub blocks: Ids,
+    pub chain: ChainRecord,
+    pub start: usize,
+}
+
+/// The part of a table that is cached: where it begins, and the block before it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "as those of `kvpool_vllm::Start`")]
+pub struct StartRecord {
+    pub first: usize,
+    pub before: Option<u32>,
+}
+
+impl From<Start> for StartRecord {
+    fn from(Start { first, before }: Start) -> Self {
+        Self { first, before }
+    }
+}
+
+impl From<StartRecord> for Start {
+    fn from(StartRecord { first, before }: StartRecord) -> Self {
+        Self { first, before }
     }
 }

@@ -1,0 +1,269 @@
+//! Reads the records of a journal, which may be cut or damaged.
+//!
+//! A reader stops at the first frame that is incomplete or whose checksum differs, and says where. Whole frames whose numbers
+//! do not follow each other are refused: no process writes such.
+
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::frame::{HEAD, RECORDS};
+use super::source::{JournalSource, Stretch};
+use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
+
+/// Where reading ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Tail {
+    /// At the end of the last frame.
+    Complete,
+    /// Behind the last whole frame: so many bytes are left of one that was cut, or whose checksum differs.
+    Cut {
+        /// Where it begins.
+        at: usize,
+        /// How many bytes there are.
+        bytes: usize,
+    },
+}
+
+/// What a whole frame says of its records, which are behind the first twelve bytes of the payload.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// The number of its first operation.
+    first: u64,
+    operations: u32,
+}
+
+impl Frame {
+    /// The number of the operation behind its last.
+    const fn end(&self) -> u64 {
+        self.first.saturating_add(self.operations as u64)
+    }
+}
+
+/// The whole frames of a journal, one after the other.
+#[derive(Clone, Debug)]
+struct Frames<'a> {
+    source: JournalSource<'a>,
+    at: usize,
+    /// The payload of the frame that was read last.
+    payload: Stretch,
+}
+
+impl Frames<'_> {
+    /// What is behind the frames so far.
+    const fn tail(&self) -> Tail {
+        match self.source.len() - self.at {
+            0 => Tail::Complete,
+            bytes => Tail::Cut { at: self.at, bytes },
+        }
+    }
+
+    /// The next whole frame; `None` behind the last.
+    fn next(&mut self) -> Result<Option<Frame>, JournalError> {
+        let left = self.source.len() - self.at;
+        if left < HEAD {
+            return Ok(None);
+        }
+        self.payload.read(self.source, self.at, HEAD)?;
+        let Some((length, checksum)) = self.payload().split_first_chunk() else { return Ok(None) };
+        let Some(checksum) = checksum.first_chunk() else { return Ok(None) };
+        let (length, checksum) = (u32::from_le_bytes(*length) as usize, u64::from_le_bytes(*checksum));
+        if length > left - HEAD {
+            return Ok(None);
+        }
+        self.payload.read(self.source, self.at + HEAD, length)?;
+        let payload = self.payload();
+        if xxh3_64(payload) != checksum {
+            return Ok(None);
+        }
+        let Some((first, operations)) = payload.split_first_chunk() else { return Ok(None) };
+        let Some(operations) = operations.first_chunk() else { return Ok(None) };
+        let frame = Frame { first: u64::from_le_bytes(*first), operations: u32::from_le_bytes(*operations) };
+        self.at += HEAD + length;
+        Ok(Some(frame))
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.payload.from(self.source, 0)
+    }
+
+    /// The records of the frame that was read last, from a byte of its payload on.
+    fn records(&self, at: usize) -> &[u8] {
+        self.payload.from(self.source, at)
+    }
+}
+
+/// A journal that was written.
+///
+/// ```
+/// use kvpool::{BlockPool, PoolConfig};
+/// use kvpool_observe::WatchConfig;
+/// use kvpool_journal::{Check, Journal, JournalConfig, JournalHeader, JournalReader, PoolCall};
+/// let config = PoolConfig { num_blocks: 8, ..PoolConfig::default() };
+/// let mut journal = Journal::ring(1 << 20, JournalConfig::default())?;
+/// journal.begin(&JournalHeader::of_pool(&config, &WatchConfig::default(), journal.config()));
+/// let answer = BlockPool::new(config)?.allocate(3);
+/// journal.record(&PoolCall::Allocate { blocks: 3 }, Check::of(&answer));
+///
+/// let image = journal.image().unwrap_or_default();
+/// let read = JournalReader::new(&image)?;
+/// assert_eq!(read.operations(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct JournalReader<'a> {
+    header: JournalHeader,
+    frames: Frames<'a>,
+    first: u64,
+    operations: u64,
+    tail: Tail,
+}
+
+impl<'a> JournalReader<'a> {
+    /// Reads the header, and checks every frame: of bytes, or of a [`crate::JournalFile`], of which it holds a frame at a time. O(bytes).
+    ///
+    /// # Errors
+    /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
+    /// [`JournalError::OutOfOrder`]; of a file [`JournalError::Io`].
+    pub fn new(source: impl Into<JournalSource<'a>>) -> Result<Self, JournalError> {
+        Self::over(source.into())
+    }
+
+    fn over(source: JournalSource<'a>) -> Result<Self, JournalError> {
+        let mut frames = Frames { source, at: 0, payload: Stretch::default() };
+        frames.payload.read(source, 0, source.len().min(MAGIC.len()))?;
+        let magic = frames.payload().to_vec();
+        if magic != MAGIC && magic != MAGIC_OF_GROUPS {
+            let text = |version: &[u8]| String::from_utf8_lossy(version).into_owned();
+            if magic.len() == MAGIC.len() && magic[..6] == MAGIC[..6] {
+                let [found, least, most] =
+                    [&magic[..], &MAGIC, &MAGIC_OF_GROUPS].map(|magic| text(&magic[6..]));
+                let expected = format!("{least} and {most}");
+                return Err(JournalError::Version { found, expected });
+            }
+            return Err(JournalError::NotAJournal { found: magic, expected: MAGIC });
+        }
+        frames.at = MAGIC.len();
+        frames.next()?.ok_or(JournalError::NoHeader)?;
+        let header = JournalHeader::read(frames.records(RECORDS), magic == MAGIC_OF_GROUPS)?;
+        let mut walk = frames.clone();
+        let (mut first, mut next) = (None, None);
+        let mut at = walk.at;
+        while let Some(frame) = walk.next()? {
+            // A ring begins with any operation.
+            let expected = next.unwrap_or(frame.first);
+            if frame.first != expected {
+                return Err(JournalError::OutOfOrder { at, found: frame.first, expected });
+            }
+            first = first.or(Some(frame.first));
+            next = Some(frame.end());
+            at = walk.at;
+        }
+        let (first, operations) = (first.unwrap_or(0), next.unwrap_or(0));
+        Ok(Self { header, frames, first, operations, tail: walk.tail() })
+    }
+
+    /// What was recorded, and with which settings.
+    #[must_use]
+    pub const fn header(&self) -> &JournalHeader {
+        &self.header
+    }
+
+    /// The number of the first operation that it holds: 0, unless a ring dropped what was before.
+    #[must_use]
+    pub const fn first_operation(&self) -> u64 {
+        self.first
+    }
+
+    /// The number of the operation behind the last: all that were recorded and not lost at the end.
+    #[must_use]
+    pub const fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Whether the last frame is whole.
+    #[must_use]
+    pub const fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Its bytes, those of a cut last frame included.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.frames.source.len()
+    }
+
+    /// The operations and digests, first to last: [`crate::PoolCall`], [`crate::ManagerCall`] or
+    /// [`crate::VllmCall`], whichever the header says.
+    #[must_use]
+    pub fn records<O: DeserializeOwned>(&self) -> Records<'a, O> {
+        let (frames, first) = (self.frames.clone(), self.first);
+        Records {
+            frames,
+            at: usize::MAX,
+            number: first,
+            end: first,
+            last: self.operations,
+            kind: PhantomData,
+        }
+    }
+}
+
+/// Operations and digests of a journal, with their numbers: a digest has the number of the operation that comes next.
+#[derive(Clone, Debug)]
+pub struct Records<'a, O> {
+    frames: Frames<'a>,
+    /// Where in the payload of the frame the next record is.
+    at: usize,
+    number: u64,
+    /// The number behind the last operation of the frame, as the frame says.
+    end: u64,
+    /// The same of the journal.
+    last: u64,
+    kind: PhantomData<O>,
+}
+
+impl<O: DeserializeOwned> Iterator for Records<'_, O> {
+    type Item = Result<(u64, Entry<O>), JournalError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().inspect_err(|_| self.stop()).transpose()
+    }
+}
+
+impl<O: DeserializeOwned> Records<'_, O> {
+    fn read(&mut self) -> Result<Option<(u64, Entry<O>)>, JournalError> {
+        while self.frames.records(self.at).is_empty() {
+            if self.number != self.end {
+                let reason = format!("its frame has operations up to {}, as it says", self.end);
+                return Err(JournalError::BadRecord { operation: self.number, reason });
+            }
+            let Some(frame) = self.frames.next()? else {
+                return match self.frames.source {
+                    JournalSource::File(file) if self.number != self.last => Err(file.changed()),
+                    _ => Ok(None),
+                };
+            };
+            (self.number, self.end, self.at) = (frame.first, frame.end(), RECORDS);
+        }
+        let (number, records) = (self.number, self.frames.records(self.at));
+        match postcard::take_from_bytes::<Entry<O>>(records) {
+            Ok((entry, rest)) => {
+                self.at += records.len() - rest.len();
+                self.number = number.saturating_add(u64::from(matches!(entry, Entry::Operation(..))));
+                Ok(Some((number, entry)))
+            }
+            Err(error) => Err(JournalError::BadRecord { operation: number, reason: error.to_string() }),
+        }
+    }
+}
+
+impl<O> Records<'_, O> {
+    /// Ends here: nothing behind a record that cannot be read can be.
+    const fn stop(&mut self) {
+        (self.at, self.number, self.end) = (usize::MAX, self.last, self.last);
+        self.frames.at = self.frames.source.len();
+    }
+}

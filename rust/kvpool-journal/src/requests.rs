@@ -1,0 +1,180 @@
+//! What a replay of a manager keeps to make the arguments of recorded calls.
+//!
+//! Owns: the request in each slot, the batch before, and the contents of prompts. A manager gives the slot of a released request to
+//! the next new one, in a replay as in the recorded run.
+
+use kvpool::{CacheManager, Covered, ManagerConfig, ManagerError, RequestId, RequestRef, StepPlan};
+
+use crate::contents::Contents;
+use crate::error::{ReplayError, zeros};
+use crate::{AppendRecord, Filled, IdRecord, Name, PlanRecord, Planned, Rows, TurnRecord};
+
+/// The requests of a replayed manager, and the contents of their prompts.
+#[derive(Debug)]
+pub struct Requests {
+    pub(crate) contents: Contents,
+    /// The request in each slot. A slot whose request is gone is not named until another request has it.
+    slots: Vec<Option<RequestId>>,
+    /// The slots of the batch before.
+    rows: Vec<u32>,
+    /// Requests that the running call may make.
+    new: Vec<RequestId>,
+}
+
+/// References to ids.
+pub(crate) fn refs(ids: &[RequestId]) -> Vec<RequestRef<'_>> {
+    ids.iter().map(RequestId::as_ref).collect()
+}
+
+impl Requests {
+    pub(crate) const fn new(contents: Contents) -> Self {
+        Self { contents, slots: Vec::new(), rows: Vec::new(), new: Vec::new() }
+    }
+
+    /// Forgets the requests: a new process begins.
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.rows.clear();
+    }
+
+    /// The id of a request.
+    pub(crate) fn id(&self, name: &Name) -> Result<RequestId, ReplayError> {
+        match name {
+            Name::Id(id) => Ok(id.clone()),
+            Name::Slot(slot) => {
+                let known = self.slots.get(*slot as usize).and_then(Clone::clone);
+                known.ok_or(ReplayError::UnknownSlot { slot: *slot })
+            }
+        }
+    }
+
+    pub(crate) fn ids(&self, names: &[Name]) -> Result<Vec<RequestId>, ReplayError> {
+        names.iter().map(|name| self.id(name)).collect()
+    }
+
+    /// The requests of a batch, whose slots are the next batch's if that is the same.
+    pub(crate) fn batch(&mut self, rows: &Rows) -> Result<Vec<RequestId>, ReplayError> {
+        match rows {
+            Rows::Ids(ids) => return Ok(ids.iter().map(|IdRecord(id)| id.clone()).collect()),
+            Rows::Slots(slots) => self.rows.clone_from(slots),
+            Rows::Same => {}
+        }
+        self.rows.iter().map(|&slot| self.id(&Name::Slot(slot))).collect()
+    }
+
+    /// Notes a request that the call may make.
+    pub(crate) fn expect(&mut self, IdRecord(id): &IdRecord) -> RequestId {
+        self.new.push(id.clone());
+        id.clone()
+    }
+
+    /// Notes the slots of the requests that the call has made.
+    pub(crate) fn enter(&mut self, manager: &CacheManager) {
+        for id in self.new.drain(..) {
+            if let Some(slot) = manager.slot_of(&id) {
+                self.slots.resize_with(self.slots.len().max(slot + 1), || None);
+                self.slots[slot] = Some(id);
+            }
+        }
+    }
+
+    /// The manager hashes a request's prompt again, to these digests.
+    pub(crate) fn rehash(&mut self, manager: &CacheManager, id: RequestRef<'_>, filled: Option<&Filled>) {
+        if let (Some(filled), Ok(cursor)) = (filled, manager.cursor(id)) {
+            self.contents.rehash(cursor, filled);
+        }
+    }
+
+    /// The requests of an append and their tokens.
+    pub(crate) fn sampled(
+        &mut self,
+        manager: &CacheManager,
+        append: &AppendRecord,
+    ) -> Result<(Vec<RequestId>, Vec<u32>), ReplayError> {
+        let ids = self.batch(&append.rows)?;
+        let (mut keys, mut prints) = (append.filled.keys.unpack(), append.filled.fingerprints.unpack());
+        let mut spelled = zeros(append.tokens)?;
+        for (row, id) in ids.iter().enumerate() {
+            if let (Ok(cursor), Some(tokens)) = (manager.cursor(id), spelled.get_mut(append.ends(row))) {
+                tokens.copy_from_slice(&self.contents.appended(
+                    cursor,
+                    tokens.len(),
+                    &mut keys,
+                    &mut prints,
+                )?);
+            }
+        }
+        Ok((ids, spelled))
+    }
+
+    /// The request of a turn and its tokens.
+    pub(crate) fn spoken(
+        &mut self,
+        manager: &CacheManager,
+        TurnRecord { request, tokens, filled, .. }: &TurnRecord,
+    ) -> Result<(RequestId, Vec<u32>), ReplayError> {
+        let id = self.id(request)?;
+        let tokens = self.spell(manager, &id, *tokens, filled)?;
+        Ok((id, tokens))
+    }
+
+    fn spell(
+        &mut self,
+        manager: &CacheManager,
+        id: &RequestId,
+        tokens: usize,
+        filled: &Filled,
+    ) -> Result<Vec<u32>, ReplayError> {
+        let Ok(cursor) = manager.cursor(id) else { return zeros(tokens) };
+        let (mut keys, mut prints) = (filled.keys.unpack(), filled.fingerprints.unpack());
+        self.contents.appended(cursor, tokens, &mut keys, &mut prints)
+    }
+
+    /// Plans a step.
+    pub(crate) fn plan(
+        &mut self,
+        manager: &CacheManager,
+        PlanRecord { planned, stale }: &PlanRecord,
+    ) -> Result<StepPlan, ReplayError> {
+        let mut plan = manager.plan_step();
+        for one in planned {
+            // A part that is refused here and was not when it was recorded shows in the answer: it is one outcome less.
+            let _refused = match one {
+                Planned::Admit { request, prompt, options } => {
+                    let (id, cursor) = (self.expect(request), self.contents.cursor(prompt, false)?);
+                    let planned = manager.plan_admit_with(&mut plan, id, cursor, &options.options());
+                    planned.map_err(ManagerError::from)
+                }
+                Planned::Resume { request, part, rehashed } => {
+                    let id = self.id(request)?;
+                    self.rehash(manager, id.as_ref(), rehashed.as_ref());
+                    manager.plan_resume_with(&mut plan, &id, part.part())
+                }
+                Planned::Append { request, tokens, covered, filled } => {
+                    let id = self.id(request)?;
+                    let spelled = self.spell(manager, &id, *tokens, filled)?;
+                    let rows = kvpool::Rows {
+                        requests: &[id.as_ref()],
+                        tokens: &spelled,
+                        offsets: &[0, spelled.len()],
+                        covered: Covered::Each(&[*covered]),
+                        ..kvpool::Rows::default()
+                    };
+                    manager.plan_append_ragged(&mut plan, &rows)
+                }
+                Planned::Preempt { request, until } => {
+                    manager.plan_preempt(&mut plan, &self.id(request)?, until.until())
+                }
+                Planned::Release { request, until } => {
+                    manager.plan_release(&mut plan, &self.id(request)?, until.until())
+                }
+            };
+        }
+        if *stale {
+            // A plan of another manager is one of another state.
+            let other = ManagerConfig { num_blocks: 2, ..ManagerConfig::default() };
+            plan = CacheManager::new(other)?.plan_step();
+        }
+        Ok(plan)
+    }
+}
