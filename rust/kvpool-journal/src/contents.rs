@@ -196,9 +196,9 @@ impl Contents {
         blocks: Vec<BlockId>,
     ) -> Result<Match, ReplayError> {
         let fingerprints = record.fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
-        let (mut hashes, mut compared, mut parent) = (Vec::new(), Vec::new(), None);
+        let (mut hashes, mut compared, mut path) = (Vec::new(), Vec::new(), Vec::new());
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
-            parent = Some(self.token(key, fingerprint.unwrap_or(0), parent)?);
+            path.push(self.token(key, fingerprint.unwrap_or(0), path.last().copied())?);
             hashes.push(BlockHash::from_key(key));
             compared.extend(fingerprint.map(u128::from));
         }
@@ -206,7 +206,9 @@ impl Contents {
             return Err(ReplayError::BadLength { tokens: record.tokens });
         }
         let (algorithm, size) = (algorithm(record.algorithm)?, record.block_size);
-        let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, Vec::new());
+        let spelled = record.has_tokens && size == self.block_size;
+        let tokens = if spelled { self.spell(&path)? } else { Vec::new() };
+        let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, tokens);
         Ok(Match::forged(start, blocks, &part))
     }
 

@@ -8,7 +8,7 @@ use crate::{Answer, Ids};
 
 /// What the answers of two runs of the same calls tell apart.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub struct Moved {
     /// Blocks of the recorded run -> blocks of this one.
     blocks: HashMap<BlockId, BlockId>,
 }
@@ -29,7 +29,7 @@ impl Moved {
 
     /// Makes the arguments of a recorded call those of this run. Prompts of the epoch `from` become ones of
     /// the epoch `to`.
-    pub(crate) fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
+    pub fn translate(&self, slots: Vec<Slot<'_>>, from: u64, to: u64) {
         let epoch = |epoch: &mut u64| *epoch = if *epoch == from { to } else { *epoch };
         for slot in slots {
             match slot {
@@ -76,7 +76,7 @@ impl Moved {
     }
 
     /// Notes what a call answered in the recorded run and in this one.
-    pub(crate) fn learn(&mut self, recorded: &Answer, own: &Answer) {
+    pub fn learn(&mut self, recorded: &Answer, own: &Answer) {
         self.blocks.extend(recorded.blocks.iter().copied().zip(own.blocks.iter().copied()));
     }
 

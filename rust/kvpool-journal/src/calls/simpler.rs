@@ -4,7 +4,7 @@ use super::{Slot, Slots};
 use crate::{ChainRecord, Ids, Keys, ManagerOperation, Rows, UntilRecord};
 
 /// What can be made smaller.
-pub(crate) trait Simpler: Sized {
+pub trait Simpler: Sized {
     /// The operation with one argument made smaller: in the `which`-th way of all there are.
     fn simpler(&self, which: usize) -> Option<Self>;
 }
