@@ -2,3 +2,4 @@
 //! names calls.
 
 pub mod pool;
+pub mod retention;

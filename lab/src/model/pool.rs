@@ -6,6 +6,7 @@ use kvpool_journal::calls::MatchRecord;
 use kvpool_journal::{Answer, ChainRecord, Keys, LinkRecord, PoolCall as C, Value};
 use kvpool_testing::{Content, ReferencePool, indices};
 
+use super::retention::{Before, Retained};
 use crate::Failure;
 use crate::failure::same;
 use crate::world::pool::{PoolWorld, Setting, changes, pack, unpack};
@@ -47,7 +48,9 @@ pub struct Model {
     /// The algorithm of the contents, if there are any.
     algorithm: u8,
     keeps_time: bool,
-    now: Option<f64>,
+    retained: Retained,
+    /// Blocks that lookups acquired in this call.
+    hits: Vec<usize>,
 }
 
 fn number(n: usize) -> Value {
@@ -82,7 +85,8 @@ impl Model {
             epoch: 0,
             algorithm: Prompts::new(1, Verify::None).algorithm,
             keeps_time,
-            now: None,
+            retained: Retained::new(setting.third()),
+            hits: Vec::new(),
         }
     }
 
@@ -190,8 +194,23 @@ impl Model {
         self.refuses_chain(chain)
     }
 
+    /// The hints; `None` of a pool without.
+    pub(crate) fn retained(&self) -> Option<&Retained> {
+        self.setting.retention.then_some(&self.retained)
+    }
+
     /// Changes the model as a call changes the pool; returns what the pool must answer.
     pub(crate) fn expected(&mut self, call: &C, prompts: &Prompts) -> Expected {
+        let before = self.setting.retention.then(|| Before::of(&self.pool));
+        self.hits.clear();
+        let expected = self.answer(call, prompts);
+        if let Some(before) = before {
+            self.retained.follow(&before, &self.pool, &self.hits);
+        }
+        expected
+    }
+
+    fn answer(&mut self, call: &C, prompts: &Prompts) -> Expected {
         match call {
             C::Match { chain, .. }
             | C::Register { chain, .. }
@@ -249,15 +268,15 @@ impl Model {
                 done(fine)
             }
             C::Retain { blocks, retention } => self.retain(&unpack(blocks), retention.retention()),
-            C::AssignTenant { blocks, .. } => {
-                done(self.setting.retention && self.are_blocks(&unpack(blocks)))
+            C::AssignTenant { blocks, tenant } => {
+                let blocks = unpack(blocks);
+                let fine = self.setting.retention && self.are_blocks(&blocks);
+                blocks.iter().filter(|_| fine).for_each(|&block| self.retained.assign(block, *tenant));
+                done(fine)
             }
             C::AdvanceTime { now } => {
-                let fine = now.is_finite() && self.now.is_none_or(|before| *now >= before) && self.keeps_time;
-                if fine {
-                    self.now = Some(*now);
-                }
-                if fine { Expected::Done } else { Expected::Refused }
+                let fine = self.retained.now().is_none_or(|before| *now >= before) && self.keeps_time;
+                known((now.is_finite() && fine).then(|| number(self.retained.advance(*now))))
             }
             C::TakeEvents {} => Expected::Is(number(0)), // the laboratory takes them after every call
             C::Fence {} => Expected::Is(Value::Number(self.pool.fence())),
@@ -269,7 +288,8 @@ impl Model {
                 Expected::Is(list(&victims))
             }
             C::LookupRefreshing { chain, start, max_blocks } => {
-                Expected::Is(list(&self.pool.find_run(b"", &path_of(chain), (*start, *max_blocks), true)))
+                self.hits = self.pool.find_run(b"", &path_of(chain), (*start, *max_blocks), true);
+                Expected::Is(list(&self.hits))
             }
             C::AcquireMatch { found } => self.acquire_match(found, prompts),
             C::RegisterTable { blocks, chain, start } => {
@@ -284,20 +304,23 @@ impl Model {
         }
     }
 
-    fn retain(&self, blocks: &[usize], retention: Retention) -> Expected {
+    fn retain(&mut self, blocks: &[usize], hint: Retention) -> Expected {
         if !self.setting.retention || !self.are_blocks(blocks) {
             return Expected::Refused;
         }
+        let mut report = [0; 3];
         for &block in blocks {
             let (references, fences) = self.pool.references(block);
-            let shared = references - fences > 1;
-            let ignored = retention.keep == Keep::Demoted && shared;
-            let no_clock = retention.ttl.is_some() && self.now.is_none();
-            if !ignored && (retention.check().is_err() || no_clock && self.pool.is_registered(block)) {
+            let ignored = hint.keep == Keep::Demoted && references - fences > 1;
+            let no_clock = hint.ttl.is_some() && self.retained.now().is_none();
+            if !ignored && (hint.check().is_err() || no_clock && self.pool.is_registered(block)) {
                 return Expected::Refused;
             }
+            let idle = self.pool.evictable.contains(&block);
+            let one = if ignored { [0, 0, 1] } else { self.retained.retain(block, hint, idle) };
+            (0..3).for_each(|at| report[at] += one[at]);
         }
-        Expected::Done
+        Expected::Is(list(&report))
     }
 
     fn allocate(&mut self, blocks: usize) -> Expected {
@@ -317,7 +340,8 @@ impl Model {
         self.counted.hits += found.len() as u64;
         self.counted.misses += (asked - found.len()) as u64;
         self.counted.collisions += u64::from(stopped);
-        Expected::Is(list(&self.pool.lookup(b"", path, most, true)))
+        self.hits = self.pool.lookup(b"", path, most, true);
+        Expected::Is(list(&self.hits))
     }
 
     fn register(&mut self, blocks: &[usize], path: &[u32], start: usize, algorithm: u8) -> Expected {
@@ -352,6 +376,7 @@ impl Model {
         }
         let was_registered = !self.copies(path).is_empty();
         let Some(held) = self.pool.promote(block, b"", path, last) else { return Expected::Refused };
+        self.hits.extend(was_registered.then_some(held));
         self.counted.hits += u64::from(was_registered);
         self.counted.misses += u64::from(!was_registered);
         self.algorithm = algorithm;
@@ -373,6 +398,7 @@ impl Model {
             return Expected::Is(Value::Nothing);
         };
         self.counted.hits += 1;
+        self.hits.push(block);
         // A block that is in use has a reference; one that nobody holds is computed.
         if !self.pool.acquire(&[block]) {
             let content = self.content(path, path.len() - 1);
@@ -403,7 +429,10 @@ impl Model {
         let path = prompts.path(chain);
         let contents: Vec<_> = (0..blocks.len()).map(|at| self.content(&path, start + at)).collect();
         let fine = self.pool.acquire_match(&blocks, &contents);
-        self.counted.hits += if fine { blocks.len() as u64 } else { 0 };
+        if fine {
+            self.counted.hits += blocks.len() as u64;
+            self.hits = blocks;
+        }
         done(fine)
     }
 
@@ -427,6 +456,7 @@ impl Model {
         let Some(changes) = self.pool.register_table(kept, b"", path, start) else {
             return Expected::Refused;
         };
+        self.hits.extend(changes.iter().map(|&(_, cached)| cached));
         self.entered(collision.is_some(), algorithm);
         Expected::Is(pairs(&changes))
     }
@@ -440,6 +470,7 @@ impl Model {
         let collision = self.first_collision(path, start, blocks.len());
         let kept = &blocks[..collision.unwrap_or(blocks.len())];
         let Some(changes) = self.pool.adopt(kept, b"", path, start) else { return Expected::Refused };
+        self.hits.extend(changes.iter().map(|&(_, cached)| cached));
         self.entered(collision.is_some(), algorithm);
         Expected::Is(pairs(&changes))
     }

@@ -1,14 +1,16 @@
 //! Books: orders, sums, counters and each block are those of the model.
 
+use kvpool::retention::TenantId;
 use kvpool::{BlockId, BlockPool, BlockState};
 use kvpool_testing::indices;
 
 use crate::Failure;
 use crate::failure::same;
 use crate::model::pool::{Counted, Model};
+use crate::model::retention::{Retained, TENANT};
 use crate::world::prompts::Prompts;
 
-pub(crate) fn check(pool: &BlockPool, model: &Model, prompts: &Prompts) -> Result<(), Failure> {
+pub(crate) fn check(pool: &BlockPool, model: &Model) -> Result<(), Failure> {
     let reference = model.pool();
     same("free order", &indices(&pool.free_order()), &reference.free)?;
     if model.knows_order() {
@@ -33,10 +35,16 @@ pub(crate) fn check(pool: &BlockPool, model: &Model, prompts: &Prompts) -> Resul
         &(reference.num_blocks(), reference.num_blocks() - 1),
     )?;
     same("available", &pool.num_available(), &reference.available())?;
-    (1..pool.num_blocks()).try_for_each(|block| check_block(pool, model, prompts, block))
+    same("retention", &pool.retention_stats(), &model.retained().map(Retained::stats))?;
+    if let Some(retained) = model.retained() {
+        let blocks = pool.tenant_blocks(TenantId(TENANT)).ok();
+        same("blocks of a tenant", &blocks, &Some(retained.tenant_blocks()))?;
+        same("time", &pool.retention_time(), &retained.now())?;
+    }
+    (1..pool.num_blocks()).try_for_each(|block| check_block(pool, model, block))
 }
 
-fn check_block(pool: &BlockPool, model: &Model, prompts: &Prompts, block: usize) -> Result<(), Failure> {
+fn check_block(pool: &BlockPool, model: &Model, block: usize) -> Result<(), Failure> {
     let (id, reference) = (BlockId::new(block as u32), model.pool());
     let (references, fences) = reference.references(block);
     let found = (pool.ref_count(id).map(|n| n as usize), pool.fence_references(id) as usize);
@@ -63,6 +71,5 @@ fn check_block(pool: &BlockPool, model: &Model, prompts: &Prompts, block: usize)
     same("copies", &copies.as_slice(), &reference.copies_of(block))?;
     let parent = content.filter(|(_, _, path)| path.len() > 1);
     let parent = parent.map(|(_, _, path)| Prompts::key(&path[..path.len() - 1]));
-    let _ = prompts;
     same("parent of a block", &pool.parent_of(id).map(|hash| hash.key()), &parent)
 }

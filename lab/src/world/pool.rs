@@ -16,6 +16,7 @@ use crate::bytes::Bytes;
 use crate::draw::{Weights, pool as draw};
 use crate::failure::same;
 use crate::model::pool::{Expected, Model};
+use crate::model::retention::TENANT;
 use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower, reads, scrubs};
 
 /// Blocks that a caller holds, those of a prompt from its start on.
@@ -81,7 +82,7 @@ impl Setting {
     fn config(&self) -> PoolConfig {
         let Self { num_blocks, block_size, policy, duplicates, verify, .. } = *self;
         let third = self.third();
-        let limits = TenantLimits { tenant: TenantId(1), floor: third / 2, ceiling: Some(third) };
+        let limits = TenantLimits { tenant: TenantId(TENANT), floor: third / 2, ceiling: Some(third) };
         let retention = RetentionConfig { pin_budget: third, tenants: vec![limits] };
         let retention = self.retention.then_some(retention);
         let eviction = policy;
@@ -191,7 +192,7 @@ impl PoolWorld {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
         let pool = self.subject.pool();
         pool.check_invariants()?;
-        books::check(pool, &self.model, &self.prompts)?;
+        books::check(pool, &self.model)?;
         self.follower.follow(batch, pool, &self.prompts)?;
         if self.setting.whole {
             closedness::check(&self.follower)?;
