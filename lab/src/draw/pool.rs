@@ -7,8 +7,8 @@ use kvpool_journal::{ChainRecord, Keys};
 
 use super::Weights;
 use crate::bytes::Bytes;
-use crate::world::pool::{PoolWorld, Table, pack};
-use crate::world::prompts::{Path, TWIN};
+use crate::world::pool::{PoolWorld, Setting, Table, pack};
+use crate::world::prompts::{Path, SALTED, TWIN};
 
 /// Most blocks of a pool: it does not grow beyond.
 const MOST_BLOCKS: usize = 15;
@@ -46,10 +46,18 @@ const BREAKING: &[(&str, u8)] = &[
     ("disown", 0),
 ];
 
-/// Requests, and everything else.
-pub(crate) const REQUESTS: Weights = &[USUAL];
-/// Requests that hold whole prefixes.
-pub(crate) const WHOLE: Weights = &[BREAKING, USUAL];
+/// Where the laboratory takes events after several calls, no call takes them.
+const LATE: &[(&str, u8)] = &[("take_events", 0)];
+
+/// The weights of requests and of everything else.
+pub(crate) const fn weights(setting: &Setting) -> Weights {
+    match (setting.whole, setting.looks > 1) {
+        (false, false) => &[USUAL],
+        (false, true) => &[LATE, USUAL],
+        (true, false) => &[BREAKING, USUAL],
+        (true, true) => &[LATE, BREAKING, USUAL],
+    }
+}
 
 /// What the arguments of a call have in common.
 #[derive(Debug, Default)]
@@ -99,6 +107,9 @@ fn prompt(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Path {
     path.truncate(LONGEST);
     if path.is_empty() {
         path.push(content(bytes, world));
+    }
+    if world.prompts.are_hashed() && bytes.one_in(8) {
+        path[0] = path[0] % SALTED + SALTED;
     }
     path
 }
@@ -294,9 +305,8 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &PoolWorld) {
             1 => found.chain.algorithm = bytes.below(7) as u8,
             2 => found.chain.block_size += 1,
             _ => {
-                let mut blocks = found.blocks.unpack();
-                blocks.reverse();
-                found.blocks = kvpool_journal::Ids::pack(&blocks);
+                let len = found.blocks.len();
+                found.blocks = pack(&(0..len).map(|_| 1 + bytes.below(num_blocks - 1)).collect::<Vec<_>>());
             }
         },
         Slot::Hint(record) => {

@@ -17,11 +17,16 @@ use crate::world::prompts::{Path, Prompts, named};
 pub enum Expected {
     /// The call is refused, and changes nothing.
     Refused,
+    /// The call is refused with this text, and changes nothing.
+    RefusedAs(&'static str),
     /// The answer.
     Is(Value),
     /// The call succeeds. Its answer depends on the order of eviction, or on hints.
     Done,
 }
+
+/// What is said of a match whose blocks hold something else.
+const STALE: Expected = Expected::RefusedAs("no longer holds what it did when it matched");
 
 /// What a pool has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +88,7 @@ impl Model {
             setting: setting.clone(),
             counted: Counted::default(),
             epoch: 0,
-            algorithm: Prompts::new(1, Verify::None).algorithm,
+            algorithm: 0,
             keeps_time,
             retained: Retained::new(setting.third()),
             hits: Vec::new(),
@@ -278,7 +283,7 @@ impl Model {
                 let fine = self.retained.now().is_none_or(|before| *now >= before) && self.keeps_time;
                 known((now.is_finite() && fine).then(|| number(self.retained.advance(*now))))
             }
-            C::TakeEvents {} => Expected::Is(number(0)), // the laboratory takes them after every call
+            C::TakeEvents {} => Expected::Done, // the laboratory takes them itself
             C::Fence {} => Expected::Is(Value::Number(self.pool.fence())),
             C::ReleaseUntil { blocks, ticket } => done(self.pool.release_until(&unpack(blocks), *ticket)),
             C::EndFence { ticket } => known(self.pool.end_fence(*ticket).map(number)),
@@ -424,16 +429,17 @@ impl Model {
             || chain.algorithm != self.algorithm
             || chain.block_size != self.setting.block_size;
         if foreign && !blocks.is_empty() {
-            return Expected::Refused;
+            return STALE;
         }
         let path = prompts.path(chain);
         let contents: Vec<_> = (0..blocks.len()).map(|at| self.content(&path, start + at)).collect();
         let fine = self.pool.acquire_match(&blocks, &contents);
-        if fine {
-            self.counted.hits += blocks.len() as u64;
-            self.hits = blocks;
+        if !fine {
+            return STALE;
         }
-        done(fine)
+        self.counted.hits += blocks.len() as u64;
+        self.hits = blocks;
+        Expected::Is(Value::Nothing)
     }
 
     fn register_table(&mut self, blocks: &[usize], path: &[u32], start: usize, algorithm: u8) -> Expected {

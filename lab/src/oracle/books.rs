@@ -10,7 +10,7 @@ use crate::model::pool::{Counted, Model};
 use crate::model::retention::{Retained, TENANT};
 use crate::world::prompts::Prompts;
 
-pub(crate) fn check(pool: &BlockPool, model: &Model) -> Result<(), Failure> {
+pub(crate) fn check(pool: &BlockPool, model: &Model, prompts: &Prompts) -> Result<(), Failure> {
     let reference = model.pool();
     same("free order", &indices(&pool.free_order()), &reference.free)?;
     if model.knows_order() {
@@ -41,10 +41,10 @@ pub(crate) fn check(pool: &BlockPool, model: &Model) -> Result<(), Failure> {
         same("blocks of a tenant", &blocks, &Some(retained.tenant_blocks()))?;
         same("time", &pool.retention_time(), &retained.now())?;
     }
-    (1..pool.num_blocks()).try_for_each(|block| check_block(pool, model, block))
+    (1..pool.num_blocks()).try_for_each(|block| check_block(pool, model, prompts, block))
 }
 
-fn check_block(pool: &BlockPool, model: &Model, block: usize) -> Result<(), Failure> {
+fn check_block(pool: &BlockPool, model: &Model, prompts: &Prompts, block: usize) -> Result<(), Failure> {
     let (id, reference) = (BlockId::new(block as u32), model.pool());
     let (references, fences) = reference.references(block);
     let found = (pool.ref_count(id).map(|n| n as usize), pool.fence_references(id) as usize);
@@ -61,7 +61,7 @@ fn check_block(pool: &BlockPool, model: &Model, block: usize) -> Result<(), Fail
     same(
         "hash of a block",
         &pool.hash_of(id).map(|hash| hash.key()),
-        &content.map(|(_, _, path)| Prompts::key(path)),
+        &content.map(|(_, _, path)| prompts.key(path, pool.epoch())),
     )?;
     same("computed", &pool.is_computed(id), &reference.is_computed(block))?;
     same("registered", &pool.is_registered(id), &reference.is_registered(block))?;
@@ -70,6 +70,6 @@ fn check_block(pool: &BlockPool, model: &Model, block: usize) -> Result<(), Fail
     let copies = pool.hash_of(id).map_or_else(Vec::new, |hash| indices(&pool.copies(&hash)));
     same("copies", &copies.as_slice(), &reference.copies_of(block))?;
     let parent = content.filter(|(_, _, path)| path.len() > 1);
-    let parent = parent.map(|(_, _, path)| Prompts::key(&path[..path.len() - 1]));
+    let parent = parent.map(|(_, _, path)| prompts.key(&path[..path.len() - 1], pool.epoch()));
     same("parent of a block", &pool.parent_of(id).map(|hash| hash.key()), &parent)
 }

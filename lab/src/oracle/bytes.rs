@@ -42,7 +42,7 @@ impl Written {
         for block in 1..pool.num_blocks() {
             let id = BlockId::new(block as u32);
             let Some(hash) = pool.hash_of(id).filter(|_| pool.is_computed(id)) else { continue };
-            let key = self.bytes.get(&block).map(|path| Prompts::key(path));
+            let key = self.bytes.get(&block).map(|path| prompts.key(path, pool.epoch()));
             holds("bytes of a cached block", key == Some(hash.key()), || {
                 let path = prompts.by_key(hash.key());
                 format!("block {block} is cached for {path:?} and carries {:?}", self.bytes.get(&block))

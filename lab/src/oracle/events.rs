@@ -14,6 +14,8 @@ use crate::world::prompts::Prompts;
 pub struct Follower {
     /// The hashes that can be matched, with those before them.
     matchable: BTreeMap<BlockHash, Option<BlockHash>>,
+    /// The epoch of the events.
+    epoch: u64,
 }
 
 impl Follower {
@@ -39,7 +41,7 @@ impl Follower {
                     same("group of an event", &group, &0)?;
                     let path = prompts.by_key(hash.key());
                     same("depth of an event", &(depth as usize + 1), &path.len())?;
-                    let before = (path.len() > 1).then(|| Prompts::key(&path[..path.len() - 1]));
+                    let before = (path.len() > 1).then(|| prompts.key(&path[..path.len() - 1], self.epoch));
                     same("parent of an event", &parent.map(|parent| parent.key()), &before)?;
                 }
                 BlockEvent::Removed { hash, .. } => {
@@ -47,12 +49,16 @@ impl Follower {
                     holds("events", known, || format!("{hash:?} is removed and was not stored"))?;
                 }
                 BlockEvent::Cleared { epoch } => {
-                    same("epoch of an event", &epoch, &pool.epoch())?;
+                    holds("events", epoch == self.epoch || epoch == self.epoch + 1, || {
+                        format!("epoch {epoch} begins after {}", self.epoch)
+                    })?;
+                    self.epoch = epoch;
                     self.matchable.clear();
                 }
                 other => return Err(Failure::new("events", format!("{other:?} is of no pool"))),
             }
         }
+        same("epoch of the events", &self.epoch, &pool.epoch())?;
         let mut live: Vec<BlockHash> = (1..pool.num_blocks() as u32)
             .map(BlockId::new)
             .filter(|&block| pool.is_computed(block))

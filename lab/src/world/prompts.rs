@@ -1,18 +1,24 @@
 //! Prompts by the contents of their blocks, and the keys that a journal holds of them.
 //!
-//! No digest is computed: the key of a content is a function of its prompt. Contents from [`TWIN`] on have the key of
-//! another content, and another fingerprint: they collide with it.
+//! Without a hasher no digest is computed: the key of a content is a function of its prompt. Contents from [`TWIN`] on
+//! then have the key of another content, and another fingerprint: they collide with it. With a hasher prompts have
+//! tokens, and their keys are those of real digests. A prompt whose first content is [`SALTED`] or above has a salt.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use kvpool::hash::{HashAlgorithm, Verify};
+use kvpool::hash::{BlockHasher, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig, Verify};
 use kvpool_journal::{ChainRecord, ContentKey, Keys, LinkRecord};
+
+use crate::Failure;
 
 /// The contents of a prompt's blocks.
 pub type Path = Vec<u32>;
 
 /// The content `n + TWIN` has the key of the content `n`.
 pub const TWIN: u32 = 100;
+/// A prompt with a salt begins with the content `n + SALTED`.
+pub const SALTED: u32 = 1000;
 
 /// The prompt whose keys another prompt has, too: the one without twins.
 #[must_use]
@@ -35,36 +41,91 @@ pub struct Prompts {
     pub algorithm: u8,
     verify: Verify,
     known: BTreeMap<ContentKey, Path>,
+    hasher: Option<Arc<BlockHasher>>,
+    /// The keys of hashed prompts, by epoch.
+    keys: BTreeMap<(u64, Path), ContentKey>,
+    /// The chains of hashed prompts.
+    chains: Vec<HashChain>,
 }
 
 impl Prompts {
-    /// No prompts.
+    /// No prompts. With `hashed`, keys are those of real digests.
+    ///
+    /// # Errors
+    /// The hasher refuses its settings.
+    pub fn new(block_size: usize, verify: Verify, hashed: Option<HashAlgorithm>) -> Result<Self, Failure> {
+        let algorithm = hashed.unwrap_or(HashAlgorithm::Sha256);
+        let config = HasherConfig { algorithm, block_size, verify, ..HasherConfig::default() };
+        let hasher = hashed.map(|_| BlockHasher::new(config)).transpose();
+        let hasher = hasher.map_err(|error| Failure::new("hasher", error.to_string()))?.map(Arc::new);
+        let algorithm = HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8;
+        let (known, keys, chains) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Ok(Self { block_size, algorithm, verify, known, hasher, keys, chains })
+    }
+
+    /// Whether digests are computed.
     #[must_use]
-    pub fn new(block_size: usize, verify: Verify) -> Self {
-        let algorithm = HashAlgorithm::ALL.iter().position(|&known| known == HashAlgorithm::Sha256);
-        Self { block_size, algorithm: algorithm.unwrap_or(0) as u8, verify, known: BTreeMap::new() }
+    pub const fn are_hashed(&self) -> bool {
+        self.hasher.is_some()
+    }
+
+    /// The chains of hashed prompts, in the order in which they were drawn.
+    #[must_use]
+    pub fn chains(&self) -> &[HashChain] {
+        &self.chains
     }
 
     /// The key of a prompt's last block.
     #[must_use]
-    pub fn key(path: &[u32]) -> u64 {
+    pub fn key(&self, path: &[u32], epoch: u64) -> u64 {
+        if self.are_hashed() {
+            return self.keys.get(&(epoch, path.to_vec())).map_or(0, |content| content.0);
+        }
         mixed(&named(path), 0x51_7c_c1_b7)
     }
 
-    fn fingerprint(&self, path: &[u32]) -> u64 {
-        if self.verify == Verify::None { 0 } else { mixed(path, 0x9e37_79b9) | 1 }
+    fn content_key(&self, path: &[u32], epoch: u64) -> ContentKey {
+        if self.are_hashed() {
+            return self.keys.get(&(epoch, path.to_vec())).copied().unwrap_or_default();
+        }
+        let fingerprint = if self.verify == Verify::None { 0 } else { mixed(path, 0x9e37_79b9) | 1 };
+        (self.key(path, epoch), fingerprint)
     }
 
-    fn note(&mut self, path: &[u32]) -> ContentKey {
-        let content = (Self::key(path), self.fingerprint(path));
+    /// Hashes a prompt, if that is wanted and was not done.
+    fn hash(&mut self, path: &[u32], epoch: u64) {
+        let Some(hasher) = self.hasher.clone() else { return };
+        if path.is_empty() || self.keys.contains_key(&(epoch, path.to_vec())) {
+            return;
+        }
+        let salt =
+            path.first().filter(|&&first| first >= SALTED).map(|_| b"salt".to_vec().into_boxed_slice());
+        let Ok(mut cursor) = HashCursor::new(hasher, ExtraKeys { salt, epoch, ..ExtraKeys::default() })
+        else {
+            return;
+        };
+        for content in path {
+            cursor.append(&vec![content % SALTED; self.block_size]);
+        }
+        let chain = cursor.chain().clone();
+        for (at, hash) in chain.hashes().iter().enumerate() {
+            let fingerprint = chain.fingerprints().get(at).map_or(0, |&whole| whole as u64);
+            self.keys.insert((epoch, path[..=at].to_vec()), (hash.key(), fingerprint));
+        }
+        self.chains.push(chain);
+    }
+
+    fn note(&mut self, path: &[u32], epoch: u64) -> ContentKey {
+        let content = self.content_key(path, epoch);
         self.known.entry(content).or_insert_with(|| path.to_vec());
         content
     }
 
     /// A prompt as a journal has it.
     pub fn chain(&mut self, path: &[u32], epoch: u64) -> ChainRecord {
-        let (keys, fingerprints): (Vec<_>, Vec<_>) =
-            (1..=path.len()).map(|len| self.note(&path[..len])).unzip();
+        self.hash(path, epoch);
+        let each = (1..=path.len()).map(|len| self.note(&path[..len], epoch));
+        let (keys, fingerprints): (Vec<_>, Vec<_>) = each.unzip();
         let fingerprints = if self.verify == Verify::None { Vec::new() } else { fingerprints };
         ChainRecord {
             tokens: path.len() * self.block_size,
@@ -80,8 +141,9 @@ impl Prompts {
 
     /// The last block of a prompt as a journal has it.
     pub fn link(&mut self, path: &[u32], epoch: u64) -> LinkRecord {
-        let (key, fingerprint) = self.note(path);
-        let parent = (path.len() > 1).then(|| Self::key(&path[..path.len() - 1]));
+        self.hash(path, epoch);
+        let (key, fingerprint) = self.note(path, epoch);
+        let parent = (path.len() > 1).then(|| self.key(&path[..path.len() - 1], epoch));
         let fingerprint = (self.verify > Verify::None).then_some(fingerprint);
         let (algorithm, block_size, depth) = (self.algorithm, self.block_size, path.len() as u32 - 1);
         LinkRecord { algorithm, block_size, epoch, key, fingerprint, parent, depth }

@@ -40,6 +40,12 @@ impl PoolSubject {
         })
     }
 
+    /// Recorded blocks with the keys of a chain that was really hashed have its digests, fingerprints and tokens
+    /// from now on.
+    pub fn teach(&mut self, chain: HashChain) {
+        self.contents.teach(chain);
+    }
+
     /// The chain of a record.
     ///
     /// # Errors
