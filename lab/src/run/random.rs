@@ -10,7 +10,7 @@ use super::{Run, run};
 use crate::world::World;
 
 /// Bytes of a run, at least and at most.
-const BYTES: (usize, usize) = (40, 800);
+const BYTES: (usize, usize) = (40, 2000);
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
