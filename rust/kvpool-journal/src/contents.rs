@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crate::{ChainRecord, ContentKey, Filled, Keys, LinkRecord};
 use hashbrown::HashMap;
 use kvpool::hash::{
-    BlockHash, BlockHasher, ChainLink, ExtraKeys, HashAlgorithm, HashChain, HashCursor, HasherConfig,
-    RecordedHashes, Verify,
+    BlockHash, BlockHasher, ChainLink, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashCursor,
+    HasherConfig, LinkRef, RecordedHashes, Verify,
 };
 use kvpool::{BlockId, Match};
 
@@ -42,6 +42,8 @@ pub struct Contents {
     block_size: usize,
     tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
+    /// Chains that a real hasher made, by the keys of their blocks, with the position of the block.
+    hashed: HashMap<u64, (Arc<HashChain>, usize)>,
     /// Pairs of tokens that stand for one content: what one prompt was hashed to anew had come in another before.
     same: Vec<(u32, u32)>,
 }
@@ -64,6 +66,7 @@ impl Contents {
             block_size,
             tokens: HashMap::new(),
             contents: Vec::new(),
+            hashed: HashMap::new(),
             same: Vec::new(),
         })
     }
@@ -160,6 +163,39 @@ impl Contents {
         Ok(tokens)
     }
 
+    /// Blocks with the keys of this chain have its digests, fingerprints and tokens from now on.
+    pub(crate) fn teach(&mut self, chain: HashChain) {
+        let chain = Arc::new(chain);
+        for (position, hash) in chain.hashes().iter().enumerate() {
+            self.hashed.insert(hash.key(), (Arc::clone(&chain), position));
+        }
+    }
+
+    /// The block of a real chain that has this key.
+    fn hashed(&self, key: u64) -> Option<LinkRef<'_>> {
+        let (chain, position) = self.hashed.get(&key)?;
+        chain.link(*position)
+    }
+
+    fn hash(&self, key: u64) -> BlockHash {
+        self.hashed(key).map_or_else(|| BlockHash::from_key(key), |block| block.hash)
+    }
+
+    fn compared(&self, key: u64, fingerprint: u64) -> Fingerprint {
+        self.hashed(key).and_then(|block| block.fingerprint).unwrap_or_else(|| fingerprint.into())
+    }
+
+    /// The tokens of blocks with these keys.
+    fn spell_all(&self, path: &[u32], keys: impl Iterator<Item = u64>) -> Result<Vec<u32>, ReplayError> {
+        let mut tokens = self.spell(path)?;
+        for (block, key) in tokens.chunks_exact_mut(self.block_size).zip(keys) {
+            if let Some(real) = self.hashed(key).and_then(|block| block.tokens) {
+                block.copy_from_slice(real);
+            }
+        }
+        Ok(tokens)
+    }
+
     /// A prompt with the digests of a record.
     pub(crate) fn cursor(&mut self, record: &ChainRecord, foreign: bool) -> Result<HashCursor, ReplayError> {
         let path = self.path(record)?;
@@ -179,12 +215,13 @@ impl Contents {
         let algorithm = algorithm(record.algorithm)?;
         let contents: Vec<_> =
             path.iter().filter_map(|&token| self.contents.get(token as usize).copied()).collect();
-        let hashes = contents.iter().map(|content| BlockHash::from_key(content.key)).collect();
+        let hashes = contents.iter().map(|content| self.hash(content.key)).collect();
         let has_fingerprints = self.has_fingerprints(record);
-        let fingerprints = contents.iter().filter(|_| has_fingerprints).map(|one| one.fingerprint.into());
+        let compared = contents.iter().map(|one| self.compared(one.key, one.fingerprint));
+        let fingerprints = if has_fingerprints { compared.collect() } else { Vec::new() };
         let spelled = record.has_tokens && record.block_size == self.block_size;
-        let tokens = if spelled { self.spell(&path)? } else { Vec::new() };
-        let fingerprints = fingerprints.collect();
+        let keys = contents.iter().map(|content| content.key);
+        let tokens = if spelled { self.spell_all(&path, keys)? } else { Vec::new() };
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
     }
 
@@ -196,17 +233,19 @@ impl Contents {
         blocks: Vec<BlockId>,
     ) -> Result<Match, ReplayError> {
         let fingerprints = record.fingerprints.unpack().map(Some).chain(std::iter::repeat(None));
-        let (mut hashes, mut compared, mut parent) = (Vec::new(), Vec::new(), None);
+        let (mut hashes, mut compared, mut path) = (Vec::new(), Vec::new(), Vec::new());
         for (key, fingerprint) in record.keys.unpack().zip(fingerprints) {
-            parent = Some(self.token(key, fingerprint.unwrap_or(0), parent)?);
-            hashes.push(BlockHash::from_key(key));
-            compared.extend(fingerprint.map(u128::from));
+            path.push(self.token(key, fingerprint.unwrap_or(0), path.last().copied())?);
+            hashes.push(self.hash(key));
+            compared.extend(fingerprint.map(|fingerprint| self.compared(key, fingerprint)));
         }
         if hashes.len() != blocks.len() {
             return Err(ReplayError::BadLength { tokens: record.tokens });
         }
         let (algorithm, size) = (algorithm(record.algorithm)?, record.block_size);
-        let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, Vec::new());
+        let spelled = record.has_tokens && size == self.block_size;
+        let tokens = if spelled { self.spell_all(&path, record.keys.unpack())? } else { Vec::new() };
+        let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, tokens);
         Ok(Match::forged(start, blocks, &part))
     }
 
@@ -221,12 +260,17 @@ impl Contents {
         if let Some(last) = tokens.last_mut() {
             *last = token;
         }
+        if let Some(real) = self.hashed(record.key).and_then(|block| block.tokens)
+            && real.len() == tokens.len()
+        {
+            tokens.copy_from_slice(real);
+        }
         Ok(ChainLink::forged(
             algorithm(record.algorithm)?,
             record.epoch,
-            BlockHash::from_key(record.key),
-            record.fingerprint.map(u128::from),
-            record.parent.map(BlockHash::from_key),
+            self.hash(record.key),
+            record.fingerprint.map(|fingerprint| self.compared(record.key, fingerprint)),
+            record.parent.map(|parent| self.hash(parent)),
             record.depth,
             tokens.into(),
         ))

@@ -51,6 +51,7 @@ pub use minimize::minimize;
 pub use observe::observe;
 pub use observers::{Observed, Observers};
 pub use pool::PoolSubject;
+pub use record::record;
 pub use replay::{Difference, Options, Report, replay};
 pub use restarts::{RestartDifference, RestartReport, replay_restarting};
 pub use show::{Line, Summary, show};

@@ -1,8 +1,8 @@
 //! Replays on a [`BlockPool`].
 
-use crate::JournalHeader;
 use crate::calls::{Moved, PoolCall, Slot, Slots};
-use kvpool::hash::Verify;
+use crate::{ChainRecord, JournalHeader};
+use kvpool::hash::{HashChain, Verify};
 use kvpool::{BlockPool, InvariantViolation, PoolConfig, PoolError};
 
 use crate::contents::Contents;
@@ -30,19 +30,57 @@ impl PoolSubject {
         &self.pool
     }
 
+    /// A pool that verifies its hits as the header says. A replay compares fingerprints where tokens were compared.
+    ///
+    /// # Errors
+    /// [`ReplayError::Settings`].
+    pub fn verified_in_full(header: &JournalHeader) -> Result<Self, ReplayError> {
+        Self::with_verify(header, Verify::Tokens, |config, watch| {
+            Ok(BlockPool::new(config)?.watched(watch)?.into())
+        })
+    }
+
+    /// Recorded blocks with the keys of a chain that was really hashed have its digests, fingerprints and tokens
+    /// from now on.
+    pub fn teach(&mut self, chain: HashChain) {
+        self.contents.teach(chain);
+    }
+
+    /// The chain of a record.
+    ///
+    /// # Errors
+    /// The record describes a chain that cannot be.
+    pub fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
+        self.contents.chain(record)
+    }
+
+    /// Runs what no journal records: [`Journaled::unrecorded`].
+    pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut BlockPool) -> T) -> T {
+        self.pool.unrecorded(call)
+    }
+
     /// The numbers of the contents so far.
     pub(crate) fn numbers(&self) -> Numbers {
         self.contents.numbers()
     }
 
+    /// Tokens are made up: fingerprints tell the same contents apart.
     fn made(
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,
     ) -> Result<Self, ReplayError> {
+        Self::with_verify(header, Verify::Fingerprint, make)
+    }
+
+    /// A pool that verifies its hits by `most` at most.
+    fn with_verify(
+        header: &JournalHeader,
+        most: Verify,
+        make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,
+    ) -> Result<Self, ReplayError> {
         let config = header.pool_config(kvpool_policies::ALL)?;
         let algorithm = header.manager_config(kvpool_policies::ALL)?.algorithm;
-        // Tokens are made up: fingerprints tell the same contents apart.
-        let verify = config.verify.min(Verify::Fingerprint);
+        let verify = config.verify.min(most);
         let contents = Contents::new(algorithm, config.block_size, verify)?;
         let watch = watch_config(header)?;
         let pool = make(PoolConfig { verify, ..config }, &watch)?;

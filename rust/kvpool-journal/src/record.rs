@@ -5,8 +5,11 @@ use crate::JournalHeader;
 use crate::error::ReplayError;
 use crate::subject::{Step, Subject};
 
-/// Runs steps on a new subject with a journal, and tells each as a person reads it.
-pub(crate) fn record<S: Subject>(
+/// Runs steps on a new subject with a journal. Returns the journal, and each step as a person reads it.
+///
+/// # Errors
+/// As [`crate::replay`].
+pub fn record<S: Subject>(
     header: &JournalHeader,
     steps: &[Step<S::Call>],
 ) -> Result<(Vec<u8>, Vec<String>), ReplayError> {

@@ -70,6 +70,7 @@ pub struct ReferencePool {
     pinned: Vec<usize>,
     completed: Option<u64>,
     epoch: u64,
+    dropped: u64,
 }
 
 impl ReferencePool {
@@ -92,6 +93,7 @@ impl ReferencePool {
             pinned: Vec::new(),
             completed: None,
             epoch: 0,
+            dropped: 0,
         }
     }
 
@@ -145,8 +147,34 @@ impl ReferencePool {
         self.blocks[block].references - self.blocks[block].pins
     }
 
-    fn is_registered(&self, block: usize) -> bool {
-        self.blocks[block].content.is_some()
+    /// Whether a block has a content.
+    #[must_use]
+    pub fn is_registered(&self, block: usize) -> bool {
+        self.registered_content(block).is_some()
+    }
+
+    /// The content of a block, computed or not.
+    #[must_use]
+    pub fn registered_content(&self, block: usize) -> Option<&Content> {
+        self.blocks.get(block)?.content.as_ref()
+    }
+
+    /// The references of a block, and those of fences and pins among them.
+    #[must_use]
+    pub fn references(&self, block: usize) -> (usize, usize) {
+        self.blocks.get(block).map_or((0, 0), |block| (block.references, block.fences))
+    }
+
+    /// Whether a lookup may return a block.
+    #[must_use]
+    pub fn is_computed(&self, block: usize) -> bool {
+        self.content_of(block).is_some()
+    }
+
+    /// Released duplicates that were freed because another copy is cached.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// The contents that a lookup may return.
@@ -240,6 +268,7 @@ impl ReferencePool {
                 cached.push(b);
                 continue;
             }
+            self.dropped += u64::from(twin.is_some());
             self.unregister(b);
             if self.blocks[b].references == 0 {
                 self.free.insert(0, b);
@@ -274,13 +303,14 @@ impl ReferencePool {
         valid
     }
 
-    /// Ends fences up to `step`.
-    pub fn complete_step(&mut self, step: u64) {
+    /// Ends fences up to `step`. Returns the number of references that they held.
+    pub fn complete_step(&mut self, step: u64) -> usize {
         self.completed = self.completed.max(Some(step));
         let ended: Vec<_> = self.open_fences.range(..=step).flat_map(|(_, blocks)| blocks.clone()).collect();
         self.open_fences.retain(|&open, _| open > step);
         ended.iter().for_each(|&b| self.blocks[b].fences -= 1);
         self.drop_references(&ended);
+        ended.len()
     }
 
     /// Opens a fence.

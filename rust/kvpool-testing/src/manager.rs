@@ -695,7 +695,9 @@ impl ReferenceManager {
 
     /// Ends the fences of a step and of earlier ones.
     pub fn complete_step(&mut self, step: u64) {
-        self.pools.iter_mut().for_each(|pool| pool.complete_step(step));
+        for pool in &mut self.pools {
+            pool.complete_step(step);
+        }
     }
 
     /// Forgets everything cached, in every tier.

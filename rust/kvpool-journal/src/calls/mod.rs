@@ -23,10 +23,12 @@ pub(crate) mod words;
 pub use manager::{ManagerCall, ManagerCalls};
 pub use moved::Moved;
 pub use pool::{PoolCall, PoolCalls};
-pub(crate) use simpler::Simpler;
+pub use simpler::Simpler;
 pub use slot::{Mention, Slot};
 pub use vllm::{Ids as VllmIds, VllmCall, VllmCalls};
 pub use words::Words;
+
+use serde::de::DeserializeOwned;
 
 use crate::error::ReplayError;
 use crate::journaled::Recordable;
@@ -73,8 +75,22 @@ pub trait Argument<S: Recordable> {
 
 /// A call whose arguments are known by their kinds.
 pub trait Slots: Clone {
+    /// The methods of all calls, in the order of the table.
+    const NAMES: &'static [&'static str];
+
     /// The arguments, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
+
+    /// The call at this position of the table. Its arguments are zeros, empty lists and `None`: a record of zero
+    /// bytes. Returns `None` behind the last call.
+    fn blank(position: u8) -> Option<Self>
+    where
+        Self: DeserializeOwned,
+    {
+        /// More bytes than the arguments of any call need.
+        const ZEROS: [u8; 64] = [0; 64];
+        postcard::from_bytes(&[&[position], &ZEROS[..]].concat()).ok()
+    }
 }
 
 /// An answer, for a replay.
@@ -86,5 +102,24 @@ pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
         swap: reply.swap(),
         told: reply.told(),
         value: reply.value(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ManagerCall, PoolCall, Slots, VllmCall, Words};
+
+    fn every_call_is_blank<C: Slots + Words + serde::de::DeserializeOwned>() {
+        let blank = |at| C::blank(at).map(|call: C| call.call());
+        let blanks: Vec<_> = (0..C::NAMES.len() as u8).filter_map(blank).collect();
+        assert_eq!(blanks, C::NAMES);
+        assert!(blank(C::NAMES.len() as u8).is_none());
+    }
+
+    #[test]
+    fn zero_bytes_are_the_blank_call_of_each_position() {
+        every_call_is_blank::<PoolCall>();
+        every_call_is_blank::<VllmCall>();
+        every_call_is_blank::<ManagerCall>();
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// What can be made smaller.
-pub(crate) trait Simpler: Sized {
+pub trait Simpler: Sized {
     /// The operation with one argument made smaller: in the `which`-th way of all there are.
     fn simpler(&self, which: usize) -> Option<Self>;
 }

@@ -2,7 +2,7 @@
 //!
 //! - an enum with a variant per call, in the order of the table, and a field per argument: the format of
 //!   journals;
-//! - the name of a call, its words, and its arguments by kind ([`super::Slot`]);
+//! - the names of all calls; the name of a call, its words, and its arguments by kind ([`super::Slot`]);
 //! - `run`, which makes the arguments of a record and calls the subject with them;
 //! - a trait with a method per call, which takes the arguments of the subject's own method, runs it and
 //!   records the call.
@@ -154,6 +154,8 @@ macro_rules! calls {
         }
 
         impl $crate::calls::Slots for $calls {
+            const NAMES: &'static [&'static str] = &[$(stringify!($method)),*];
+
             fn slots(&mut self) -> Vec<$crate::calls::Slot<'_>> {
                 match self { $( Self::$variant { $($field),* } => {
                     vec![$(<$kind as $crate::calls::Argument<$subject>>::slot($field)),*]

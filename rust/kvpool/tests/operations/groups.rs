@@ -167,7 +167,8 @@ fn check_tables(groups: &Groups, hit: &GroupHit) {
 /// Issue 17: over 100,000 random caches, with what vLLM would find beside it.
 #[test]
 fn the_longest_hit_is_that_of_every_length_tried() {
-    let config = Config { cases: 100 * Config::default().cases, failure_persistence: None, ..Config::default() };
+    let config =
+        Config { cases: 100 * Config::default().cases, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&(groups(), cache(), 0..=LONGEST), |(groups, rows, limit)| {
             let mut cache = of(&rows, &groups);

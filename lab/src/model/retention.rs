@@ -1,0 +1,158 @@
+//! What a pool must report of hints: how many took effect, how many blocks are retained how, and which times have run
+//! out. The order that hints make is the affair of the policies' own tests.
+
+use std::collections::BTreeMap;
+
+use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
+use kvpool_testing::ReferencePool;
+
+/// The tenant with limits.
+pub(crate) const TENANT: u32 = 1;
+
+/// What was said of a block with a content.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Entry {
+    keep: Keep,
+    /// Seconds of an idle time to live.
+    idle: Option<f64>,
+    deadline: Option<f64>,
+    then: Then,
+    tenant: bool,
+}
+
+const UNSAID: Entry = Entry {
+    keep: Keep::Priority(Priority::NORMAL),
+    idle: None,
+    deadline: None,
+    then: Then::Normal,
+    tenant: false,
+};
+
+/// The hints of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct Retained {
+    pin_budget: usize,
+    entries: BTreeMap<usize, Entry>,
+    now: Option<f64>,
+    expired: u64,
+}
+
+/// What hints depend on, of each block: its content, and whether it is cached-free.
+#[derive(Clone, Debug)]
+pub(crate) struct Before(Vec<(Option<Vec<u32>>, bool)>);
+
+impl Before {
+    pub(crate) fn of(pool: &ReferencePool) -> Self {
+        let block = |block| {
+            let content = pool.registered_content(block).map(|(_, _, path)| path.clone());
+            (content, pool.evictable.contains(&block))
+        };
+        Self((0..pool.num_blocks()).map(block).collect())
+    }
+}
+
+impl Retained {
+    /// No hints.
+    pub(crate) fn new(pin_budget: usize) -> Self {
+        Self { pin_budget, ..Self::default() }
+    }
+
+    /// The latest time.
+    pub(crate) const fn now(&self) -> Option<f64> {
+        self.now
+    }
+
+    fn pinned(&self) -> usize {
+        self.count(|entry| entry.keep == Keep::Pinned)
+    }
+
+    fn count(&self, is: impl Fn(&Entry) -> bool) -> usize {
+        self.entries.values().filter(|entry| is(entry)).count()
+    }
+
+    /// What [`kvpool::BlockPool::retention_stats`] must return.
+    pub(crate) fn stats(&self) -> RetentionStats {
+        let priority = |entry: &Entry| match entry.keep {
+            Keep::Priority(priority) => Some(priority),
+            _ => None,
+        };
+        RetentionStats {
+            demoted: self.count(|entry| entry.keep == Keep::Demoted),
+            below_normal: self.count(|entry| priority(entry).is_some_and(|own| own < Priority::NORMAL)),
+            above_normal: self.count(|entry| priority(entry).is_some_and(|own| own > Priority::NORMAL)),
+            pinned: self.pinned(),
+            with_ttl: self.count(|entry| entry.deadline.is_some()),
+            expired: self.expired,
+        }
+    }
+
+    /// Blocks of the tenant with limits.
+    pub(crate) fn tenant_blocks(&self) -> usize {
+        self.count(|entry| entry.tenant)
+    }
+
+    /// A hint about a block: the numbers of those that were accepted, clipped and ignored.
+    pub(crate) fn retain(&mut self, block: usize, hint: Retention, idle: bool) -> [usize; 3] {
+        let full = self.pinned() >= self.pin_budget;
+        let Some(entry) = self.entries.get_mut(&block) else { return [0, 0, 1] };
+        let clipped = hint.keep == Keep::Pinned && entry.keep != Keep::Pinned && full;
+        entry.keep = if clipped { Keep::Priority(Priority::MAX) } else { hint.keep };
+        entry.then = hint.then;
+        entry.idle = if let Some(Ttl::Idle(seconds)) = hint.ttl { Some(seconds) } else { None };
+        entry.deadline = match hint.ttl {
+            Some(Ttl::Idle(seconds)) if idle => self.now.map(|now| now + seconds),
+            Some(Ttl::Absolute(seconds)) => self.now.map(|now| now + seconds),
+            _ => None,
+        };
+        if clipped { [0, 1, 0] } else { [1, 0, 0] }
+    }
+
+    /// The first tenant of a content counts.
+    pub(crate) fn assign(&mut self, block: usize, tenant: u32) {
+        if let Some(entry) = self.entries.get_mut(&block) {
+            entry.tenant |= tenant == TENANT;
+        }
+    }
+
+    /// Time passes. Returns how many times to live have run out.
+    pub(crate) fn advance(&mut self, now: f64) -> usize {
+        self.now = Some(now);
+        let due: Vec<usize> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.deadline.is_some_and(|deadline| deadline <= now))
+            .map(|(&block, _)| block)
+            .collect();
+        for block in &due {
+            let demotes = self.entries.get(block).is_some_and(|entry| entry.then == Then::Demote);
+            let hint = if demotes { Retention::END_OF_LIFE } else { Retention::NORMAL };
+            self.retain(*block, hint, false);
+        }
+        self.expired += due.len() as u64;
+        due.len()
+    }
+
+    /// A call has changed contents and holders; `hits` are the blocks that lookups acquired.
+    pub(crate) fn follow(&mut self, before: &Before, pool: &ReferencePool, hits: &[usize]) {
+        for block in 1..pool.num_blocks() {
+            let content = pool.registered_content(block).map(|(_, _, path)| path);
+            let (old, was_idle) = before.0.get(block).cloned().unwrap_or_default();
+            if old.as_ref() != content {
+                self.entries.remove(&block);
+            }
+            if content.is_none() {
+                continue;
+            }
+            let entry = self.entries.entry(block).or_insert(UNSAID);
+            let is_hit = hits.contains(&block);
+            if is_hit {
+                entry.deadline = entry.deadline.filter(|_| entry.idle.is_none());
+                entry.keep = if entry.keep == Keep::Demoted { UNSAID.keep } else { entry.keep };
+            }
+            if pool.evictable.contains(&block) && (is_hit || !was_idle) {
+                let starts = entry.idle.and_then(|seconds| Some(self.now? + seconds));
+                entry.deadline = starts.or(entry.deadline);
+            }
+        }
+    }
+}

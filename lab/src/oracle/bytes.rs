@@ -1,0 +1,53 @@
+//! Bytes: each block carries what was written to it, and a hit carries the bytes of its prefix.
+
+use std::collections::BTreeMap;
+
+use kvpool::{BlockId, BlockPool};
+
+use crate::Failure;
+use crate::failure::{holds, same};
+use crate::world::prompts::{Path, Prompts};
+
+/// What engines wrote to blocks: the KV of a prompt up to the block's end.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    bytes: BTreeMap<usize, Path>,
+}
+
+impl Written {
+    /// Blocks that were handed out are overwritten at any time.
+    pub(crate) fn lose(&mut self, blocks: &[usize]) {
+        for block in blocks {
+            self.bytes.remove(block);
+        }
+    }
+
+    /// An engine writes the blocks of a prompt, from `start` on.
+    pub(crate) fn write(&mut self, blocks: &[usize], path: &[u32], start: usize) {
+        for (at, &block) in blocks.iter().enumerate() {
+            self.bytes.insert(block, path[..=start + at].to_vec());
+        }
+    }
+
+    /// Blocks that a lookup returned for a prompt, from `start` on.
+    pub(crate) fn expect(&self, blocks: &[usize], path: &[u32], start: usize) -> Result<(), Failure> {
+        for (at, block) in blocks.iter().enumerate() {
+            same("bytes of a hit", &self.bytes.get(block).map(Vec::as_slice), &path.get(..=start + at))?;
+        }
+        Ok(())
+    }
+
+    /// Every block that a lookup may return carries the bytes of its content.
+    pub(crate) fn check(&self, pool: &BlockPool, prompts: &Prompts) -> Result<(), Failure> {
+        for block in 1..pool.num_blocks() {
+            let id = BlockId::new(block as u32);
+            let Some(hash) = pool.hash_of(id).filter(|_| pool.is_computed(id)) else { continue };
+            let key = self.bytes.get(&block).map(|path| prompts.key(path, pool.epoch()));
+            holds("bytes of a cached block", key == Some(hash.key()), || {
+                let path = prompts.by_key(hash.key());
+                format!("block {block} is cached for {path:?} and carries {:?}", self.bytes.get(&block))
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! The digest that operations keep up to date is the one that is counted from scratch.
+
+use kvpool::BlockPool;
+use kvpool_observe::PoolWatch;
+
+use crate::Failure;
+use crate::failure::same;
+
+pub(crate) fn check(pool: &mut BlockPool) -> Result<(), Failure> {
+    let digest = pool.state_digest();
+    same("digest", &digest, &Some(pool.state_digest_from_scratch()))
+}

@@ -1,0 +1,68 @@
+//! Runs: from bytes to calls, with the failure that ended them.
+
+pub mod random;
+pub mod report;
+pub mod shrink;
+
+use kvpool_journal::{Answer, Step};
+
+use crate::bytes::Bytes;
+use crate::draw::draw;
+use crate::failure::{Failure, guarded};
+use crate::world::{Call, World};
+
+/// Calls of one run, at most.
+const MOST_CALLS: usize = 400;
+
+/// The calls that bytes mean, and the failure that ended them.
+#[derive(Debug)]
+pub struct Run<W: World> {
+    /// The settings.
+    pub setting: W::Setting,
+    /// The calls that were made. The last one failed, if there is a failure.
+    pub steps: Vec<Step<Call<W>>>,
+    /// What was found.
+    pub failure: Option<Failure>,
+    /// What was drawn.
+    pub memory: Option<W::Memory>,
+}
+
+impl<W: World> Clone for Run<W> {
+    fn clone(&self) -> Self {
+        let (setting, steps, failure) = (self.setting.clone(), self.steps.clone(), self.failure.clone());
+        Self { setting, steps, failure, memory: self.memory.clone() }
+    }
+}
+
+/// A call that was made: with what a replay needs to make it among others.
+pub(crate) fn step<C>(number: usize, operation: C, epoch: u64, answer: Answer) -> Step<C> {
+    Step { number: number as u64, operation, epoch, answer }
+}
+
+/// Runs the calls that bytes mean.
+#[must_use]
+pub fn run<W: World>(data: &[u8]) -> Run<W> {
+    let mut bytes = Bytes::new(data);
+    let setting = W::setting(&mut bytes);
+    let mut steps: Vec<Step<Call<W>>> = Vec::new();
+    let mut memory = None;
+    let made = guarded(|| {
+        let mut world = W::new(&setting, None)?;
+        while !bytes.is_over() && steps.len() < MOST_CALLS {
+            let Some(call) = draw(&mut bytes, &mut world) else { break };
+            let epoch = world.epoch();
+            // A call that panics is one of the run, too.
+            steps.push(step(steps.len(), call.clone(), epoch, Answer::default()));
+            let made = guarded(|| world.make(&call));
+            if made.is_err() {
+                memory = Some(world.memory().clone());
+            }
+            let answer = made?;
+            if let Some(last) = steps.last_mut() {
+                last.answer = answer;
+            }
+        }
+        Ok(())
+    });
+    Run { setting, steps, failure: made.err(), memory }
+}

@@ -1,0 +1,79 @@
+//! A failing run as a journal and as a test.
+
+use std::fmt;
+
+use kvpool_journal::{EXPORT_LIMIT, Language, Words, export, record};
+
+use super::shrink::shrink;
+use super::{Run, run};
+use crate::Failure;
+use crate::world::World;
+
+/// What is wrong with a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was found.
+    pub failure: Failure,
+    /// The settings.
+    pub setting: String,
+    /// The calls of the shrunk run, as a person reads them.
+    pub calls: Vec<String>,
+    /// The journal of the shrunk run; empty if its calls cannot be recorded.
+    pub journal: Vec<u8>,
+    /// The journal as a test of Rust.
+    pub test: String,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failure, setting, calls, test, .. } = self;
+        writeln!(f, "{failure}\n\nshrunk to {} operations:\n\n{setting}", calls.len())?;
+        calls.iter().try_for_each(|call| writeln!(f, "    {call}"))?;
+        write!(f, "\n{test}")
+    }
+}
+
+/// Shrinks a run that failed, and writes it down.
+#[must_use]
+pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
+    let failure = run.failure.clone()?;
+    let (least, failure) = shrink(run).unwrap_or_else(|| (run.clone(), failure));
+    let calls = least.steps.iter().map(|step| {
+        let (call, words, told) = (step.operation.call(), step.operation.words(), &step.answer.told);
+        format!("{call} {words} -> {told}")
+    });
+    let calls = calls.collect();
+    let (journal, test) = written(&least);
+    Some(Report { failure, setting: format!("{:?}", least.setting), calls, journal, test })
+}
+
+/// The journal and the test. A call that panics is left out: no journal holds it.
+fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
+    let record = |steps: &[_]| {
+        let header = W::header(&run.setting)?;
+        crate::failure::guarded(|| {
+            record::<W::Subject>(&header, steps).map_err(|error| Failure::new("record", error.to_string()))
+        })
+    };
+    let all = record(&run.steps);
+    let most = run.steps.len().saturating_sub(1);
+    let Ok((journal, _)) = all.or_else(|_| record(&run.steps[..most])) else { return Default::default() };
+    let mut text = Vec::new();
+    let exported = crate::failure::guarded(|| {
+        let written = export(&journal, Language::Rust, EXPORT_LIMIT, &mut text, &mut |_| true);
+        written.map_err(|error| Failure::new("export", error.to_string()))
+    });
+    let test = match exported {
+        Ok(_) => String::from_utf8_lossy(&text).into_owned(),
+        Err(failure) => format!("// {failure}\n"),
+    };
+    (journal, test)
+}
+
+/// Runs the calls that bytes mean.
+///
+/// # Errors
+/// What the run found. It is not shrunk.
+pub fn check<W: World>(data: &[u8]) -> Result<(), Failure> {
+    run::<W>(data).failure.map_or(Ok(()), Err)
+}

@@ -1,0 +1,71 @@
+//! Shrinking: the fewest and smallest calls that fail for the same cause.
+
+use kvpool_journal::calls::{Moved, Simpler, Slots};
+use kvpool_journal::{Answer, Step, minimize};
+
+use super::{Run, step};
+use crate::failure::{Failure, guarded};
+use crate::world::{Call, World};
+
+/// Makes calls among others than they were drawn with. Blocks are those that the same calls return here.
+pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>>]) -> Run<W> {
+    let mut made: Vec<Step<Call<W>>> = Vec::new();
+    let outcome = guarded(|| {
+        let (mut world, mut moved) = (W::new(setting, run.memory.as_ref())?, Moved::default());
+        for one in steps {
+            let (mut call, epoch) = (one.operation.clone(), world.epoch());
+            moved.translate(call.slots(), one.epoch, epoch);
+            made.push(step(made.len(), call.clone(), epoch, Answer::default()));
+            let answer = world.make(&call)?;
+            moved.learn(&one.answer, &answer);
+            if let Some(last) = made.last_mut() {
+                last.answer = answer;
+            }
+        }
+        Ok(())
+    });
+    Run { setting: setting.clone(), steps: made, failure: outcome.err(), memory: run.memory.clone() }
+}
+
+/// The fewest and smallest calls that fail as a run does; `None` if its calls do not fail again.
+#[must_use]
+pub fn shrink<W: World>(run: &Run<W>) -> Option<(Run<W>, Failure)> {
+    let failure = run.failure.clone()?;
+    let fails = |setting: &W::Setting, steps: &[Step<Call<W>>]| {
+        again(run, setting, steps).failure.is_some_and(|found| found.kind == failure.kind)
+    };
+    let (mut setting, mut least) = (run.setting.clone(), run.steps.clone());
+    if !fails(&setting, &least) {
+        return None;
+    }
+    loop {
+        let before = (least.len(), format!("{setting:?}"));
+        least = minimize(least, &mut |steps| fails(&setting, steps));
+        while let Some(simpler) = W::simpler(&setting).into_iter().find(|simpler| fails(simpler, &least)) {
+            setting = simpler;
+        }
+        simplify::<W>(&mut least, &|steps| fails(&setting, steps));
+        if before == (least.len(), format!("{setting:?}")) {
+            break;
+        }
+    }
+    let least = again(run, &setting, &least);
+    let failure = least.failure.clone()?;
+    Some((least, failure))
+}
+
+/// Makes arguments smaller as long as the calls fail.
+fn simplify<W: World>(steps: &mut Vec<Step<Call<W>>>, fails: &dyn Fn(&[Step<Call<W>>]) -> bool) {
+    for at in 0..steps.len() {
+        let mut tried = 0;
+        while let Some(simpler) = steps[at].operation.simpler(tried) {
+            let mut changed = steps.clone();
+            changed[at].operation = simpler;
+            if fails(&changed) {
+                (*steps, tried) = (changed, 0);
+            } else {
+                tried += 1;
+            }
+        }
+    }
+}
