@@ -243,7 +243,7 @@ impl Journaled<CacheManager> {
     }
 
     /// [`CacheManager::append_ragged`], recorded. If the append differs from the one before only in the
-    /// blocks that it fills, the journal copies the bytes of that record ([`SteadyAppend`]).
+    /// blocks that it fills, the journal copies the bytes of that record.
     ///
     /// # Errors
     /// Those of that method.
