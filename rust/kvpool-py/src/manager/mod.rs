@@ -514,7 +514,7 @@ impl PyCacheManager {
     #[doc = doc!("CacheManager.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
-        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.take_plan())?))
+        Ok(PyTransferPlan(self.run_measured(py, planned, ManagerCalls::take_plan)?))
     }
 
     #[doc = doc!("CacheManager.begin_swap_out")]
@@ -815,12 +815,12 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |manager| manager.bump_epoch())
+        self.run(py, LONG, ManagerCalls::bump_epoch)
     }
 
     #[doc = doc!("CacheManager.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, LONG, |manager| manager.reset())
+        self.run(py, LONG, ManagerCalls::reset)
     }
 
     #[doc = doc!("CacheManager.evict")]
@@ -850,7 +850,7 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        let batch = self.enter(py, 0, |manager| manager.take_events())?;
+        let batch = self.enter(py, 0, ManagerCalls::take_events)?;
         events(py, &batch)
     }
 
