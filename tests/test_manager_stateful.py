@@ -2,8 +2,8 @@
 
 Random calls, valid and not. After each the result, the class and the figures of the error, block tables, both orders,
 the sums of both tiers, planned copies, the events, the digest and all invariants are compared; a call that failed has
-changed nothing. Not driven here: journals (tests/test_journal.py), hints (tests/test_retention.py), policies of one's
-own (tests/test_python_policy.py).
+changed nothing. Not driven here: journals (tests/test_journal.py), hints (Rust: operations/manager_retention.rs), policies
+of one's own (tests/test_python_policy.py).
 """
 
 from __future__ import annotations

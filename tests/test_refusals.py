@@ -35,7 +35,7 @@ BUILTINS: dict[Error, type[Exception]] = {
         (VALUE, BLOCK, TWICE, errors.HashingError, errors.TimeBackwardsError, errors.TokenError), ValueError
     ),
     **dict.fromkeys((STATE, STALE, IN_USE, errors.StaleMatchError, errors.StaleEpochError), RuntimeError),
-    **dict.fromkeys((errors.NoRetentionError, errors.PayloadError), RuntimeError),
+    **dict.fromkeys((errors.NoRetentionError, errors.PayloadError, errors.SwapError), RuntimeError),
     TYPE: TypeError,
     UNKNOWN: KeyError,
     FULL: MemoryError,
@@ -97,6 +97,12 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.external_done("loads", 3, failed=[]), VALUE, ("loaded_tokens", "failed")),
     (lambda w: w.manager.admit("other", range(400)), FULL, ()),
     (lambda w: w.step.append("run", [1], lookahead=2**63 - 1), FULL, ()),
+    # Swaps.
+    (lambda w: w.manager.complete_swap(99), errors.SwapError, ("swap 99",)),
+    (lambda w: w.manager.begin_swap_out(["run", "run"]), TWICE, ("named twice",)),
+    (lambda w: w.manager.begin_swap_out([]), VALUE, ("at least one request",)),
+    (lambda w: w.manager.begin_swap_in(["run"]), STATE, ("running",)),
+    (lambda w: w.hybrid.begin_swap_out(["run"]), VALUE, ("host_blocks",)),
     # Tickets that are not open, and both ways to wait.
     (lambda w: w.manager.end_fence(2**64 - 1), VALUE, (2**64 - 1,)),
     (lambda w: w.step.release("run", until=99), VALUE, (99,)),
