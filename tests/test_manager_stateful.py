@@ -2,7 +2,7 @@
 
 Random calls, valid and not. After each the result, the class and the figures of the error, block tables, both orders,
 the sums of both tiers, planned copies, the events, the digest and all invariants are compared; a call that failed has
-changed nothing. Not driven here: journals (tests/test_journal.py), hints (Rust: operations/manager_retention.rs), policies
+changed nothing. Not driven here: journals (test_journal.py), hints (Rust: operations/manager_retention.rs), policies
 of one's own (tests/test_python_policy.py).
 """
 
