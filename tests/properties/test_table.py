@@ -95,7 +95,7 @@ def test_no_module_is_left_out_of_the_table() -> None:
     targets = [target for row in ROWS.values() for cell in row[3:5] for _, target in LINK.findall(cell)]
     linked = {(DOCS / target).resolve() for target in targets}
     modules = {*ROOT.glob("rust/*/tests/properties/p[0-9][0-9]_*.rs"), *ROOT.glob("tests/properties/test_p[0-9]*.py")}
-    assert len(modules) >= 35
+    assert len(modules) >= 33
     assert modules <= linked
     # A file of Rust is a test only if it is in the tree of modules.
     for module in (module for module in modules if module.suffix == ".rs"):
