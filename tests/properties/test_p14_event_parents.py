@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.integrations.fake_vllm import BlockStored, fake_vllm
+from tests.integrations.fake_vllm import BlockStored
 from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
 
 
 @pytest.mark.parametrize("number", range(64))

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.integrations.fake_vllm import fake_vllm
 from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_pool, replay, request_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
 
 
 @pytest.mark.parametrize("shared", [False, True])
