@@ -81,7 +81,7 @@ ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(
         ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"), kinds.any_blocks
     ),
-    # What is not there is removed already.
+    # A block that is absent is removed already.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
     **dict.fromkeys(("BlockPool.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
     "BlockPool.set_payloads.payloads": sequence(kinds.payload),

@@ -1,7 +1,7 @@
 """Every argument that is a sequence, a buffer or a count, with values that lie about their size.
 
-As a program, run by test_hostile.py, it makes the calls from the one named on its command line on under a memory limit,
-and writes a line of JSON before and after each: what is missing at the end was the end of the process.
+test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a memory limit.
+It writes a line of JSON before and after each call, so a missing line shows which call ended the process.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Endless(Liar):
 
 
 class World(rows.World):
-    """What the entries are called on."""
+    """The subjects of the rows, and those of the entries below."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -112,7 +112,7 @@ class Entry(NamedTuple):
 
     call: Callable[[World, Any], object]
     item: object = None
-    #: What converts the argument.
+    #: The kind of the argument.
     kind: object = None
 
 

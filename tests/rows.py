@@ -39,10 +39,10 @@ class Row(NamedTuple):
 
 
 class World:
-    """What the calls are made on.
+    """The subjects of the calls.
 
     Requests of the manager: "run" holds blocks 1 to 3, of which two are computed, "new" 4 and 5. "wait" is preempted,
-    "far" is swapped out, "loads" loads. Of the pool, blocks 1 and 2 are active, 2 has two references, 3 is fenced until
+    "far" is swapped out, "loads" loads. In the pool, blocks 1 and 2 are active, 2 has two references, 3 is fenced until
     step 5, 4 is cached-free.
     """
 

@@ -1,6 +1,6 @@
 """Exported tests run: the pinned journals, which contain every call, and scripts of calls that those journals refuse.
 
-What is planted: answers that differ, a pool that is smaller than the journal's, and more operations than a test has.
+The tests plant answers that differ, a pool that is smaller than the journal's, and too many operations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PINNED: Final = sorted((Path(__file__).parents[1] / "rust/kvpool-journal/tests/pinned").glob("*.journal"))
 #: Journals that cache blocks of several groups at once, for which Python has no call.
 RUST_ONLY: Final = {"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
-#: Ids that a literal has to escape, and that tell each other apart by what follows an escape.
+#: Ids that a literal has to escape; some differ only by the character after an escape.
 IDS: Final[list[int | str]] = [
     0,
     -(2**63),

@@ -36,7 +36,7 @@ ELSEWHERE: dict[str, str] = {
 
 
 def amiss(call: Any, wrong: Wrong) -> str:
-    """What is wrong with the refusal of a value; empty if it is as it should be."""
+    """Describes a wrong refusal of a value; empty for a right one."""
     try:
         call(wrong.value)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What the tools for vLLM share: the environment, processes of engines, arguments, and how a check ends."""
+"""Parts of the tools for vLLM: the environment, processes of engines, arguments, and the end of a check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 class ConformanceError(Exception):
-    """The run cannot go on; the message says what to do."""
+    """The run ends here; the message says how to repair it."""
 
 
 def arguments(doc: str | None, *, venv: bool = True) -> argparse.ArgumentParser:
@@ -37,7 +37,7 @@ def arguments(doc: str | None, *, venv: bool = True) -> argparse.ArgumentParser:
 
 
 def engine_arguments(doc: str | None, *, prompts: int) -> argparse.ArgumentParser:
-    """The same for tools that run engines with made-up models."""
+    """A parser for tools that run engines with made-up models."""
     parser = arguments(doc)
     parser.add_argument("--prompts", type=int, default=prompts, help=f"how many prompts (default: {prompts})")
     parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
@@ -53,7 +53,7 @@ def parse_engine(parser: argparse.ArgumentParser, argv: Sequence[str] | None) ->
 
 
 def read_settings(venv: Path) -> dict[str, Any]:
-    """What tools/vllm_env.py wrote about the environment."""
+    """Reads the description of the environment that tools/vllm_env.py wrote."""
     file = venv / "kvpool.json"
     try:
         settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -102,7 +102,7 @@ def last_lines(log: str, lines: int = 30) -> str:
 
 
 def read_result(file: Path, problem: str, log: str, prefix: str = "") -> Any:
-    """What a process left as JSON; if it left none, the error contains the problem and the last lines of its output."""
+    """Reads the JSON of a process. Without it, the error contains the problem and the last lines of the output."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
