@@ -17,19 +17,15 @@ TYPE, VALUE = errors.ArgumentTypeError, errors.InvalidArgumentError
 TOKEN, TOKEN_TYPE, BLOCK = errors.TokenError, errors.TokenTypeError, errors.InvalidBlockError
 #: Python's exceptions that the errors are, too.
 BUILTINS: Final[dict[Error, type[Exception]]] = {
-    TYPE: TypeError,
-    TOKEN_TYPE: TypeError,
-    errors.MappingTypeError: TypeError,
-    VALUE: ValueError,
-    TOKEN: ValueError,
-    BLOCK: ValueError,
-    errors.HashingError: ValueError,
-    errors.MappingError: ValueError,
-    errors.LayoutError: ValueError,
-    errors.LayoutMismatchError: ValueError,
+    **dict.fromkeys((TYPE, TOKEN_TYPE, errors.MappingTypeError), TypeError),
+    **dict.fromkeys((VALUE, TOKEN, BLOCK, errors.HashingError, errors.MappingError, errors.LayoutError), ValueError),
+    **dict.fromkeys((errors.LayoutMismatchError, errors.DuplicateRequestError, errors.TimeBackwardsError), ValueError),
+    **dict.fromkeys((errors.RequestStateError, errors.StaleStepError, errors.BlocksInUseError), RuntimeError),
+    **dict.fromkeys((errors.StaleMatchError, errors.StaleEpochError, errors.SwapError), RuntimeError),
+    **dict.fromkeys((errors.NoRetentionError, errors.PayloadError), RuntimeError),
     errors.BlockIndexError: IndexError,
-    errors.DuplicateDestinationError: ValueError,
     errors.UnknownRequestError: KeyError,
+    errors.OutOfBlocksError: MemoryError,
 }
 #: Half of a surrogate pair, as careless slicing of UTF-16 leaves it: text without a UTF-8 form.
 LONE: Final = "chat-\ud800"

@@ -16,7 +16,7 @@ import pytest
 import kvpool
 from kvpool import _core, errors, events, metrics
 from kvpool.testing import observe_manager
-from tests.kinds import LONE, Strange
+from tests.kinds import BUILTINS, LONE, Strange
 from tests.rows import World
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 VALUE, TYPE, BLOCK = errors.InvalidArgumentError, errors.ArgumentTypeError, errors.InvalidBlockError
 TWICE, STATE, UNKNOWN = errors.DuplicateRequestError, errors.RequestStateError, errors.UnknownRequestError
 FULL, STALE, IN_USE = errors.OutOfBlocksError, errors.StaleStepError, errors.BlocksInUseError
-#: The exceptions of Python's that they are, too.
-BUILTINS: dict[Error, type[Exception]] = {
-    **dict.fromkeys(
-        (VALUE, BLOCK, TWICE, errors.HashingError, errors.TimeBackwardsError, errors.TokenError), ValueError
-    ),
-    **dict.fromkeys((STATE, STALE, IN_USE, errors.StaleMatchError, errors.StaleEpochError), RuntimeError),
-    **dict.fromkeys((errors.NoRetentionError, errors.PayloadError, errors.SwapError), RuntimeError),
-    TYPE: TypeError,
-    UNKNOWN: KeyError,
-    FULL: MemoryError,
-}
 
 
 def refused(call: Callable[[], object], error: Error, *words: object) -> kvpool.KvpoolError:
