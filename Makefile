@@ -510,7 +510,7 @@ wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/
 			--find-links dist --force-reinstall kvpool && \
 		$(VENV)-free-threaded/bin/python -c "import sys, kvpool; sys.exit(sys._is_gil_enabled())" && \
 		$(VENV)-free-threaded/bin/python -m pytest -q tests/test_threads.py tests/test_threads_readers.py \
-			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/properties; \
+			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/test_journal_export.py tests/properties; \
 	else \
 		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) \
 			--target $$($(CARGO) -vV | sed -n 's/^host: //p') && \
