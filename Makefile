@@ -191,9 +191,15 @@ test-slow-python: $(VENV)/.test ## The Python half: what is marked slow or longe
 	HYPOTHESIS_PROFILE=slow KVPOOL_EXAMPLES=$(EXAMPLES) $(APART) $(BIN)/python -m pytest -q \
 		-m "slow or longer or hypothesis" --timeout 14400 --durations 10 $(WORKERS)
 
-journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace)
+# The pinned journals contain every call: their exports are compiled and run beside the tests of kvpool-journal.
+journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace); exports of every call
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)
 	$(BIN)/python tools/journal_check.py $(or $(TRACE),target/journal-check.jsonl)
+	trap 'rm -f rust/kvpool-journal/tests/pinned_*.rs' EXIT; \
+	for journal in rust/kvpool-journal/tests/pinned/*.journal; do \
+		$(BIN)/kvpool journal export "$$journal" --rust -o rust/kvpool-journal/tests/pinned_$$(basename "$$journal" .journal | tr - _).rs || exit 1; \
+	done; \
+	$(APART) $(CARGO) test --locked --quiet -p kvpool-journal --test 'pinned_*'
 
 store-servers-check: $(VENV)/.test ## kvpool.store over a real Redis, S3 (moto) and Mooncake, which are stopped, killed and emptied: misses, no wrong bytes
 	test -d target/store-servers || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
@@ -505,7 +511,7 @@ wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/
 			--find-links dist --force-reinstall kvpool && \
 		$(VENV)-free-threaded/bin/python -c "import sys, kvpool; sys.exit(sys._is_gil_enabled())" && \
 		$(VENV)-free-threaded/bin/python -m pytest -q tests/test_threads.py tests/test_threads_readers.py \
-			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/properties; \
+			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/test_journal_export.py tests/properties; \
 	else \
 		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) \
 			--target $$($(CARGO) -vV | sed -n 's/^host: //p') && \

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kvpool import errors
-from kvpool.testing.reference import ReferencePool, _atomic, _check
+from tests.reference.pool import ReferencePool, _atomic, _check
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvpool import errors
-from kvpool.testing.reference import ReferencePool, _atomic, _check
-from kvpool.testing.tables import Place, ReferenceRequest, ReferenceTables
+from tests.reference.pool import ReferencePool, _atomic, _check
+from tests.reference.tables import Place, ReferenceRequest, ReferenceTables
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

@@ -1,49 +1,37 @@
-"""For tests of engines that use kvpool: a reference model, and a snapshot of all that a caller can see.
+"""For tests of engines that use kvpool: snapshots of all that a caller can see of a pool or a manager.
 
 Pure Python, no other package. Not imported by ``import kvpool``.
 
->>> import kvpool.testing
->>> model = kvpool.testing.ReferencePool(num_blocks=5, block_size=2)
->>> table = model.allocate(2)
->>> model.register(table, None, [7, 8, 9, 9])
-2
->>> model.mark_computed(table)
->>> model.release(table[::-1])
->>> model.match_and_acquire(None, [7, 8, 5, 5]), model.free, model.evictable
-([1], [3, 4], [2])
+>>> import kvpool
+>>> from kvpool.testing import observe_pool
+>>> pool = kvpool.BlockPool(num_blocks=5, block_size=2)
+>>> before = observe_pool(pool)
+>>> pool.probe(kvpool.BlockHasher(block_size=2).cursor([1, 2, 3, 4])).cached_blocks
+0
+>>> observe_pool(pool) == before
+True
+>>> pool.allocate(2)
+[1, 2]
+>>> observe_pool(pool) == before
+False
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvpool.testing.manager import ReferenceManager
-from kvpool.testing.reference import Content, ReferenceBlock, ReferencePool
-from kvpool.testing.tables import ReferenceRequest
+from kvpool._removed import missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvpool import BlockPool, CacheManager, ManagerStats, PoolStats
 
-__all__ = [
-    "Content",
-    "ReferenceBlock",
-    "ReferenceManager",
-    "ReferencePool",
-    "ReferenceRequest",
-    "observe_manager",
-    "observe_pool",
-    "stats_dict",
-]
+__all__ = ["observe_manager", "observe_pool"]
 
 
-def stats_dict(stats: ManagerStats | PoolStats) -> dict[str, Any]:
-    """Every figure of a statistics object by name; those of a manager without its pool's.
-
-    Args:
-        stats: What ``stats()`` returned.
-    """
+def _figures(stats: ManagerStats | PoolStats) -> dict[str, Any]:
+    """Every figure of a statistics object by name; those of a manager without its pool's."""
     names = [name for name in dir(stats) if not name.startswith("_") and name != "pool"]
     return {name: value for name in names if not callable(value := getattr(stats, name))}
 
@@ -56,7 +44,7 @@ def observe_pool(pool: BlockPool) -> tuple[object, ...]:
     """
     blocks = range(pool.num_blocks)
     each = [(pool.state(b), pool.ref_count(b), pool.is_computed(b), pool.hash_of(b)) for b in blocks]
-    return (stats_dict(pool.stats()), pool.free_order(), pool.eviction_order(), each)
+    return (_figures(pool.stats()), pool.free_order(), pool.eviction_order(), each)
 
 
 def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()) -> tuple[object, ...]:
@@ -68,9 +56,16 @@ def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()
         manager: The manager.
         request_ids: The requests to look at; those that it does not know are passed over.
     """
-    stats = stats_dict(manager.stats())
+    stats = _figures(manager.stats())
     del stats["refusals"]
     known = [one for one in request_ids if one in manager]
     requests = [(one, manager.request(one), manager.block_ids(one)) for one in known]
     orders = (manager.free_order(), manager.eviction_order())
-    return (stats, stats_dict(manager.stats().pool), orders, requests, len(manager))
+    return (stats, _figures(manager.stats().pool), orders, requests, len(manager))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Refuses a name that this module does not have."""
+        raise missing(__name__, name)
