@@ -336,7 +336,7 @@ impl CacheManager {
         self.tiers.device().check_until(until)?;
         // The rows of the decode step before are those of the one behind, too.
         let step = std::mem::take(&mut self.rows);
-        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
+        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _, _| Ok(()));
         let slots = std::mem::replace(&mut self.rows, step);
         known.map(|()| slots)
     }

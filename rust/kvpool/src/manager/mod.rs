@@ -168,8 +168,7 @@ pub struct CacheManager {
     batch: u64,
     /// Reused by every append.
     rows: Vec<usize>,
-    busy: Vec<usize>,
-    growing: Vec<(usize, usize, usize)>,
+    step: growth::Step,
     changes: Vec<TableChange>,
     observer: Option<Box<dyn ManagerObserver>>,
 }
@@ -238,8 +237,7 @@ impl CacheManager {
             version: 0,
             batch: 0,
             rows: Vec::new(),
-            busy: Vec::new(),
-            growing: Vec::new(),
+            step: growth::Step::default(),
             changes: Vec::new(),
             observer: None,
         })

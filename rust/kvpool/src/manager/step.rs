@@ -15,7 +15,7 @@ use hashbrown::{HashMap, HashSet};
 use super::CacheManager;
 use super::answers::Admission;
 use super::error::{ManagerError, Refused, Result};
-use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
+use super::growth::{APPENDABLE, Computed, Covered, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::id::{RequestId, RequestRef, RequestState};
 use super::request::Request;
@@ -324,11 +324,12 @@ impl CacheManager {
 
     fn plan_append_row(&self, plan: &mut StepPlan, row: usize, rows: &Rows<'_>) -> Result<usize> {
         let id = self.check_plan(plan, rows.requests[row])?;
-        let request = self.at(self.slot_in(id.as_ref(), APPENDABLE, "append to it")?)?;
-        let (sequence, pool) = (&request.sequence, self.tiers.device());
-        let Row { tokens, all, slots, .. } = rows.row(row, sequence);
-        let (needs, in_place) = if request.state == RequestState::Running {
-            sequence.check_growth(pool, all, slots, plan.available, &plan.given_up)?
+        let slot = self.slot_in(id.as_ref(), APPENDABLE, "append to it")?;
+        let (request, pool) = (self.at(slot)?, self.tiers.device());
+        let row = rows.row(row, slot, request);
+        let (slots, sequence) = (row.slots, &request.sequence);
+        let (needs, in_place) = if row.runs {
+            sequence.check_growth(pool, row.all, slots, plan.available, &plan.given_up)?
         } else {
             (Needs::default(), false)
         };
@@ -336,7 +337,7 @@ impl CacheManager {
         plan.available -= needed;
         given_up.iter().for_each(|&block| *plan.given_up.entry(block).or_default() += 1);
         plan.named.insert(id.clone());
-        let tokens = tokens.to_vec();
+        let tokens = rows.tokens_of(&row).to_vec();
         plan.operations.push(Planned::Append { id, tokens, slots, needed, given_up, in_place });
         Ok(needed)
     }

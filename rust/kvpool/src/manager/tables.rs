@@ -136,7 +136,7 @@ impl CacheManager {
         let until = until.into();
         check_length(requests, num_tokens.len(), "lengths")?;
         self.tiers.device().check_until(until)?;
-        self.resolve_batch(requests, &[RequestState::Running], TRUNCATE, |row, request, _| {
+        self.resolve_batch(requests, &[RequestState::Running], TRUNCATE, |row, _, request, _| {
             check_length_of(request, num_tokens[row])
         })?;
         (0..requests.len()).try_for_each(|row| self.truncate_slot(self.rows[row], num_tokens[row], until))
