@@ -64,9 +64,11 @@ impl CacheManager {
     /// The first broken invariant.
     pub fn check_request_at(&self, slot: usize) -> Result<(), InvariantViolation> {
         let Ok(Request { id, state, sequence, external, leaving, .. }) = self.at(slot) else { return Ok(()) };
-        ensure(self.slots.get(id) == Some(&slot), "M5 (requests are found by their ids)", || {
-            format!("request {id} is in slot {slot}")
-        })?;
+        ensure(
+            self.slots.look_up(&self.requests, id.as_ref()) == Some(slot),
+            "M5 (requests are found by their ids)",
+            || format!("request {id} is in slot {slot}"),
+        )?;
         if *state == RequestState::Preempted {
             return ensure(sequence.num_entries() == 0, "M2 (a preempted request holds nothing)", || {
                 format!("request {id} has {} blocks", sequence.num_entries())

@@ -1,8 +1,9 @@
 //! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
 use super::error::{ManagerError, Result};
+use super::hints::Scope;
 use super::id::{RequestRef, RequestState};
-use super::request::Request;
+use super::request::{Request, has_id};
 use super::{CacheManager, lost_slot};
 use crate::hash::MultimodalItem;
 use crate::sequence::{GivenUp, TableChange};
@@ -366,8 +367,8 @@ impl CacheManager {
         self.batch += 1;
         let Self { slots, requests, rows, tiers, batch, .. } = self;
         for (row, &id) in named.iter().enumerate() {
-            let same = |slot: &usize| matches!(requests.get(*slot), Some(Some(request)) if request.id.as_ref() == id);
-            let known = rows.get(row).copied().filter(same).or_else(|| slots.get(&id).copied());
+            let known = rows.get(row).copied().filter(|&slot| has_id(requests, slot, id));
+            let known = known.or_else(|| slots.find(requests, id));
             let slot = known.ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })?;
             let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
             request.check_state(states, operation)?;
@@ -598,7 +599,7 @@ impl CacheManager {
             self.tell(|observer, manager| observer.published(slot, seen, manager));
         }
         if !published.is_empty() {
-            self.apply_hints(slot, published)?;
+            self.apply_hints(slot, None, published, Scope::All)?;
         }
         if moves {
             self.tell_changed(Some(slot));

@@ -57,13 +57,11 @@ mod tables;
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-
 use crate::groups::Groups;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use crate::sequence::{Staged, TableChange, reusable_blocks};
+use crate::sequence::{Staged, TableChange};
 use crate::tiers::{TierError, Tiers};
-use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
+use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket, Until};
 
 pub use answers::{Admission, AdmissionFit, GroupFit};
 pub use config::{ManagerConfig, ManagerStats};
@@ -74,8 +72,8 @@ pub use growth::{Computed, Covered, NewBlock, Rows};
 pub use hints::{AdmitOptions, RetentionRange};
 pub use id::{RequestId, RequestRef, RequestState};
 use observe::ManagerObserver;
-use request::Request;
 pub use request::RequestInfo;
+use request::{Request, Slots};
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.
@@ -158,7 +156,7 @@ pub struct CacheManager {
     groups: Option<Arc<Groups>>,
     /// Share of the pool that an admission leaves available while others run.
     watermark: f64,
-    slots: HashMap<RequestId, usize>,
+    slots: Slots,
     /// A request's slot never moves; free slots are reused.
     requests: Vec<Option<Request>>,
     free_slots: Vec<usize>,
@@ -230,7 +228,7 @@ impl CacheManager {
             hasher: Arc::new(hasher),
             groups: config.groups.clone().map(Arc::new),
             watermark: config.watermark,
-            slots: HashMap::new(),
+            slots: Slots::default(),
             requests: Vec::new(),
             free_slots: Vec::new(),
             stats: ManagerStats { block_bytes: config.block_bytes, ..ManagerStats::default() },
@@ -279,6 +277,7 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
     pub fn probe(&self, cursor: &HashCursor) -> Result<Probe> {
+        self.check_poison()?;
         self.check_cursor(cursor)?;
         if self.groups.is_some() {
             let staged = Staged::longest(self.tiers.device(), self.groups(), cursor)?;
@@ -288,7 +287,9 @@ impl CacheManager {
                 pending_blocks: 0,
             });
         }
-        Ok(self.tiers.device().probe(cursor.chain(), reusable_blocks(cursor))?)
+        // The last token is left to compute.
+        let reusable = cursor.num_tokens().saturating_sub(1) / cursor.hasher().block_size();
+        Ok(self.tiers.device().probe(cursor.chain(), reusable)?)
     }
 
     /// The request's tokens, computed tokens, state. O(1).
@@ -370,7 +371,7 @@ impl CacheManager {
     /// that makes the same calls gives the same ones.
     #[must_use]
     pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
-        self.slots.get(&id.into()).copied()
+        self.slots.find(&self.requests, id.into())
     }
 
     /// Counters and gauges. O(1).
@@ -474,7 +475,6 @@ impl CacheManager {
 
     /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<()> {
-        self.check_poison()?;
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
         }
@@ -484,7 +484,8 @@ impl CacheManager {
     #[inline]
     fn slot(&self, id: RequestRef<'_>) -> Result<usize> {
         self.check_poison()?;
-        self.slots.get(&id).copied().ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
+        let slot = self.slots.find(&self.requests, id);
+        slot.ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
     }
 
     #[inline]
@@ -494,7 +495,7 @@ impl CacheManager {
 
     #[inline]
     fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
-        Ok(self.parts(slot)?.0)
+        self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
     }
 
     #[inline]
@@ -507,6 +508,19 @@ impl CacheManager {
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
         self.at(slot)?.check_state(states, operation)?;
+        Ok(slot)
+    }
+
+    /// The same of a request that gives up blocks until then.
+    fn slot_until(
+        &self,
+        id: RequestRef<'_>,
+        states: &[RequestState],
+        operation: &'static str,
+        until: Until,
+    ) -> Result<usize> {
+        let slot = self.slot_in(id, states, operation)?;
+        self.tiers.device().check_until(until)?;
         Ok(slot)
     }
 

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::CacheManager;
+use super::admission::{PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE};
 use super::answers::Admission;
 use super::error::{ManagerError, Refused, Result};
 use super::growth::{APPENDABLE, Computed, Covered, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::id::{RequestId, RequestRef, RequestState};
 use super::request::Request;
-use super::tables::DEVICE;
 use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
 use crate::{BlockId, BlockPool, PoolError, Until};
@@ -353,7 +353,7 @@ impl CacheManager {
         until: impl Into<Until>,
     ) -> Result<usize> {
         let (id, until) = (self.check_plan(plan, id.into())?, until.into());
-        let request = self.at(self.preemptible(id.as_ref(), until)?)?;
+        let request = self.at(self.slot_until(id.as_ref(), PREEMPTIBLE, PREEMPT, until)?)?;
         let freed = plan.give_up(self.tiers.device(), request, until);
         plan.operations.push(Planned::Preempt { id, until });
         Ok(freed)
@@ -370,7 +370,7 @@ impl CacheManager {
         until: impl Into<Until>,
     ) -> Result<usize> {
         let (id, until) = (self.check_plan(plan, id.into())?, until.into());
-        let request = self.at(self.releasable(id.as_ref(), until)?)?;
+        let request = self.at(self.slot_until(id.as_ref(), RELEASABLE, RELEASE, until)?)?;
         let freed = plan.give_up(self.tiers.device(), request, until);
         plan.operations.push(Planned::Release { id, until });
         Ok(freed)
@@ -414,12 +414,12 @@ impl CacheManager {
         let run = |operation| {
             Ok(match operation {
                 Planned::Admit { id, cursor, options, now, mut staged } => {
-                    staged.allocate(&mut self.tiers, DEVICE)?;
+                    staged.allocate(&mut self.tiers)?;
                     let hints = options.has_hints().then(|| Box::new(Hints::new(&options, now)));
                     StepOutcome::Admitted(self.install(id, *cursor, staged, hints))
                 }
                 Planned::Resume { id, rehashed, mut staged, .. } => {
-                    staged.allocate(&mut self.tiers, DEVICE)?;
+                    staged.allocate(&mut self.tiers)?;
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
                 Planned::Append { id, tokens, slots, in_place, .. } => {

@@ -5,13 +5,14 @@ use hashbrown::{HashMap, HashSet};
 use super::CacheManager;
 use super::error::{ManagerError, Result};
 use super::growth::check_length;
+use super::hints::Scope;
 use super::id::{RequestId, RequestRef, RequestState};
 use super::request::Request;
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 use crate::{BlockId, PoolError, Until};
 
 /// The device's tier, and the host's.
-pub(super) const DEVICE: usize = 0;
+const DEVICE: usize = 0;
 const HOST: usize = 1;
 
 impl CacheManager {
@@ -82,7 +83,7 @@ impl CacheManager {
     }
 
     fn check_unknown(&self, child: RequestRef<'_>) -> Result<()> {
-        match self.slots.contains_key(&child) {
+        match self.contains(child) {
             true => Err(ManagerError::DuplicateRequest { id: child.to_owned() }),
             false => Ok(()),
         }
@@ -117,8 +118,8 @@ impl CacheManager {
         num_tokens: usize,
         until: impl Into<Until>,
     ) -> Result<()> {
-        let (slot, until) = (self.slot_in(id.into(), &[RequestState::Running], TRUNCATE)?, until.into());
-        self.tiers.device().check_until(until)?;
+        let until = until.into();
+        let slot = self.slot_until(id.into(), &[RequestState::Running], TRUNCATE, until)?;
         check_length_of(self.at(slot)?, num_tokens)?;
         self.truncate_slot(slot, num_tokens, until)
     }
@@ -273,7 +274,7 @@ impl CacheManager {
             request.sequence.moved(&mapping, swap.to);
             request.sequence.name_interior(tiers)?;
             if self.arrive(slot, swap.to)? {
-                self.apply_hints(slot, 0..usize::MAX)?; // on the device its content is new, or was hit
+                self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?; // on the device its content is new, or was hit
             }
         }
         let counter = if swap.to == HOST { &mut self.stats.swapped_out } else { &mut self.stats.swapped_in };

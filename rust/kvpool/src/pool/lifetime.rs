@@ -37,21 +37,7 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        self.allocate_telling(n, out, |_, _, _| {})
-    }
-
-    /// The same; `gone` is told of each content that makes way.
-    #[inline]
-    pub(super) fn allocate_telling(
-        &mut self,
-        n: usize,
-        out: &mut Vec<BlockId>,
-        gone: impl FnMut(BlockId, Name<'_>, Visibility),
-    ) -> Result<(), PoolError> {
-        self.allocate_with(n, out, |pool, more, out| {
-            pool.counters.evicted += more as u64;
-            pool.evict_into(more, out, gone)
-        })
+        self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, |_, _, _| {}))
     }
 
     /// The same; `evict` appends so many victims, of which there are as many, each with one reference.
@@ -97,6 +83,7 @@ impl BlockPool {
         out: &mut Vec<BlockId>,
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) -> Result<(), PoolError> {
+        self.counters.evicted += n as u64;
         let end = out.len() + n;
         let watched = self.is_watched();
         while out.len() < end {

@@ -47,7 +47,6 @@ impl BlockPool {
         self.check_sums_of_lists()?;
         let n = n.min(self.num_cached_free());
         let mut victims = Vec::with_capacity(n);
-        self.counters.evicted += n as u64;
         self.evict_into(n, &mut victims, |_, _, _| {})?;
         let released = self.allocator.release(&mut self.records, &victims.iter(), |_, _| {});
         self.sound(released)?;
