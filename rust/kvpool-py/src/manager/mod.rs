@@ -47,7 +47,7 @@ pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
-    /// The pool's epoch, for prompts: an epoch never falls. What is hashed in an earlier one is refused with the lock held.
+    /// The pool's epoch, written with the lock held, so that prompts are hashed without it.
     epoch: AtomicU64,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
@@ -91,9 +91,11 @@ impl PyCacheManager {
         elapsed: f64,
         agrees: impl FnMut(&SavedBlock) -> bool + Send,
     ) -> PyResult<Restored> {
-        let restored = self.run(py, LONG, |manager| manager.restore(image, elapsed, agrees))?;
-        self.epoch.fetch_max(image.epoch, Ordering::Relaxed);
-        Ok(restored)
+        self.run(py, LONG, |manager| {
+            let restored = manager.restore(image, elapsed, agrees);
+            self.epoch.store(manager.pool().epoch(), Ordering::Relaxed);
+            restored
+        })
     }
 
     /// Runs an operation whose size only the manager knows.
@@ -844,9 +846,11 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        let epoch = self.run(py, LONG, |manager| manager.apply(op::BumpEpoch))?;
-        self.epoch.fetch_max(epoch, Ordering::Relaxed);
-        Ok(epoch)
+        self.run(py, LONG, |manager| {
+            let bumped = manager.apply(op::BumpEpoch);
+            self.epoch.store(manager.pool().epoch(), Ordering::Relaxed);
+            bumped
+        })
     }
 
     #[doc = doc!("CacheManager.reset")]
