@@ -67,6 +67,9 @@ impl Slots {
 
     /// The same, whatever was found last.
     pub(super) fn look_up(&self, requests: &[Option<Request>], id: RequestRef<'_>) -> Option<usize> {
+        if self.table.is_empty() {
+            return None;
+        }
         self.table.find(self.hasher.hash_one(id), |&slot| has_id(requests, slot, id)).copied()
     }
 
