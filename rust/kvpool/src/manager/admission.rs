@@ -208,7 +208,9 @@ impl CacheManager {
         let (batch, leaving) = (0, None);
         let request =
             Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
-        let slot = self.enter(request);
+        *self.gauge(state) += 1;
+        self.version += 1;
+        let slot = self.requests.enter(request);
         self.admitted(slot, staged, false)
     }
 
@@ -220,7 +222,7 @@ impl CacheManager {
         staged: Staged,
     ) -> Result<Admission> {
         let cached_tokens = staged.cached_tokens;
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         if let Some(cursor) = rebased {
             request.sequence.cursor = *cursor;
         }
@@ -263,20 +265,6 @@ impl CacheManager {
         }
     }
 
-    /// Gives a new request a slot.
-    pub(super) fn enter(&mut self, request: Request) -> usize {
-        let slot = self.free_slots.pop().unwrap_or(self.requests.len());
-        *self.gauge(request.state) += 1;
-        self.slots.insert(&self.requests, request.id.as_ref(), slot);
-        if slot == self.requests.len() {
-            self.requests.push(Some(request));
-        } else {
-            self.requests[slot] = Some(request);
-        }
-        self.version += 1;
-        slot
-    }
-
     pub(super) fn count_refusal(&mut self, error: &ManagerError) {
         self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
     }
@@ -293,7 +281,8 @@ impl CacheManager {
     /// [`crate::PoolError::UnknownTicket`].
     pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let leaving = Leaving { until: until.into(), ..Leaving::default() };
-        let slot = self.slot_until(id.into(), RELEASABLE, RELEASE, leaving.until)?;
+        let slot = self.slot_in(id.into(), RELEASABLE, RELEASE)?;
+        self.tiers.device().check_until(leaving.until)?;
         self.release_slot(slot, leaving).map(drop)
     }
 
@@ -340,7 +329,7 @@ impl CacheManager {
     /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted how, while something is on its
     /// way into them.
     pub(super) fn release_slot(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
             request.leaving = Some(leaving);
             self.set_state(slot, RequestState::Releasing)?;
@@ -349,23 +338,20 @@ impl CacheManager {
         let report = if leaving.end_of_life { self.end_life(slot)? } else { HintReport::default() };
         // Others may have let go of blocks whose ends of life were said before.
         self.apply_hints(slot, None, 0..usize::MAX, Scope::Ends)?;
-        let (request, tiers) = self.parts(slot)?;
+        let request = self.requests.at_mut(slot)?;
         if leaving.signal != Signal::default() && request.sequence.tier == 0 {
             request
                 .sequence
                 .tables()
                 .flat_map(Table::held_parts)
-                .for_each(|held| tiers.device_mut().signal_held(held, leaving.signal));
+                .for_each(|held| self.tiers.device_mut().signal_held(held, leaving.signal));
         }
-        request.sequence.give_up(tiers, leaving.until)?;
+        request.sequence.give_up(&mut self.tiers, leaving.until)?;
         let state = request.state;
         *self.gauge(state) -= 1;
         self.version += 1;
         self.tell(|observer, manager| observer.released(slot, manager));
-        if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
-            self.slots.remove(request.id.as_ref(), slot);
-            self.free_slots.push(slot);
-        }
+        self.requests.leave(slot);
         Ok(report)
     }
 
@@ -377,15 +363,16 @@ impl CacheManager {
     /// [`crate::PoolError::UnknownTicket`].
     pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let until = until.into();
-        let slot = self.slot_until(id.into(), PREEMPTIBLE, PREEMPT, until)?;
+        let slot = self.slot_in(id.into(), PREEMPTIBLE, PREEMPT)?;
+        self.tiers.device().check_until(until)?;
         self.preempt_slot(slot, until)
     }
 
     /// Preempts the request in a slot, which was checked.
     pub(super) fn preempt_slot(&mut self, slot: usize, until: Until) -> Result<()> {
-        let (request, tiers) = self.parts(slot)?;
+        let request = self.requests.at_mut(slot)?;
         let computed = request.sequence.computed_tokens as u64;
-        request.sequence.give_up(tiers, until)?;
+        request.sequence.give_up(&mut self.tiers, until)?;
         request.cached_tokens = 0;
         self.stats.preemptions += 1;
         self.stats.preempted_tokens += computed;
@@ -408,10 +395,9 @@ impl CacheManager {
     pub fn resume_with<'a>(&mut self, id: impl Into<RequestRef<'a>>, part: Part) -> Result<Admission> {
         let staged = self.stage_resumed(None, id.into(), part);
         let (slot, rebased, mut staged) = staged.inspect_err(|error| self.count_refusal(error))?;
-        let (request, tiers) = self.parts(slot)?;
-        let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
-        staged.acquire(tiers.device_mut(), cursor)?;
-        staged.allocate(tiers)?;
+        let cursor = rebased.as_deref().unwrap_or(&self.requests.at(slot)?.sequence.cursor);
+        staged.acquire(self.tiers.device_mut(), cursor)?;
+        staged.allocate(&mut self.tiers)?;
         self.reinstall(slot, rebased, staged)
     }
 
@@ -424,7 +410,7 @@ impl CacheManager {
     ) -> Result<(usize, Option<Box<HashCursor>>, Staged)> {
         let slot = self.slot_in(id, &[RequestState::Preempted], "resume it")?;
         let rebased = self.rebased(slot)?;
-        let request = self.at(slot)?;
+        let request = self.requests.at(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
         Self::check_part(&request.id, cursor, part)?;
         let staged = self.stage(plan, cursor, part, request.hints.as_deref())?;
@@ -433,7 +419,7 @@ impl CacheManager {
 
     /// The request's tokens hashed again, if they were hashed before the last epoch bump. Changes nothing.
     fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>> {
-        let (cursor, epoch) = (&self.at(slot)?.sequence.cursor, self.tiers.device().epoch());
+        let (cursor, epoch) = (&self.requests.at(slot)?.sequence.cursor, self.tiers.device().epoch());
         if cursor.epoch() == epoch {
             return Ok(None);
         }

@@ -1,10 +1,10 @@
 //! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
+use super::CacheManager;
 use super::error::{ManagerError, Result};
 use super::hints::Scope;
 use super::id::{RequestRef, RequestState};
-use super::request::{Request, has_id};
-use super::{CacheManager, lost_slot};
+use super::request::Request;
 use crate::hash::MultimodalItem;
 use crate::sequence::{GivenUp, TableChange};
 use crate::tiers::out_of_blocks;
@@ -261,12 +261,12 @@ impl CacheManager {
         }
         added.reserve(needed + exchanged);
         for row in &step.quiet {
-            let sequence = &mut self.at_mut(row.slot)?.sequence;
+            let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
         // All that is committed first, and what that gives up: it is in the index when blocks are evicted for others.
         for row in &step.busy {
-            self.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
+            self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
             match row.computed.filter(|_| row.runs) {
                 Some(computed) if exchanged > 0 => {
                     let mut moved = Vec::new();
@@ -335,7 +335,7 @@ impl CacheManager {
         let running = || rows.iter().filter(|row| row.runs);
         let (mut needed, mut avoidable) = (0_usize, 0);
         for &Row { slot, all, slots, computed, .. } in running() {
-            let needs = self.at(slot)?.sequence.needs(pool, (all, computed), slots, &given_up);
+            let needs = self.requests.at(slot)?.sequence.needs(pool, (all, computed), slots, &given_up);
             needs.copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
             needed = needed.saturating_add(needs.blocks);
             avoidable += needs.avoidable;
@@ -348,7 +348,9 @@ impl CacheManager {
             return Ok((least, true));
         }
         let fits = |&Row { slot, all, slots, computed, .. }: &Row| {
-            self.at(slot).is_ok_and(|request| request.sequence.fits_alone(pool, all, slots, computed))
+            self.requests
+                .at(slot)
+                .is_ok_and(|request| request.sequence.fits_alone(pool, all, slots, computed))
         };
         Err(out_of_blocks(pool, least, available, running().all(fits)).into())
     }
@@ -365,12 +367,11 @@ impl CacheManager {
     ) -> Result<()> {
         self.check_poison()?;
         self.batch += 1;
-        let Self { slots, requests, rows, tiers, batch, .. } = self;
+        let Self { requests, rows, tiers, batch, .. } = self;
         for (row, &id) in named.iter().enumerate() {
-            let known = rows.get(row).copied().filter(|&slot| has_id(requests, slot, id));
-            let known = known.or_else(|| slots.find(requests, id));
-            let slot = known.ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })?;
-            let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
+            let known = rows.get(row).copied().filter(|&slot| requests.has_id(slot, id));
+            let slot = known.map_or_else(|| requests.find(id), Ok)?;
+            let request = requests.at_mut(slot)?;
             request.check_state(states, operation)?;
             if std::mem::replace(&mut request.batch, *batch) == *batch {
                 return Err(ManagerError::NamedTwice { id: request.id.clone(), scope: "call" });
@@ -420,7 +421,7 @@ impl CacheManager {
         lookahead: usize,
     ) -> Result<Vec<TableChange>> {
         let slot = self.slot_in(id.into(), APPENDABLE, "append to it")?;
-        let sequence = &self.at(slot)?.sequence;
+        let sequence = &self.requests.at(slot)?.sequence;
         let all = sequence.num_tokens().saturating_add(tokens.len());
         self.append_slot(slot, tokens, multimodal, all.saturating_add(lookahead))
     }
@@ -452,8 +453,9 @@ impl CacheManager {
         num_tokens: usize,
     ) -> Result<Vec<TableChange>> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "extend it")?;
-        let (request, tiers) = self.parts(slot)?;
-        let (needed, pool) = (request.sequence.encoder_blocks_for(num_tokens), tiers.device());
+        let Self { requests, tiers, .. } = self;
+        let (request, pool) = (requests.at_mut(slot)?, tiers.device());
+        let needed = request.sequence.encoder_blocks_for(num_tokens);
         let available = pool.num_available();
         if needed > available {
             let can_ever_fit = request.sequence.num_held().saturating_add(needed) <= pool.num_usable();
@@ -474,7 +476,7 @@ impl CacheManager {
         multimodal: &[MultimodalItem],
         slots: usize,
     ) -> Result<Vec<TableChange>> {
-        let (request, pool) = (self.at(slot)?, self.tiers.device());
+        let (request, pool) = (self.requests.at(slot)?, self.tiers.device());
         let (sequence, slots) = (&request.sequence, request.sequence.slots_for(tokens.len(), slots));
         let mut in_place = false;
         if request.state == RequestState::Running {
@@ -482,7 +484,7 @@ impl CacheManager {
             in_place = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?.1;
         }
         // The last that can fail: items may lie ahead of their tokens.
-        self.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
+        self.requests.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
         self.append_checked(slot, tokens, slots, in_place)
     }
 
@@ -494,7 +496,7 @@ impl CacheManager {
         slots: usize,
         in_place: bool,
     ) -> Result<Vec<TableChange>> {
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         let (runs, before) = (request.state == RequestState::Running, request.sequence.num_tokens());
         request.sequence.append(tokens);
         self.note_appended(tokens);
@@ -516,7 +518,7 @@ impl CacheManager {
     /// then.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
-        let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
+        let request = requests.at_mut(slot)?;
         changes.clear();
         if in_place {
             request.sequence.forget_guarded(tiers.device_mut(), before, slots)?;
@@ -541,7 +543,7 @@ impl CacheManager {
     /// computed before.
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
-        let request = self.at(slot)?;
+        let request = self.requests.at(slot)?;
         check_computed(request, self.tiers.device(), computed_tokens, request.sequence.num_tokens())?;
         let registered = self.commit_slot(slot, computed_tokens, None)?;
         self.keep_states(slot)?;
@@ -550,8 +552,7 @@ impl CacheManager {
 
     /// Keeps the states that the latest commit of a request ended at, as far as there are blocks.
     pub(super) fn keep_states(&mut self, slot: usize) -> Result<()> {
-        let (request, tiers) = self.parts(slot)?;
-        let kept = request.sequence.keep_states(tiers)?;
+        let kept = self.requests.at_mut(slot)?.sequence.keep_states(&mut self.tiers)?;
         if kept > 0 {
             self.stats.checkpoints += kept as u64;
             self.contents_changed();
@@ -587,11 +588,10 @@ impl CacheManager {
         computed_tokens: usize,
         changes: Option<&mut Vec<TableChange>>,
     ) -> Result<usize> {
-        let moves = self.groups.is_some() && self.at(slot)?.sequence.exchanged_by(computed_tokens) > 0;
-        let (request, tiers) = self.parts(slot)?;
-        let sequence = &mut request.sequence;
+        let sequence = &mut self.requests.at_mut(slot)?.sequence;
+        let moves = self.groups.is_some() && sequence.exchanged_by(computed_tokens) > 0;
         let (before, seen) = (sequence.main.published, sequence.num_published());
-        let registered = sequence.commit(tiers.device_mut(), computed_tokens, changes)?;
+        let registered = sequence.commit(self.tiers.device_mut(), computed_tokens, changes)?;
         let published = before..sequence.main.published;
         let seen = seen..sequence.num_published();
         self.version += 1;

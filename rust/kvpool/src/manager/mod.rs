@@ -51,6 +51,7 @@ mod id;
 mod image;
 pub(crate) mod observe;
 mod request;
+mod requests;
 mod retention;
 mod step;
 mod tables;
@@ -61,7 +62,7 @@ use crate::groups::Groups;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
 use crate::sequence::{Staged, TableChange};
 use crate::tiers::{TierError, Tiers};
-use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket, Until};
+use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
 
 pub use answers::{Admission, AdmissionFit, GroupFit};
 pub use config::{ManagerConfig, ManagerStats};
@@ -72,8 +73,9 @@ pub use growth::{Computed, Covered, NewBlock, Rows};
 pub use hints::{AdmitOptions, RetentionRange};
 pub use id::{RequestId, RequestRef, RequestState};
 use observe::ManagerObserver;
+use request::Request;
 pub use request::RequestInfo;
-use request::{Request, Slots};
+use requests::Requests;
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.
@@ -156,10 +158,7 @@ pub struct CacheManager {
     groups: Option<Arc<Groups>>,
     /// Share of the pool that an admission leaves available while others run.
     watermark: f64,
-    slots: Slots,
-    /// A request's slot never moves; free slots are reused.
-    requests: Vec<Option<Request>>,
-    free_slots: Vec<usize>,
+    requests: Requests,
     stats: ManagerStats,
     /// Counts changes: a planned step is committed only to the state that it was planned for.
     version: u64,
@@ -228,9 +227,7 @@ impl CacheManager {
             hasher: Arc::new(hasher),
             groups: config.groups.clone().map(Arc::new),
             watermark: config.watermark,
-            slots: Slots::default(),
-            requests: Vec::new(),
-            free_slots: Vec::new(),
+            requests: Requests::default(),
             stats: ManagerStats { block_bytes: config.block_bytes, ..ManagerStats::default() },
             version: 0,
             batch: 0,
@@ -297,7 +294,8 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn request<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<RequestInfo> {
-        let Request { state, cached_tokens, ref sequence, external, .. } = *self.at(self.slot(id.into())?)?;
+        let Request { state, cached_tokens, ref sequence, external, .. } =
+            *self.requests.at(self.slot(id.into())?)?;
         Ok(RequestInfo {
             state,
             tokens: sequence.num_tokens(),
@@ -314,7 +312,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn block_table<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&[BlockId]> {
-        Ok(&self.at(self.slot(id.into())?)?.sequence.main.blocks)
+        Ok(&self.requests.at(self.slot(id.into())?)?.sequence.main.blocks)
     }
 
     /// The request's block table in a group: see [`ManagerConfig::groups`]. Of a group that keeps a state it has one entry, which does
@@ -323,7 +321,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] for a group that there is not.
     pub fn group_table<'a>(&self, id: impl Into<RequestRef<'a>>, group: usize) -> Result<&[BlockId]> {
-        let mut tables = self.at(self.slot(id.into())?)?.sequence.tables();
+        let mut tables = self.requests.at(self.slot(id.into())?)?.sequence.tables();
         let Some(table) = tables.nth(group) else {
             let allowed = format!("less than {}, the number of groups", self.num_groups());
             return Err(PoolError::config("group", group, allowed).into());
@@ -350,7 +348,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn next_checkpoint<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Option<usize>> {
-        Ok(self.at(self.slot(id.into())?)?.sequence.next_checkpoint())
+        Ok(self.requests.at(self.slot(id.into())?)?.sequence.next_checkpoint())
     }
 
     /// The request's tokens and their hash chain. O(1).
@@ -358,20 +356,20 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn cursor<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&HashCursor> {
-        Ok(&self.at(self.slot(id.into())?)?.sequence.cursor)
+        Ok(&self.requests.at(self.slot(id.into())?)?.sequence.cursor)
     }
 
     /// Whether a request has this id.
     #[must_use]
     pub fn contains<'a>(&self, id: impl Into<RequestRef<'a>>) -> bool {
-        self.slot_of(id).is_some()
+        self.requests.slot_of(id.into()).is_some()
     }
 
     /// The slot of a request: a small number that it is given at its admission, and another one after its release. A manager
     /// that makes the same calls gives the same ones.
     #[must_use]
     pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
-        self.slots.find(&self.requests, id.into())
+        self.requests.slot_of(id.into())
     }
 
     /// Counters and gauges. O(1).
@@ -484,48 +482,18 @@ impl CacheManager {
     #[inline]
     fn slot(&self, id: RequestRef<'_>) -> Result<usize> {
         self.check_poison()?;
-        let slot = self.slots.find(&self.requests, id);
-        slot.ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
-    }
-
-    #[inline]
-    fn at(&self, slot: usize) -> Result<&Request> {
-        self.requests.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
-    }
-
-    #[inline]
-    fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
-        self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
-    }
-
-    #[inline]
-    fn parts(&mut self, slot: usize) -> Result<(&mut Request, &mut Tiers)> {
-        let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
-        Ok((request, &mut self.tiers))
+        self.requests.find(id)
     }
 
     /// The slot of a request in one of these states.
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
-        self.at(slot)?.check_state(states, operation)?;
-        Ok(slot)
-    }
-
-    /// The same of a request that gives up blocks until then.
-    fn slot_until(
-        &self,
-        id: RequestRef<'_>,
-        states: &[RequestState],
-        operation: &'static str,
-        until: Until,
-    ) -> Result<usize> {
-        let slot = self.slot_in(id, states, operation)?;
-        self.tiers.device().check_until(until)?;
+        self.requests.at(slot)?.check_state(states, operation)?;
         Ok(slot)
     }
 
     fn set_state(&mut self, slot: usize, state: RequestState) -> Result<()> {
-        let before = std::mem::replace(&mut self.at_mut(slot)?.state, state);
+        let before = std::mem::replace(&mut self.requests.at_mut(slot)?.state, state);
         *self.gauge(before) -= 1;
         *self.gauge(state) += 1;
         self.version += 1;
@@ -543,12 +511,6 @@ impl CacheManager {
             RequestState::Releasing => &mut self.stats.releasing,
         }
     }
-}
-
-/// `slots` and `requests` disagree: cannot happen, and must not panic if it does.
-#[cold]
-fn lost_slot() -> ManagerError {
-    ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })
 }
 
 /// Refuses groups that the other settings do not go with.

@@ -1,13 +1,8 @@
 //! Requests: what the manager keeps of each.
 
-use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use hashbrown::{DefaultHashBuilder, HashTable};
-
 use super::error::{ManagerError, Result};
 use super::hints::Hints;
-use super::id::{RequestId, RequestRef, RequestState};
+use super::id::{RequestId, RequestState};
 use crate::sequence::Sequence;
 use crate::{Signal, Until};
 
@@ -41,62 +36,6 @@ impl Request {
         }
         Err(ManagerError::WrongState { id: self.id.clone(), state: self.state, operation })
     }
-}
-
-/// Where the requests are, by their ids. A request has its id; here are slots alone.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    table: HashTable<usize>,
-    hasher: DefaultHashBuilder,
-    /// What was found last. A call that is measured or recorded names its request again.
-    latest: AtomicUsize,
-}
-
-impl Slots {
-    /// The slot of the request with an id, if there is one.
-    #[inline]
-    pub(super) fn find(&self, requests: &[Option<Request>], id: RequestRef<'_>) -> Option<usize> {
-        let latest = self.latest.load(Ordering::Relaxed);
-        if has_id(requests, latest, id) {
-            return Some(latest);
-        }
-        let slot = self.look_up(requests, id)?;
-        self.latest.store(slot, Ordering::Relaxed);
-        Some(slot)
-    }
-
-    /// The same, whatever was found last.
-    pub(super) fn look_up(&self, requests: &[Option<Request>], id: RequestRef<'_>) -> Option<usize> {
-        if self.table.is_empty() {
-            return None;
-        }
-        self.table.find(self.hasher.hash_one(id), |&slot| has_id(requests, slot, id)).copied()
-    }
-
-    /// Enters the slot of a request whose id is new.
-    pub(super) fn insert(&mut self, requests: &[Option<Request>], id: RequestRef<'_>, slot: usize) {
-        let id_at = |slot: &usize| requests.get(*slot).and_then(Option::as_ref).map(|it| it.id.as_ref());
-        let hash = |slot: &usize| id_at(slot).map_or(0, |id| self.hasher.hash_one(id));
-        self.table.insert_unique(self.hasher.hash_one(id), slot, hash);
-    }
-
-    /// Forgets the slot of a request.
-    pub(super) fn remove(&mut self, id: RequestRef<'_>, slot: usize) {
-        if let Ok(found) = self.table.find_entry(self.hasher.hash_one(id), |&other| other == slot) {
-            found.remove();
-        }
-    }
-
-    /// How many requests there are.
-    pub(super) fn len(&self) -> usize {
-        self.table.len()
-    }
-}
-
-/// Whether the request in a slot has this id.
-#[inline]
-pub(super) fn has_id(requests: &[Option<Request>], slot: usize, id: RequestRef<'_>) -> bool {
-    matches!(requests.get(slot), Some(Some(request)) if request.id.as_ref() == id)
 }
 
 /// Tokens that are on their way into a request's blocks.

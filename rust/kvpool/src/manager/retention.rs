@@ -122,7 +122,7 @@ impl CacheManager {
         positions: Range<usize>,
         scope: Scope,
     ) -> Result<HintReport, ManagerError> {
-        let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let request = self.requests.at(slot)?;
         let Some(hints) = said.or(request.hints.as_deref()) else { return Ok(HintReport::default()) };
         let report =
             hints.apply(&request.sequence, request.own_from, self.tiers.device_mut(), positions, scope)?;
@@ -133,7 +133,7 @@ impl CacheManager {
     /// More is said of the request in `slot`: it takes effect now, and on what is registered later.
     fn say(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
         let report = self.apply_hints(slot, Some(said), 0..usize::MAX, Scope::All)?;
-        let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(super::lost_slot)?;
+        let request = self.requests.at_mut(slot)?;
         request.hints.get_or_insert_default().extend(said);
         Ok(report)
     }
@@ -201,7 +201,8 @@ impl CacheManager {
         self.slot(id)?;
         self.check_retention("end a session")?;
         let leaving = Leaving { until: until.into(), end_of_life: true, ..Leaving::default() };
-        let slot = self.slot_until(id, RELEASABLE, RELEASE, leaving.until)?;
+        let slot = self.slot_in(id, RELEASABLE, RELEASE)?;
+        self.tiers.device().check_until(leaving.until)?;
         self.release_slot(slot, leaving)
     }
 
@@ -209,7 +210,7 @@ impl CacheManager {
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
         let Self { requests, tiers, stats, groups, .. } = self;
-        let request = requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let request = requests.at(slot)?;
         let Sequence { cursor, tier, .. } = &request.sequence;
         if *tier == 0 && request.sequence.num_entries() > 0 {
             return self.apply_hints(slot, Some(&end), 0..usize::MAX, Scope::All);

@@ -325,7 +325,7 @@ impl CacheManager {
     fn plan_append_row(&self, plan: &mut StepPlan, row: usize, rows: &Rows<'_>) -> Result<usize> {
         let id = self.check_plan(plan, rows.requests[row])?;
         let slot = self.slot_in(id.as_ref(), APPENDABLE, "append to it")?;
-        let (request, pool) = (self.at(slot)?, self.tiers.device());
+        let (request, pool) = (self.requests.at(slot)?, self.tiers.device());
         let row = rows.row(row, slot, request);
         let (slots, sequence) = (row.slots, &request.sequence);
         let (needs, in_place) = if row.runs {
@@ -352,9 +352,8 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         until: impl Into<Until>,
     ) -> Result<usize> {
-        let (id, until) = (self.check_plan(plan, id.into())?, until.into());
-        let request = self.at(self.slot_until(id.as_ref(), PREEMPTIBLE, PREEMPT, until)?)?;
-        let freed = plan.give_up(self.tiers.device(), request, until);
+        let until = until.into();
+        let (id, freed) = self.plan_end(plan, id.into(), PREEMPTIBLE, PREEMPT, until)?;
         plan.operations.push(Planned::Preempt { id, until });
         Ok(freed)
     }
@@ -369,11 +368,27 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         until: impl Into<Until>,
     ) -> Result<usize> {
-        let (id, until) = (self.check_plan(plan, id.into())?, until.into());
-        let request = self.at(self.slot_until(id.as_ref(), RELEASABLE, RELEASE, until)?)?;
-        let freed = plan.give_up(self.tiers.device(), request, until);
+        let until = until.into();
+        let (id, freed) = self.plan_end(plan, id.into(), RELEASABLE, RELEASE, until)?;
         plan.operations.push(Planned::Release { id, until });
         Ok(freed)
+    }
+
+    /// Enters that a request in one of these states gives up its blocks. Returns its id, and how many become available.
+    fn plan_end(
+        &self,
+        plan: &mut StepPlan,
+        id: RequestRef<'_>,
+        states: &[RequestState],
+        operation: &'static str,
+        until: Until,
+    ) -> Result<(RequestId, usize)> {
+        let id = self.check_plan(plan, id)?;
+        let slot = self.slot_in(id.as_ref(), states, operation)?;
+        let pool = self.tiers.device();
+        pool.check_until(until)?;
+        let freed = plan.give_up(pool, self.requests.at(slot)?, until);
+        Ok((id, freed))
     }
 
     /// What a plan consists of, in the order of planning; nothing if it is stale.
@@ -397,9 +412,9 @@ impl CacheManager {
             match operation {
                 Planned::Admit { cursor, staged, .. } => staged.acquire(self.tiers.device_mut(), cursor)?,
                 Planned::Resume { id, rehashed, staged, .. } => {
-                    let (request, tiers) = self.parts(self.slot(id.as_ref())?)?;
+                    let request = self.requests.at(self.slot(id.as_ref())?)?;
                     let cursor = rehashed.as_deref().unwrap_or(&request.sequence.cursor);
-                    staged.acquire(tiers.device_mut(), cursor)?;
+                    staged.acquire(self.tiers.device_mut(), cursor)?;
                 }
                 _ => {}
             }

@@ -65,13 +65,16 @@ impl BlockPool {
 
     /// Refuses to hand out more blocks than are free or evictable, or any where those do not add up.
     #[inline]
-    pub(super) fn check_available(&mut self, n: usize) -> Result<(), PoolError> {
+    pub(super) fn check_available(&self, n: usize) -> Result<(), PoolError> {
         let available = self.num_available();
         if n > available {
             let can_ever_fit = n <= self.num_usable();
             return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
         }
-        self.check_sums_of_lists()
+        if available.saturating_add(self.allocator.num_held()) == self.num_usable() {
+            return Ok(());
+        }
+        self.check_sums().map_err(|broken| self.broken(broken.to_string()))
     }
 
     /// The next `n` victims, of which there are as many, without their contents, each with one reference. Pinned blocks whose turn
@@ -349,17 +352,6 @@ impl BlockPool {
             }
         }
         false
-    }
-
-    /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
-    #[inline]
-    pub(super) fn check_sums_of_lists(&mut self) -> Result<(), PoolError> {
-        let sum = self.num_available().saturating_add(self.allocator.num_held());
-        if sum == self.num_usable() {
-            Ok(())
-        } else {
-            self.check_sums().map_err(|broken| self.broken(broken.to_string()))
-        }
     }
 
     /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give

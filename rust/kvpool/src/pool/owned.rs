@@ -44,7 +44,7 @@ impl BlockPool {
     /// Only if the pool is poisoned.
     pub fn evict(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
         self.check_poison()?;
-        self.check_sums_of_lists()?;
+        self.check_available(0)?;
         let n = n.min(self.num_cached_free());
         let mut victims = Vec::with_capacity(n);
         self.evict_into(n, &mut victims, |_, _, _| {})?;
