@@ -85,17 +85,6 @@ class World:
         self.folder = tempfile.TemporaryDirectory()
         self.objects = self.opened()
         self.journal = kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=1 << 18)).journal_image() or b""
-        fallback = {"tables": {}, "num_cached": {}, "blocks_class": tuple, "empty": None, "fallback": None}
-        self.slots: dict[str, Any] = {
-            "block_size": 4,
-            "max_model_len": 64,
-            "group": 0,
-            "caching": True,
-            "drop_last": False,
-            "recomputed": 0,
-            "watermark": 0,
-            **fallback,
-        }
         self.groups: dict[str, Any] = {
             "max_model_len": 64,
             "recomputed": 0,
@@ -283,7 +272,6 @@ SEQUENCES: dict[str, tuple[Call, object]] = {
     "vllm.cache_full": (lambda w, s: w.vllm.cache_full(s, s, 0, HUGE, 4, 0), "block"),
     "vllm.cache_full, mask": (lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
     "vllm_block_ids": (lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
-    "VllmSlots": (lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
     "VllmGroups": (lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
     "VllmFeed.set_groups": (lambda w, s: w.feed.set_groups(s), (4, "full", None, True)),
     "VllmFeed.stored": (lambda w, s: w.feed.stored(None, [], 0, 4, 0, s), None),

@@ -35,6 +35,23 @@ impl Growth {
     }
 }
 
+/// Free blocks that a call must leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Blocks that others rely on.
+    pub reserved: usize,
+    /// Blocks that stay free when a request comes.
+    pub watermark: usize,
+}
+
+impl Room {
+    /// Whether a call may take `blocks` of `free` blocks.
+    #[must_use]
+    pub const fn fits(self, blocks: usize, free: usize) -> bool {
+        blocks.saturating_add(self.reserved).saturating_add(self.watermark) <= free
+    }
+}
+
 /// What a request that comes asks of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {

@@ -9,9 +9,9 @@
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
 //! - [`LastHit`]: the last lookup, for the next one to go on from.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
-//! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
 //! - [`Lookup`]: the hit of a request in several groups; [`Finals`], [`Retention`]: what of it is cached.
-//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of several groups.
+//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of its groups; [`Room`]: whether
+//!   it may take that.
 //!
 //! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or kvpool departs
 //! from both, the item says so.
@@ -39,12 +39,11 @@ mod last_hit;
 mod lookup;
 mod pool;
 mod retain;
-mod slots;
 mod states;
 mod window;
 
 pub use error::VllmError;
-pub use groups::{Arrival, Growth, Step};
+pub use groups::{Arrival, Growth, Room, Step};
 pub use key::Key;
 pub use last_hit::LastHit;
 pub use lookup::{Family, Found, GroupsHit, Index, Lookup, Reads};
@@ -52,7 +51,6 @@ pub use pool::history::Start;
 pub use pool::keys::Keys;
 pub use pool::{Pool, Removed};
 pub use retain::{Finals, Retention, boundaries};
-pub use slots::{Demand, Slots};
 pub use states::{Move, NoState, States};
 pub use window::{Window, find_window};
 

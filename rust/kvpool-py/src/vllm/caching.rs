@@ -13,9 +13,8 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use super::block::{Shared, is_null, own, own_ids};
 use super::feed::{Listener, Run};
 use super::group::Group;
-use super::groups::PyVllmGroups;
+use super::groups::{PyVllmGroups, attr};
 use super::keys::digests;
-use super::slots::attr;
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
@@ -129,10 +128,15 @@ impl PyVllmGroups {
         let id = request.getattr(intern!(py, "request_id"))?;
         let hashes = request.getattr(intern!(py, "block_hashes"))?;
         let units = hashes.len()?;
-        let interval = self.coordinator.bind(py).getattr(intern!(py, "retention_interval"))?;
-        let every = interval.extract::<Option<usize>>()?;
-        let prompt = attr(request, intern!(py, "num_prompt_tokens"))?;
-        let junction = attr(request, intern!(py, "shared_prefix_boundary"))?;
+        let (mut interval, mut every) = (py.None().into_bound(py), None);
+        let (mut prompt, mut junction) = (0, 0);
+        // Full attention keeps every block.
+        if self.leaves_out {
+            interval = self.coordinator.bind(py).getattr(intern!(py, "retention_interval"))?;
+            every = interval.extract::<Option<usize>>()?;
+            prompt = attr(request, intern!(py, "num_prompt_tokens"))?;
+            junction = attr(request, intern!(py, "shared_prefix_boundary"))?;
+        }
         for (group, row) in self.groups.iter().zip(rows).filter(|(_, row)| row.asks()) {
             let full = row.full.min(units / group.scale);
             if full > row.known {

@@ -1,23 +1,23 @@
 //! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for any KV-cache
 //! groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
-//! As [`super::slots`], it keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of
-//! any group, which is most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method,
-//! before anything has changed: tokens of a connector or an encoder, a hit inside a block, a state that is shared or exported.
+//! It keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of any group, which is
+//! most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method, before anything has
+//! changed: tokens of a connector or an encoder, a hit inside a block, a state that is shared or exported. vLLM's objects and this one
+//! refer to each other: `__traverse__` lets the collector see it.
 
 use std::sync::Arc;
 
 use kvpool_journal::VllmCalls;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 
-use super::block::{Shared, own};
+use super::block::{Shared, own, own_ids};
 use super::feed::Listener;
 use super::group::{Asked, Group, GroupConfig};
 use super::hits::Hits;
 use super::pool::PyVllmPool;
-use super::slots::cached_tokens;
 use super::states::withdraw_offers;
 use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};
@@ -49,9 +49,24 @@ pub(crate) struct PyVllmGroups {
     pub(super) by_series_33: bool,
     /// `allocate_slots` of vLLM's manager, for what is out of the ordinary.
     pub(super) fallback: Py<PyAny>,
+    /// Whether a group leaves out blocks that no hit is expected to need.
+    pub(super) leaves_out: bool,
     /// Whether a group caches where a prompt ends inside of a block.
     pub(super) looks_at_prompts: bool,
     hits: Option<Hits>,
+}
+
+pub(super) fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
+    request.getattr(name)?.extract()
+}
+
+/// How many tokens a request has: the length of the list that vLLM's `num_tokens` takes it of.
+pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
+    match tokens.cast::<PyList>() {
+        Ok(list) => Ok(list.len()),
+        Err(_) => tokens.len(),
+    }
 }
 
 #[pymethods]
@@ -97,6 +112,7 @@ impl PyVllmGroups {
         Ok(Self {
             core,
             shared,
+            leaves_out: groups.iter().any(|group| !group.spec.kind.is_full()),
             looks_at_prompts: groups
                 .iter()
                 .any(|group| group.prompt_tail.is_some() || group.states.is_some()),
@@ -250,7 +266,9 @@ impl PyVllmGroups {
         let mut least = None;
         for group in self.groups.iter().filter(|group| group.counts) {
             let Some(table) = group.tables.bind(py).get_item(id)? else { return Ok(0) };
-            let tokens = cached_tokens(&table, &self.shared)?;
+            let ids = own_ids(&table, &self.shared)?;
+            let pool = self.shared.lock();
+            let tokens = ids.iter().filter_map(|&block| pool.keys().hash_of(block)?.1).max().unwrap_or(0);
             least = Some(least.map_or(tokens, |least: u32| least.min(tokens)));
         }
         Ok(least.unwrap_or(0))

@@ -7,8 +7,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 
 use super::block::{own, own_ids};
 use super::group::{Asked, Coming, Group, Row};
-use super::groups::PyVllmGroups;
-use super::slots::{attr, num_tokens};
+use super::groups::{PyVllmGroups, attr, num_tokens};
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
