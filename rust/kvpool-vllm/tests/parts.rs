@@ -387,7 +387,7 @@ proptest! {
         let slots = (main + size(case.lookahead)).min(size(case.max_model_len));
         let comes = |slots| Arrival::of(&spec, computed, slots, size(case.hits), 0, usize::MAX).missing;
         let missing = if case.is_running {
-            Growth::of(&spec, Step { settled: 0, slots }, size(case.table), 0).missing
+            Growth::of(&spec, Step { slots, ..Step::default() }, size(case.table), 0).missing
         } else {
             comes(slots)
         };

@@ -9,9 +9,7 @@ mod groups;
 mod hasher;
 mod hits;
 mod keys;
-mod memo;
 mod pool;
-mod states;
 mod steps;
 
 pub(crate) use block::{PyVllmBlock, block_ids};

@@ -50,41 +50,35 @@ impl PyVllmPool {
     }
 }
 
-/// A run of blocks of a request's table: the table, the hashes, the first and the end, tokens of a block, the group.
-type TableRun<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>, usize, usize, usize, u32);
+/// A run of blocks of a request's table, of so many digests each.
+pub(super) struct TableRun<'a, 'py> {
+    pub(super) blocks: &'a Bound<'py, PyAny>,
+    pub(super) hashes: &'a Bound<'py, PyAny>,
+    pub(super) first: usize,
+    pub(super) block_size: usize,
+    pub(super) group: u32,
+    pub(super) scale: usize,
+}
 
 /// What caching a run has done.
-struct Cached {
+pub(super) struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches a run of blocks that are full, and tells a feed of a request's; `None` if one is not of this pool.
-    fn cache_run<'py>(
+    /// Caches those of a run of full blocks that are kept, and tells the feed of a request's.
+    pub(super) fn cache_run<'py>(
         &self,
         py: Python<'py>,
         feed: Option<(&PyVllmFeed, &Bound<'py, PyAny>)>,
-        (blocks, hashes, first, end, block_size, group): TableRun<'_, 'py>,
-        mask: Option<&Bound<'py, PyAny>>,
-        scale: usize,
+        &TableRun { blocks, hashes, first, block_size, group, scale }: &TableRun<'_, 'py>,
+        ids: &[u32],
+        kept: impl Fn(usize) -> bool,
         observed: bool,
-    ) -> PyResult<Option<Cached>> {
-        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
-        let mut ids = Vec::new();
-        for at in first..end {
-            let block = match blocks.cast::<PyList>() {
-                Ok(list) => list.get_item(at)?,
-                Err(_) => blocks.get_item(at)?,
-            };
-            match own(&block, &self.shared) {
-                Some(own) => push(py, "blocks", &mut ids, own.id)?,
-                None => return Ok(None),
-            }
-        }
+    ) -> PyResult<Cached> {
         let start = self.shared.start(blocks, first)?;
-        let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
-        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
+        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && kept(i));
         let digests = digests(hashes, first, scale, wanted)?;
         let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
         let told = match feed {
@@ -94,15 +88,41 @@ impl PyVllmPool {
             None => None,
         };
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
-        let new = observed.then_some(&mut stored);
+        let new = (observed || feed.is_some()).then_some(&mut stored);
         self.shared
-            .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, new))
+            .with(|pool| pool.cache_full(start, ids, key_of, block_size, &mut removed, new))
             .or_raise(py)?;
         if let Some((feed, _)) = feed {
             feed.removed(&removed);
             feed.stored(told, &stored);
         }
-        Ok(Some(Cached { removed, stored }))
+        Ok(Cached { removed, stored })
+    }
+
+    /// [`Self::cache_run`] of blocks up to `end`, of those that a mask has; `None` if one is not of this pool.
+    fn cache_masked<'py>(
+        &self,
+        py: Python<'py>,
+        feed: Option<(&PyVllmFeed, &Bound<'py, PyAny>)>,
+        run: &TableRun<'_, 'py>,
+        end: usize,
+        mask: Option<&Bound<'py, PyAny>>,
+        observed: bool,
+    ) -> PyResult<Option<Cached>> {
+        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
+        let mut ids = Vec::new();
+        for at in run.first..end {
+            let block = match run.blocks.cast::<PyList>() {
+                Ok(list) => list.get_item(at)?,
+                Err(_) => run.blocks.get_item(at)?,
+            };
+            match own(&block, &self.shared) {
+                Some(own) => push(py, "blocks", &mut ids, own.id)?,
+                None => return Ok(None),
+            }
+        }
+        let kept = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
+        self.cache_run(py, feed, run, &ids, kept, observed).map(Some)
     }
 }
 
@@ -401,8 +421,8 @@ impl PyVllmPool {
         mask: Option<&Bound<'py, PyAny>>,
         scale: usize,
     ) -> PyResult<bool> {
-        let run = (blocks, hashes, first, end, block_size, group);
-        Ok(self.cache_run(py, Some((feed.get(), request)), run, mask, scale, true)?.is_some())
+        let run = TableRun { blocks, hashes, first, block_size, group, scale };
+        Ok(self.cache_masked(py, Some((feed.get(), request)), &run, end, mask, false)?.is_some())
     }
 
     #[doc = doc!("VllmPool.cache_full")]
@@ -421,9 +441,8 @@ impl PyVllmPool {
         scale: usize,
         observed: bool,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
-        let run = (blocks, hashes, first, end, block_size, group);
-        let Some(Cached { removed, stored, .. }) = self.cache_run(py, None, run, mask, scale, observed)?
-        else {
+        let run = TableRun { blocks, hashes, first, block_size, group, scale };
+        let Some(Cached { removed, stored }) = self.cache_masked(py, None, &run, end, mask, observed)? else {
             return Ok(None);
         };
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
