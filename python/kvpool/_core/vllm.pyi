@@ -200,8 +200,10 @@ class VllmPool:
     def owns(self, block: object) -> bool:
         """Says whether it is a block of this pool."""
     @overload
-    def allocate(self, n: int, observed: Literal[False] = False) -> tuple[list[VllmBlock], None]:
-        """Takes the next free blocks, each with one reference, and evicts their keys.
+    def allocate(
+        self, n: int, observed: Literal[False] = False, feed: VllmFeed | None = None
+    ) -> tuple[list[VllmBlock], None]:
+        """Takes the next free blocks, each with one reference, and evicts their keys, which a feed notes.
 
         Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether it leads nowhere
         now. O(n).
@@ -210,7 +212,9 @@ class VllmPool:
             InvalidArgumentError: Fewer are free.
         """
     @overload
-    def allocate(self, n: int, observed: Literal[True]) -> tuple[list[VllmBlock], list[tuple[bytes, bool]]]: ...
+    def allocate(
+        self, n: int, observed: Literal[True], feed: VllmFeed | None = None
+    ) -> tuple[list[VllmBlock], list[tuple[bytes, bool]]]: ...
     def claim(self, blocks: Iterable[VllmBlock]) -> list[tuple[bytes, bool]]:
         """Gives blocks that were taken by hand a reference each; returns the keys that led to them.
 
@@ -293,25 +297,6 @@ class VllmPool:
         Raises:
             InvalidArgumentError: A digest of more than 35 bytes.
         """
-    def allocate_fed(self, n: int, feed: VllmFeed) -> list[VllmBlock]:
-        """Takes the next free blocks as allocate does, and tells a feed of the keys that were evicted."""
-    def cache_full_fed(
-        self,
-        feed: VllmFeed,
-        request: Any,
-        blocks: Sequence[object],
-        hashes: Sequence[bytes],
-        first: int,
-        end: int,
-        block_size: int,
-        group: int,
-        mask: Sequence[bool] | None = None,
-        scale: int = 1,
-    ) -> bool:
-        """Caches the full blocks of a run, and tells a feed of it.
-
-        Returns whether all are of this pool: if not, nothing has changed.
-        """
     def cache_full(
         self,
         blocks: Sequence[object],
@@ -323,6 +308,8 @@ class VllmPool:
         mask: Sequence[bool] | None = None,
         scale: int = 1,
         observed: bool = False,
+        feed: VllmFeed | None = None,
+        request: Any | None = None,
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]] | None:
         """Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
 
@@ -340,6 +327,8 @@ class VllmPool:
             mask: For each of the blocks, whether to cache it.
             scale: As in ``find_run``.
             observed: Whether to tell what is new.
+            feed: A feed that notes what went and what is new of a request. Both lists are empty then.
+            request: The request.
 
         Raises:
             InvalidBlockError: A block is cached for as many tokens, or more.

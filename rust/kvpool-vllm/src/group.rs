@@ -308,6 +308,9 @@ impl Group {
     /// Which of some blocks are worth a place in the index.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
+        if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {
+            return vec![true; blocks.len()];
+        }
         let before = (retains.by_series_33 && self.finals.drops).then_some(self.spec.block_tokens);
         let boundaries = retains.boundaries(prompt, before);
         blocks.map(|at| self.retention.keeps(at, prompt.interval, &boundaries)).collect()

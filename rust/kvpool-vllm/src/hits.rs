@@ -3,50 +3,10 @@
 //! [`Lookup`] says how long a hit is; this asks the pool for it, all groups of a family at once, and keeps what full attention found
 //! for the next lookup ([`LastHit`]). The digests of a request are the caller's.
 
-use std::ops::Range;
-
 use crate::error::VllmError;
 use crate::group::Group;
-use crate::key::Key;
-use crate::last_hit::LastHit;
+use crate::last_hit::{Digests, LastHit};
 use crate::lookup::{Family, Found, Index, Lookup, Reads};
-use crate::pool::Pool;
-
-/// The digests of a request, and the pool in which they are looked up.
-pub trait Digests {
-    /// Why a digest can't be read.
-    type Error;
-
-    /// Number of digests.
-    fn len(&self) -> usize;
-
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The key of a digest in a group.
-    ///
-    /// # Errors
-    /// [`Self::Error`].
-    fn key(&self, unit: usize, group: u32) -> Result<Key, Self::Error>;
-
-    /// Appends the blocks that the last digests of some blocks, of `scale` digests each, lead to in a group
-    /// ([`Pool::find_run`]).
-    ///
-    /// # Errors
-    /// [`Self::Error`].
-    fn find_run(
-        &self,
-        blocks: Range<usize>,
-        scale: usize,
-        group: u32,
-        out: &mut Vec<u32>,
-    ) -> Result<(), Self::Error>;
-
-    /// Looks at the pool.
-    fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
-}
 
 /// What a group has of a hit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -150,7 +110,7 @@ impl<D: Digests> Asked<'_, D> {
     fn at(&self, family: usize, unit: usize) -> Result<Option<Vec<u32>>, D::Error> {
         let key = |&member: &usize| self.digests.key(unit, self.hits.numbers[member]);
         let keys = self.hits.members[family].iter().map(key).collect::<Result<Vec<_>, _>>()?;
-        Ok(self.digests.look(|pool| keys.iter().map(|key| pool.find(key)).collect()))
+        Ok(self.digests.look(|pool| pool.find_all(&keys)))
     }
 
     /// The blocks of each group: none of one that no family has.
@@ -195,9 +155,9 @@ mod tests {
     use std::convert::Infallible;
     use std::ops::Range;
 
-    use super::{Digests, GroupFound, Hits};
+    use super::{GroupFound, Hits};
     use crate::pool::{Pool, history::Start};
-    use crate::{Group, Key, LastHit};
+    use crate::{Digests, Group, Key, LastHit};
 
     /// A request whose digests are numbers from 0 on.
     struct Plain<'a>(usize, &'a Pool);

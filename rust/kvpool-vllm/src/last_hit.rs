@@ -8,12 +8,47 @@
 
 use std::ops::Range;
 
-use crate::hits::Digests;
 use crate::key::Key;
 use crate::pool::Pool;
 
 /// Digests that are read at once, behind the first: few, and then more.
 const STRETCHES: [usize; 2] = [16, 256];
+
+/// The digests of a request, and the pool in which they are looked up.
+pub trait Digests {
+    /// Why a digest can't be read.
+    type Error;
+
+    /// Number of digests.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The key of a digest in a group.
+    ///
+    /// # Errors
+    /// [`Self::Error`].
+    fn key(&self, unit: usize, group: u32) -> Result<Key, Self::Error>;
+
+    /// Appends the blocks that the last digests of some blocks, of `scale` digests each, lead to in a group
+    /// ([`Pool::find_run`]).
+    ///
+    /// # Errors
+    /// [`Self::Error`].
+    fn find_run(
+        &self,
+        blocks: Range<usize>,
+        scale: usize,
+        group: u32,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Self::Error>;
+
+    /// Looks at the pool.
+    fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
+}
 
 /// The blocks of the last hit, from the first block of a prompt.
 #[derive(Clone, Debug, Default)]

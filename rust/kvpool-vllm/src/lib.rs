@@ -52,16 +52,16 @@ pub use error::VllmError;
 pub use feed::{FeedKeys, FeedLog, FeedRun, Link};
 pub use group::{Arrived, Caching, Change, Group, Noted, Table, Tail};
 pub use groups::{Arrival, Call, Growth, Room, Step};
-pub use hits::{Digests, GroupFound, Hits};
+pub use hits::{GroupFound, Hits};
 pub use key::Key;
-pub use last_hit::LastHit;
+pub use last_hit::{Digests, LastHit};
 pub use lookup::{Family, Found, GroupsHit, Index, Lookup, Reads};
 pub use pool::history::Start;
 pub use pool::keys::Keys;
 pub use pool::{Pool, Removed};
 pub use retain::{Finals, Prompt, Retains, Retention};
 pub use states::{Move, NoState, States};
-pub use window::{Window, find_window};
+pub use window::{Window, WindowSearch, find_window};
 
 /// The example of the README is a test.
 #[cfg(doctest)]

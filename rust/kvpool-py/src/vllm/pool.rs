@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvpool_journal::{Journaled, VllmCalls, VllmConfig};
-use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
+use kvpool_vllm::{Key, Pool, Removed, VllmError, WindowSearch};
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
@@ -97,32 +97,6 @@ impl PyVllmPool {
             feed.stored(told, &stored);
         }
         Ok(Cached { removed, stored })
-    }
-
-    /// [`Self::cache_run`] of blocks up to `end`, of those that a mask has; `None` if one is not of this pool.
-    fn cache_masked<'py>(
-        &self,
-        py: Python<'py>,
-        feed: Option<(&PyVllmFeed, &Bound<'py, PyAny>)>,
-        run: &TableRun<'_, 'py>,
-        end: usize,
-        mask: Option<&Bound<'py, PyAny>>,
-        observed: bool,
-    ) -> PyResult<Option<Cached>> {
-        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
-        let mut ids = Vec::new();
-        for at in run.first..end {
-            let block = match run.blocks.cast::<PyList>() {
-                Ok(list) => list.get_item(at)?,
-                Err(_) => run.blocks.get_item(at)?,
-            };
-            match own(&block, &self.shared) {
-                Some(own) => push(py, "blocks", &mut ids, own.id)?,
-                None => return Ok(None),
-            }
-        }
-        let kept = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
-        self.cache_run(py, feed, run, &ids, kept, observed).map(Some)
     }
 }
 
@@ -257,33 +231,23 @@ impl PyVllmPool {
     }
 
     #[doc = doc!("VllmPool.allocate")]
-    #[pyo3(signature = (n, observed=false))]
+    #[pyo3(signature = (n, observed=false, feed=None))]
     fn allocate<'py>(
         &self,
         py: Python<'py>,
         n: Int,
         observed: bool,
+        feed: Option<&Bound<'_, PyVllmFeed>>,
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
         let blocks = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        let told = observed.then_some(&mut removed);
+        let told = (observed || feed.is_some()).then_some(&mut removed);
         self.shared.with(|pool| pool.allocate(blocks, &mut ids, told)).or_raise(py)?;
+        if let Some(feed) = feed {
+            feed.get().removed(&removed);
+        }
         let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
         Ok((self.handles(py, &ids)?, removed))
-    }
-
-    #[doc = doc!("VllmPool.allocate_fed")]
-    fn allocate_fed<'py>(
-        &self,
-        py: Python<'py>,
-        n: Int,
-        feed: &Bound<'_, PyVllmFeed>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let blocks = count(py, "n", n)?;
-        let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        self.shared.with(|pool| pool.allocate(blocks, &mut ids, Some(&mut removed))).or_raise(py)?;
-        feed.get().removed(&removed);
-        self.handles(py, &ids)
     }
 
     #[doc = doc!("VllmPool.claim")]
@@ -328,10 +292,7 @@ impl PyVllmPool {
         groups: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let keys = keys(py, digest, &self::groups(groups)?)?;
-        let found: Option<Vec<u32>> = {
-            let pool = self.shared.lock();
-            keys.iter().map(|key| pool.find(key)).collect()
-        };
+        let found = self.shared.lock().find_all(&keys);
         found.map(|ids| self.handles(py, &ids)).transpose()
     }
 
@@ -350,10 +311,7 @@ impl PyVllmPool {
         let mut found = vec![Vec::new(); groups.len()];
         for at in 0..max_blocks {
             let keys = keys(py, digest(hashes, at, scale)?.as_bytes(), &groups)?;
-            let ids: Option<Vec<u32>> = {
-                let pool = self.shared.lock();
-                keys.iter().map(|key| pool.find(key)).collect()
-            };
+            let ids = self.shared.lock().find_all(&keys);
             let Some(ids) = ids else { break };
             found.iter_mut().zip(ids).for_each(|(found, id)| found.push(id));
         }
@@ -383,50 +341,14 @@ impl PyVllmPool {
                 push(py, "hashes", &mut all, key)?;
             }
         }
-        let keys_of = |at: usize| &all[at * groups.len()..(at + 1) * groups.len()];
-        let may_end = |end: usize| {
-            block_size == alignment
-                || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
-        };
-        let (window, found) = {
-            let pool = self.shared.lock();
-            let cached = |at: usize| keys_of(at).iter().all(|key| pool.find(key).is_some());
-            let window = find_window(max_blocks, need, cached, may_end);
-            let found: Vec<Vec<u32>> = (0..groups.len())
-                .map(|group| {
-                    let run =
-                        (window.first..window.end).map(|at| pool.find(&keys_of(at)[group]).unwrap_or(0));
-                    std::iter::repeat_n(0, window.first).chain(run).collect()
-                })
-                .collect();
-            (window, found)
-        };
-        Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
-    }
-
-    #[doc = doc!("VllmPool.cache_full_fed")]
-    #[pyo3(signature = (feed, request, blocks, hashes, first, end, block_size, group, mask=None, scale=1))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
-    fn cache_full_fed<'py>(
-        &self,
-        py: Python<'py>,
-        feed: &Bound<'py, PyVllmFeed>,
-        request: &Bound<'py, PyAny>,
-        blocks: &Bound<'py, PyAny>,
-        hashes: &Bound<'py, PyAny>,
-        first: usize,
-        end: usize,
-        block_size: usize,
-        group: u32,
-        mask: Option<&Bound<'py, PyAny>>,
-        scale: usize,
-    ) -> PyResult<bool> {
-        let run = TableRun { blocks, hashes, first, block_size, group, scale };
-        Ok(self.cache_masked(py, Some((feed.get(), request)), &run, end, mask, false)?.is_some())
+        let search = WindowSearch { need, block_size, alignment, shift };
+        let (found, is_whole) = self.shared.lock().find_window(&all, groups.len(), search);
+        Ok((self.tables(py, &found)?, is_whole))
     }
 
     #[doc = doc!("VllmPool.cache_full")]
-    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false))]
+    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false, feed=None,
+        request=None))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full<'py>(
         &self,
@@ -440,11 +362,28 @@ impl PyVllmPool {
         mask: Option<&Bound<'py, PyAny>>,
         scale: usize,
         observed: bool,
+        feed: Option<&Bound<'py, PyVllmFeed>>,
+        request: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
         let run = TableRun { blocks, hashes, first, block_size, group, scale };
-        let Some(Cached { removed, stored }) = self.cache_masked(py, None, &run, end, mask, observed)? else {
-            return Ok(None);
-        };
+        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
+        let mut ids = Vec::new();
+        for at in first..end {
+            let block = match blocks.cast::<PyList>() {
+                Ok(list) => list.get_item(at)?,
+                Err(_) => blocks.get_item(at)?,
+            };
+            match own(&block, &self.shared) {
+                Some(own) => push(py, "blocks", &mut ids, own.id)?,
+                None => return Ok(None),
+            }
+        }
+        let kept = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
+        if let (Some(feed), Some(request)) = (feed, request) {
+            self.cache_run(py, Some((feed.get(), request)), &run, &ids, kept, false)?;
+            return Ok(Some((PyList::empty(py), PyList::empty(py))));
+        }
+        let Cached { removed, stored } = self.cache_run(py, None, &run, &ids, kept, observed)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
