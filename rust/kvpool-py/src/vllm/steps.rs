@@ -111,17 +111,16 @@ impl PyVllmGroups {
         // What is hit is held before anything is allocated: no group's blocks can evict another's.
         let mut tables = Vec::with_capacity(arrived.len());
         for (group, (row, kept)) in self.groups.iter().zip(&arrived) {
-            let table = PyList::empty(py);
+            let mut ids = vec![0; if found.is_some() { row.skipped } else { 0 }];
+            ids.extend(kept);
+            let table = self.core.get().handles(py, &ids)?;
             if found.is_some() {
-                let handles = self.core.get().handles(py, kept)?;
                 if let Some(pool) = &self.metered {
-                    pool.bind(py).call_method1(intern!(py, "touch"), (&handles,))?;
+                    let handles = table.get_slice(row.skipped, table.len());
+                    pool.bind(py).call_method1(intern!(py, "touch"), (handles,))?;
                 } else {
                     self.shared.with(|pool| pool.touch(kept)).or_raise(py)?;
                 }
-                let nulls = self.core.get().handles(py, &vec![0; row.skipped])?;
-                table.set_slice(0, 0, &nulls)?;
-                table.set_slice(row.skipped, row.skipped, &handles)?;
                 group.of.num_cached.bind(py).set_item(&id, table.len())?;
             }
             group.of.tables.bind(py).set_item(&id, &table)?;
@@ -156,8 +155,10 @@ impl PyVllmGroups {
         let mut answer = Vec::with_capacity(self.groups.len());
         for (group, (table, missing, moves)) in self.groups.iter().zip(missing) {
             let before = table.len();
+            let mut moved = false;
             if let Some(states) = &group.of.states {
                 if let Some(moves) = moves {
+                    moved = true;
                     if let Some(from) = moves.from {
                         states.last.bind(py).set_item(id, from)?;
                     }
@@ -170,22 +171,27 @@ impl PyVllmGroups {
                 }
                 states.allocated.bind(py).add(id)?;
             }
-            self.take_blocks(group, table, missing)?;
-            answer.push(table.get_slice(before, table.len()));
+            let new = self.take_blocks(group, table, missing)?;
+            answer.push(if moved { table.get_slice(before, table.len()) } else { new });
         }
         Ok(answer)
     }
 
-    /// Takes the next free blocks and appends them to a table.
-    fn take_blocks(&self, group: &Group, table: &Bound<'_, PyList>, blocks: usize) -> PyResult<()> {
+    /// Takes the next free blocks and appends them to a table. Returns them as a list of its own.
+    fn take_blocks<'py>(
+        &self,
+        group: &Group,
+        table: &Bound<'py, PyList>,
+        blocks: usize,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (py, end) = (table.py(), table.len());
         if blocks == 0 {
-            return Ok(());
+            return Ok(PyList::empty(py));
         }
-        let py = table.py();
-        let end = table.len();
-        if let Some(pool) = &self.metered {
+        let taken = if let Some(pool) = &self.metered {
             let new = pool.bind(py).call_method1(intern!(py, "get_new_blocks"), (blocks,))?;
             table.set_slice(end, end, &new)?;
+            table.get_slice(end, table.len())
         } else {
             let (mut new, mut removed) = (Vec::new(), Vec::new());
             let told = self.on_removed.is_some().then_some(&mut removed);
@@ -193,13 +199,14 @@ impl PyVllmGroups {
             let new = self.core.get().handles(py, &new)?;
             table.set_slice(end, end, &new)?;
             self.on_removed.as_ref().map_or(Ok(()), |listener| listener.removed(py, &removed))?;
-        }
+            new
+        };
         if group.of.zeroed {
-            let ids = own_ids(&table.get_slice(end, table.len()), &self.shared)?;
+            let ids = own_ids(&taken, &self.shared)?;
             let list = group.of.manager.bind(py).getattr(intern!(py, "new_block_ids"))?;
             list.call_method1(intern!(py, "extend"), (ids,))?;
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Gives up blocks of a table, which stand at these positions, in this order.
