@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Tiers};
-use kvpool_observe::{AdvisorConfig, Evicted, Payload, PayloadError, PoolWatch, Watch, WatchConfig};
+use kvpool_observe::{
+    AdvisorConfig, Evicted, Payload, PayloadError, PoolWatch, Scrubber, Watch, WatchConfig,
+};
 use proptest::prelude::*;
 
 use super::traffic::{BLOCKS, Check, Reason, Traffic, chain_of, duplicates, operations, policies};
@@ -167,9 +169,11 @@ proptest! {
         };
         let (mut traffic, mut hung) = (Traffic::new(eviction, duplicates), Hung::default());
         traffic.pool.watch(&watch).unwrap();
+        let mut scrubber = Scrubber::default();
         for operation in &operations {
             traffic.run(operation, &mut hung);
             traffic.pool.check_invariants().unwrap();
+            scrubber.scrub(&mut traffic.pool, 4).unwrap();
             if let Some(digest) = traffic.pool.state_digest() {
                 prop_assert_eq!(digest, traffic.pool.state_digest_from_scratch());
             }

@@ -139,55 +139,45 @@ impl Traffic {
 
     pub(crate) fn run(&mut self, operation: &Operation, check: &mut impl Check) {
         let pool = &mut self.pool;
-        let reason = match *operation {
+        let mut reason = Reason::Dropped;
+        match *operation {
             Operation::Serve { ref tokens, computed, tenant, replaces } => {
-                let table = serve(pool, tokens, computed, (tenant > 0).then_some(tenant), replaces, check);
-                self.tables.push(table);
-                Reason::Dropped
+                let tenant = (tenant > 0).then_some(tenant);
+                self.tables.push(serve(pool, tokens, computed, tenant, replaces, check));
             }
             Operation::Release { nth, after } if nth < self.tables.len() => {
                 let table = self.tables.swap_remove(nth);
-                match after {
-                    None => pool.release_table(&table).unwrap(),
-                    Some(step) => pool.release_after(&table, step).unwrap(),
-                }
-                Reason::Dropped
+                let released = match after {
+                    None => pool.release_table(&table),
+                    Some(step) => pool.release_after(&table, step),
+                };
+                released.unwrap();
             }
             Operation::Share { nth } if nth < self.tables.len() => {
-                let table = self.tables[nth].clone();
-                pool.acquire(&table).unwrap();
-                self.tables.push(table);
-                Reason::Dropped
+                pool.acquire(&self.tables[nth]).unwrap();
+                self.tables.push(self.tables[nth].clone());
             }
-            Operation::Complete { step } => {
-                pool.complete_step(step).unwrap();
-                Reason::Dropped
-            }
+            Operation::Complete { step } => drop(pool.complete_step(step).unwrap()),
             Operation::Drop { block } => {
                 let block = BlockId::new(1 + block % pool.num_usable() as u32);
                 pool.drop_cached(&[block]).unwrap();
-                Reason::Dropped
             }
             Operation::Evict { blocks } => {
                 pool.evict(blocks).unwrap();
-                Reason::Evicted
+                reason = Reason::Evicted;
             }
             Operation::Forget { epoch } => {
                 let _refused = if epoch { pool.bump_epoch().map(drop) } else { pool.reset().map(drop) };
-                Reason::Cleared
+                reason = Reason::Cleared;
             }
-            Operation::Grow if pool.num_blocks() < 64 => {
-                pool.resize(pool.num_blocks() + 1).unwrap();
-                Reason::Dropped
-            }
+            Operation::Grow if pool.num_blocks() < 64 => pool.resize(pool.num_blocks() + 1).unwrap(),
             Operation::Wait { seconds } => {
                 self.now += f64::from(seconds) * 0.7;
                 pool.observe_time(self.now).unwrap();
                 check.time_passed(self.now);
-                Reason::Dropped
             }
-            _ => return,
-        };
+            _ => {}
+        }
         check.changed(pool, reason, &[]);
     }
 }
