@@ -67,24 +67,16 @@ class World(rows.World):
         self.backend: Any = Liar(0)
         self.objects = self.opened()
         self.rows = rows.rows(self)
-        fallback: dict[str, Any] = {
+        self.groups: dict[str, Any] = {
+            "coordinator": None,
+            "scheduler_block": 4,
+            "max_model_len": 64,
             "blocks_class": tuple,
             "empty": None,
             "fallback": None,
             "recomputed": 0,
             "watermark": 0,
         }
-        limits: dict[str, Any] = {"max_model_len": 64, **fallback}
-        self.slots = {
-            "block_size": 4,
-            "group": 0,
-            "caching": True,
-            "drop_last": False,
-            "tables": {},
-            "num_cached": {},
-            **limits,
-        }
-        self.groups = {"coordinator": None, "scheduler_block": 4, **limits}
 
     def opened(self, backend: Any = None, **settings: Any) -> store.Store:
         backend = backend or store.SharedFolder(self.folder, 1 << 20)
@@ -169,7 +161,6 @@ MORE: dict[str, Entry] = {
     "vllm.cache_full": Entry(lambda w, s: w.vllm.cache_full(s, s, 0, HUGE, 4, 0), "block"),
     "vllm.cache_full, mask": Entry(lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
     "vllm_block_ids": Entry(lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
-    "VllmSlots": Entry(lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
     "VllmGroups": Entry(lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
     "VllmFeed.set_groups": Entry(lambda w, s: w.feed.set_groups(s), (4, "full", None, True)),
     "VllmFeed.stored": Entry(lambda w, s: w.feed.stored(None, [], 0, 4, 0, s), None),

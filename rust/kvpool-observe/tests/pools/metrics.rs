@@ -1,32 +1,22 @@
 //! Metrics of pools and managers against a model of few lines: what a pool shows before and after each call says what was hit, what became
 //! computed and what is gone.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, DuplicatePolicy, ExtraKeys,
-    HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError, RetentionRange,
+    AdmitOptions, BlockHash, BlockId, BlockPool, CacheManager, ExtraKeys, ManagerConfig, PoolConfig,
+    PoolError, RetentionRange,
 };
 use kvpool_observe::metrics::{Histogram, MAX_TENANTS};
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig, PoolMetrics, PoolWatch, WatchConfig};
-use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
+use super::traffic::{Check, Reason, Traffic, chain, duplicates, operations, policies};
+
 const METERED: WatchConfig =
     WatchConfig { event_capacity: 0, digest: false, advisor: None, payloads: false, metrics: true, more: () };
-
-/// Block `i` of chain `nth` has one token; chains branch off at their first.
-fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
-    let hasher =
-        Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap());
-    let mut cursor = HashCursor::new(hasher, ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
-    cursor.append(&(0..blocks).map(|at| (nth * 1000 + at) as u32).collect::<Vec<_>>());
-    cursor.chain().clone()
-}
 
 fn pool(config: PoolConfig) -> BlockPool {
     BlockPool::new(PoolConfig { block_size: 1, ..config }).unwrap()
@@ -70,14 +60,14 @@ impl Model {
     /// What is there when the watch begins.
     fn new(pool: &BlockPool) -> Self {
         let mut model = Self::default();
-        model.see(pool, "before");
+        model.see(pool, Reason::Dropped);
         model.stored = model.held.len() as u64;
         model.held.values_mut().for_each(|held| held.3 = None);
         model
     }
 
     /// Compares with what the pool shows: what is not there any more went for this reason.
-    fn see(&mut self, pool: &BlockPool, reason: &str) {
+    fn see(&mut self, pool: &BlockPool, reason: Reason) {
         for id in 0..pool.num_blocks() as u32 {
             let block = BlockId::new(id);
             let hash = pool.hash_of(block).filter(|_| pool.is_computed(block));
@@ -94,16 +84,16 @@ impl Model {
         }
     }
 
-    fn gone(&mut self, reason: &str, born: Option<f64>, used: Option<f64>, hits: Option<u32>) {
+    fn gone(&mut self, reason: Reason, born: Option<f64>, used: Option<f64>, hits: Option<u32>) {
         match reason {
-            "evicted" => {
+            Reason::Evicted => {
                 self.evicted += 1;
                 self.lifetimes.0.extend(born.map(|born| self.now.unwrap() - born));
                 self.idle.0.extend(used.map(|used| self.now.unwrap() - used));
                 self.hits.0.extend(hits.map(f64::from));
             }
-            "dropped" => self.dropped += 1,
-            _ => self.cleared += 1,
+            Reason::Dropped => self.dropped += 1,
+            Reason::Cleared => self.cleared += 1,
         }
     }
 
@@ -142,80 +132,22 @@ impl Model {
     }
 }
 
-struct Run {
-    pool: BlockPool,
-    model: Option<Model>,
-    held: Vec<Vec<BlockId>>,
-}
-
-impl Run {
-    fn see(&mut self, reason: &str) {
-        if let Some(model) = &mut self.model {
-            model.see(&self.pool, reason);
+impl Check for Option<Model> {
+    fn looked_up(&mut self, blocks: &[BlockId], asked: usize, tenant: Option<u32>) {
+        if let Some(model) = self {
+            model.hit(blocks, asked, tenant);
         }
     }
 
-    fn serve(&mut self, chain: &HashChain, tenant: Option<u32>, keep: bool) {
-        let found = match tenant {
-            None => self.pool.match_and_acquire(chain, usize::MAX),
-            Some(tenant) => self.pool.match_and_acquire_for(chain, usize::MAX, TenantId(tenant)),
-        };
-        let mut table = found.unwrap();
-        let hits = table.len();
-        if let Some(model) = &mut self.model {
-            model.hit(&table, chain.len(), tenant);
+    fn changed(&mut self, pool: &mut BlockPool, reason: Reason, _fresh: &[BlockId]) {
+        if let Some(model) = self {
+            model.see(pool, reason);
         }
-        let missing = (chain.len() - hits).min(self.pool.num_available());
-        self.pool.allocate_into(missing, &mut table).unwrap();
-        self.see("evicted");
-        self.pool.register(&table[hits..], chain, hits).unwrap();
-        self.pool.mark_computed(&table[hits..]).unwrap();
-        self.see("never");
-        if keep {
-            self.held.push(table);
-        } else {
-            self.pool.release_table(&table).unwrap();
-        }
-        // A duplicate goes as soon as nobody holds it.
-        self.see("dropped");
     }
 
-    /// One operation: which, a chain, a length, a tenant.
-    fn step(&mut self, (operation, nth, blocks, tenant): (u8, u64, u64, u32)) {
-        let chain = chain(nth, blocks, self.pool.epoch());
-        match operation {
-            0 => {
-                if let Some(table) = self.held.pop() {
-                    self.pool.release_table(&table).unwrap();
-                    self.see("dropped");
-                }
-            }
-            1 if nth == 0 => {
-                self.pool.bump_epoch().unwrap();
-                self.see("cleared");
-            }
-            2 if nth == 0 => self.pool.resize(self.pool.num_blocks() + blocks as usize).unwrap(),
-            3 => {
-                let block = BlockId::new(1 + blocks as u32 % self.pool.num_usable() as u32);
-                self.pool.drop_cached(&[block]).unwrap();
-                self.see("dropped");
-            }
-            4 => {
-                self.pool.evict(blocks as usize % 4).unwrap();
-                self.see("evicted");
-            }
-            5 | 6 => {
-                if let Some(model) = &mut self.model {
-                    let now = model.now.unwrap_or(0.0) + blocks as f64 * 0.7;
-                    model.now = Some(now);
-                    self.pool.observe_time(now).unwrap();
-                }
-            }
-            7 if self.model.is_none() => {
-                self.pool.watch(&METERED).unwrap();
-                self.model = Some(Model::new(&self.pool));
-            }
-            _ => self.serve(&chain, (tenant > 0).then_some(tenant), operation == 8),
+    fn time_passed(&mut self, now: f64) {
+        if let Some(model) = self {
+            model.now = Some(now);
         }
     }
 }
@@ -230,18 +162,22 @@ proptest! {
     /// Everything is counted that the pool shows, in its bucket, whatever the policy, and whenever the watch began.
     #[test]
     fn what_is_counted_is_what_happened(
-        operations in vec((0..14_u8, 0..6_u64, 1..9_u64, 0..4_u32), 1..120),
+        operations in operations(100),
+        begin in 0..30_usize,
         num_blocks in 3..30_usize,
-        eviction in prop_oneof![Just(kvpool_policies::LRU), prop::sample::select(kvpool_policies::ALL)],
-        duplicates in prop::sample::select(DuplicatePolicy::ALL),
+        eviction in policies(),
+        duplicates in duplicates(),
     ) {
-        let pool = pool(PoolConfig { num_blocks, eviction, duplicates, ..PoolConfig::default() });
-        let mut run = Run { pool, model: None, held: Vec::new() };
-        for operation in operations {
-            run.step(operation);
-            run.pool.check_invariants().unwrap();
-            if let Some(model) = &run.model {
-                model.compare(&run.pool.metrics().unwrap());
+        let (mut traffic, mut model) = (Traffic::sized(num_blocks, eviction, duplicates), None);
+        for (at, operation) in operations.iter().enumerate() {
+            if at == begin {
+                traffic.pool.watch(&METERED).unwrap();
+                model = Some(Model::new(&traffic.pool));
+            }
+            traffic.run(operation, &mut model);
+            traffic.pool.check_invariants().unwrap();
+            if let Some(model) = &model {
+                model.compare(&traffic.pool.metrics().unwrap());
             }
         }
     }

@@ -1,24 +1,14 @@
 //! Payloads: each is handed out exactly once, when its content leaves the block, however it does; beside all else that watches.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use kvpool::{
-    BlockHash, BlockHasher, BlockId, BlockPool, DuplicatePolicy, EvictionPolicy, ExtraKeys, HashChain,
-    HashCursor, HasherConfig, PoolConfig, Tiers,
+use kvpool::{BlockHash, BlockId, BlockPool, PoolConfig, Tiers};
+use kvpool_observe::{
+    AdvisorConfig, Evicted, Payload, PayloadError, PoolWatch, Scrubber, Watch, WatchConfig,
 };
-use kvpool_observe::{AdvisorConfig, Evicted, Payload, PayloadError, PoolWatch, Watch, WatchConfig};
 use proptest::prelude::*;
 
-const BLOCKS: usize = 9;
-
-fn chain(tokens: &[u32], epoch: u64) -> HashChain {
-    let hasher = BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap();
-    let mut cursor = HashCursor::new(Arc::new(hasher), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
-    cursor.append(tokens);
-    cursor.chain().clone()
-}
+use super::traffic::{BLOCKS, Check, Reason, Traffic, chain_of, duplicates, operations, policies};
 
 fn pool(config: PoolConfig, watch: &WatchConfig) -> BlockPool {
     let config = PoolConfig { num_blocks: BLOCKS, block_size: 1, ..config };
@@ -33,7 +23,7 @@ fn payloads() -> WatchConfig {
 fn hung() -> (BlockPool, Vec<BlockId>) {
     let mut pool = pool(PoolConfig::default(), &payloads());
     let blocks = [2, 4, 6].map(BlockId::new).to_vec();
-    pool.adopt(&blocks, &chain(&[1, 2, 3], 0), 0).unwrap();
+    pool.adopt(&blocks, &chain_of(&[1, 2, 3], 0), 0).unwrap();
     pool.set_payloads(&blocks, (10..13).map(Payload::Number).collect()).unwrap();
     (pool, blocks)
 }
@@ -49,7 +39,7 @@ fn a_payload_comes_out_with_its_content_and_once() {
     pool.release_table(&blocks).unwrap();
     assert_eq!(pool.take_evicted(), []);
     pool.evict(1).unwrap();
-    let hash = chain(&[1, 2, 3], 0).hashes()[2];
+    let hash = chain_of(&[1, 2, 3], 0).hashes()[2];
     let gone = Evicted {
         block: blocks[2],
         hash,
@@ -57,7 +47,7 @@ fn a_payload_comes_out_with_its_content_and_once() {
         payload: Payload::Number(12),
     };
     assert_eq!(pool.take_evicted(), [gone]);
-    pool.acquire_match(&pool.lookup(&chain(&[1, 2], 0), 0, 9).unwrap()).unwrap();
+    pool.acquire_match(&pool.lookup(&chain_of(&[1, 2], 0), 0, 9).unwrap()).unwrap();
     pool.drop_cached(&blocks).unwrap();
     assert_eq!(
         numbers(pool.take_evicted()),
@@ -103,11 +93,11 @@ fn what_is_not_taken_is_bounded() {
     let mut pool = pool(PoolConfig::default(), &payloads());
     let block = [BlockId::new(1)];
     for number in 0..BLOCKS as u64 {
-        pool.adopt(&block, &chain(&[7], 0), 0).unwrap();
+        pool.adopt(&block, &chain_of(&[7], 0), 0).unwrap();
         pool.set_payloads(&block, vec![Payload::Number(number)]).unwrap();
         pool.disown(&block).unwrap();
     }
-    pool.adopt(&block, &chain(&[7], 0), 0).unwrap();
+    pool.adopt(&block, &chain_of(&[7], 0), 0).unwrap();
     let refused = PayloadError::NotTaken { waiting: BLOCKS, most: BLOCKS };
     assert_eq!(pool.set_payloads(&block, vec![Payload::Number(99)]), Err(refused));
     let taken: Vec<_> = pool.take_evicted().into_iter().map(|gone| gone.payload).collect();
@@ -131,94 +121,62 @@ fn numbered(gone: &Evicted) -> Option<(BlockId, (BlockHash, u64))> {
 }
 
 /// What hangs where, by the pool itself: what it held when the payload was set.
-type Hung = BTreeMap<BlockId, (BlockHash, u64)>;
+#[derive(Default)]
+struct Hung {
+    by_block: BTreeMap<BlockId, (BlockHash, u64)>,
+    next: u64,
+}
 
-fn run(pool: &mut BlockPool, calls: &[(u8, u32, u32)]) {
-    let mut held: Vec<Vec<BlockId>> = Vec::new();
-    let (mut hung, mut number) = (Hung::new(), 0);
-    for &(call, a, b) in calls {
-        let chain = chain(&[a % 2, b % 2, a / 2 % 2][..(b / 2 % 4) as usize], pool.epoch());
-        let nth = a as usize % held.len().max(1);
-        let table = held.get(nth).cloned().unwrap_or_default();
-        let drop_table = |held: &mut Vec<Vec<BlockId>>| {
-            if !held.is_empty() {
-                held.remove(nth);
-            }
-        };
+impl Check for Hung {
+    fn changed(&mut self, pool: &mut BlockPool, _reason: Reason, fresh: &[BlockId]) {
         // What is handed out may get the content again that it lost.
-        let mut fresh = Vec::new();
-        match call % 10 {
-            0 | 1 => {
-                if let Ok(mut blocks) = pool.allocate(chain.len()) {
-                    fresh.clone_from(&blocks);
-                    for (at, block) in pool.register_table(&blocks, &chain, 0).unwrap() {
-                        blocks[at] = block;
-                    }
-                    held.push(blocks);
-                }
-            }
-            2 => {
-                if let Ok(blocks) = pool.allocate(chain.len()) {
-                    fresh.clone_from(&blocks);
-                    pool.register(&blocks, &chain, 0).unwrap();
-                    held.push(blocks);
-                }
-            }
-            3 => held.push(pool.match_and_acquire(&chain, 9).unwrap()),
-            4 | 5 => {
-                pool.release_table(&table).unwrap();
-                drop_table(&mut held);
-            }
-            6 => drop(pool.evict((b % 3) as usize).unwrap()),
-            7 => drop(pool.drop_cached(&[BlockId::new(1 + a % 8)]).unwrap()),
-            8 if b % 8 == 0 => drop(pool.bump_epoch().unwrap()),
-            8 => {
-                let _ = pool.reset();
-            }
-            _ => {}
-        }
-        // What is registered gets a payload, at times.
-        let registered = |block: &BlockId| pool.is_registered(*block);
-        let named: Vec<_> =
-            (1..BLOCKS as u32).map(BlockId::new).filter(registered).filter(|_| a % 3 == 0).collect();
-        let gone: Hung = hung
-            .iter()
-            .filter(|&(&block, &(hash, _))| fresh.contains(&block) || pool.hash_of(block) != Some(hash))
-            .map(|(&block, &one)| (block, one))
-            .collect();
-        hung.retain(|block, _| !gone.contains_key(block));
+        let is_gone = |block: &BlockId, hash| fresh.contains(block) || pool.hash_of(*block) != Some(hash);
+        let (gone, left) = std::mem::take(&mut self.by_block)
+            .into_iter()
+            .partition::<BTreeMap<_, _>, _>(|&(block, (hash, _))| is_gone(&block, hash));
+        self.by_block = left;
         let taken = pool.take_evicted();
-        let found: Hung = taken.iter().filter_map(numbered).collect();
+        let found: BTreeMap<_, _> = taken.iter().filter_map(numbered).collect();
         assert_eq!((found, taken.len()), (gone.clone(), gone.len()));
-        let numbers: Vec<_> = (number..).take(named.len()).collect();
-        number += named.len() as u64;
-        pool.set_payloads(&named, numbers.iter().copied().map(Payload::Number).collect()).unwrap();
-        hung.extend(
-            named.iter().zip(numbers).map(|(&block, number)| (block, (pool.hash_of(block).unwrap(), number))),
-        );
-        pool.check_invariants().unwrap();
-        if let Some(digest) = pool.state_digest() {
-            assert_eq!(digest, pool.state_digest_from_scratch());
+        // What is registered gets a payload, at times.
+        let all = (1..pool.num_blocks() as u32).map(BlockId::new);
+        let some: Vec<_> =
+            all.filter(|block| (self.next + u64::from(block.get())).is_multiple_of(3)).collect();
+        for block in some {
+            let Some(hash) = pool.hash_of(block) else { continue };
+            pool.set_payloads(&[block], vec![Payload::Number(self.next)]).unwrap();
+            self.by_block.insert(block, (hash, self.next));
+            self.next += 1;
         }
+        self.next += 1;
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400, ..ProptestConfig::default() })]
 
+    /// Beside everything else that watches, or alone.
     #[test]
     fn each_payload_comes_out_exactly_once(
-        policy in prop::sample::select(kvpool_policies::ALL.to_vec()),
-        drop in any::<bool>(),
+        eviction in policies(),
+        duplicates in duplicates(),
         beside in any::<bool>(),
-        calls in prop::collection::vec((any::<u8>(), any::<u32>(), any::<u32>()), 1..60),
+        operations in operations(60),
     ) {
-        let eviction: EvictionPolicy = policy;
-        let duplicates = if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep };
         let advisor = beside.then(AdvisorConfig::default);
         let watch = WatchConfig {
-            event_capacity: if beside { 8 } else { 0 }, digest: beside, advisor, ..payloads()
+            event_capacity: if beside { 8 } else { 0 }, digest: beside, metrics: beside, advisor, ..payloads()
         };
-        run(&mut pool(PoolConfig { eviction, duplicates, ..PoolConfig::default() }, &watch), &calls);
+        let (mut traffic, mut hung) = (Traffic::new(eviction, duplicates), Hung::default());
+        traffic.pool.watch(&watch).unwrap();
+        let mut scrubber = Scrubber::default();
+        for operation in &operations {
+            traffic.run(operation, &mut hung);
+            traffic.pool.check_invariants().unwrap();
+            scrubber.scrub(&mut traffic.pool, 4).unwrap();
+            if let Some(digest) = traffic.pool.state_digest() {
+                prop_assert_eq!(digest, traffic.pool.state_digest_from_scratch());
+            }
+        }
     }
 }

@@ -1,15 +1,11 @@
 //! The advisor inside a pool and a manager: what counts as a reference, windows, tenants, epochs, sizes; random histories. How
 //! good its estimates are is tested in `kvpool-replay`, against exact curves.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
-
-use std::sync::Arc;
-
 use kvpool::hash::ChainLink;
 use kvpool::retention::{RetentionConfig, TenantId};
 use kvpool::{
-    AdmitOptions, BlockHash, BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorithm,
-    HashChain, HashCursor, HasherConfig, ManagerConfig, PoolConfig, PoolError,
+    AdmitOptions, BlockHash, BlockHasher, BlockPool, CacheManager, DuplicatePolicy, ExtraKeys, HashAlgorithm,
+    HashChain, HasherConfig, ManagerConfig, PoolConfig, PoolError,
 };
 use kvpool_observe::advisor::{Bound, SampledStack};
 use kvpool_observe::{Advice, AdvisorConfig, ManagerWatch, ManagerWatchConfig, PoolWatch, WatchConfig};
@@ -17,14 +13,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
-/// A chain of one-token blocks that branches off from all others at its first word: block `i` of chain `nth`.
-fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
-    let hasher =
-        Arc::new(BlockHasher::new(HasherConfig { block_size: 1, ..HasherConfig::default() }).unwrap());
-    let mut cursor = HashCursor::new(hasher, ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();
-    cursor.append(&(0..blocks).map(|at| (nth * 1000 + at) as u32).collect::<Vec<_>>());
-    cursor.chain().clone()
-}
+use super::traffic::{Traffic, chain, operations};
 
 /// What watches with this advisor, and nothing else.
 fn advised(advisor: AdvisorConfig) -> WatchConfig {
@@ -403,8 +392,8 @@ proptest! {
     /// same history says the same.
     #[test]
     fn histories(
-        operations in vec((0..12_u8, 0..8_u64, 1..40_u64, 0..5_u32), 1..150),
-        capacity in 1..60_usize,
+        operations in operations(150),
+        num_blocks in 2..60_usize,
         max_sampled_blocks in 64..300_usize,
         sample_every in 1..4_u32,
         window in 1..400_u64,
@@ -415,31 +404,10 @@ proptest! {
         let config =
             AdvisorConfig { max_sampled_blocks, sample_every, window, policies, max_tenants: 2, seed: 1 };
         let run = || {
-            let mut pool = pool(capacity, config.clone());
-            let mut held: Vec<Vec<BlockId>> = Vec::new();
-            for &(operation, nth, blocks, tenant) in &operations {
-                let chain = chain(nth, blocks, pool.epoch());
-                match operation {
-                    0 => held.extend(pool.match_and_acquire(&chain, blocks as usize / 2)),
-                    1 => {
-                        if let Some(table) = held.pop() {
-                            pool.release_table(&table).unwrap();
-                        }
-                    }
-                    2 if nth == 0 => {
-                        pool.bump_epoch().unwrap();
-                    }
-                    3 if nth == 0 => {
-                        pool.resize(pool.num_blocks() + blocks as usize).unwrap();
-                    }
-                    4 => {
-                        let evict = BlockId::new(1 + blocks as u32 % pool.num_usable() as u32);
-                        pool.drop_cached(&[evict]).unwrap();
-                    }
-                    _ => serve(&mut pool, &chain, tenant),
-                }
-            }
-            pool
+            let mut traffic = Traffic::sized(num_blocks, kvpool_policies::LRU, DuplicatePolicy::Keep);
+            traffic.pool.watch(&advised(config.clone())).unwrap();
+            operations.iter().for_each(|operation| traffic.run(operation, &mut ()));
+            traffic.pool
         };
         let pool = run();
         pool.check_invariants().unwrap();
