@@ -71,7 +71,7 @@ class Driver:
     @property
     def is_test(self) -> bool:
         """Whether it is a test binary."""
-        return "{seconds}" not in self.arguments and "--operations" not in self.arguments
+        return "{seed}" not in self.arguments
 
     def command(self, program: str, tree: Path, seconds: float, seed: int) -> list[str]:
         """The whole command of a run."""
@@ -100,7 +100,7 @@ DRIVERS: Final = (
     fuzzer("vllm_pool", "vllm"),
     Driver("pool_model", ("pool",), "rust/kvpool", "pool_model", (), 40_000),
     Driver("manager_model", POOLS, "rust/kvpool", "manager_model", (), 40_000),
-    Driver("manager_tables", ("manager",), "rust/kvpool", "manager_tables", ("every_request",), 60_000),
+    Driver("manager_tables", ("manager",), "rust/kvpool", "manager_tables", ("every_request",), 200_000),
     Driver("manager_groups", ("manager",), "rust/kvpool", "manager_groups", (), 20_000),
     Driver("evidence", POOLS, "rust/kvpool", "evidence", ("digest::", "scrubs::")),
     Driver("evictors", ("pool",), "rust/kvpool", "evictors", (), 2_000),
