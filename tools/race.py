@@ -8,8 +8,8 @@
 
 `tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build has them all. First every
 driver runs without a mutant and must pass. Then each driver runs over the mutants of its subject. A driver kills a
-mutant if it fails, crashes, or does not end. Results are appended to target/race/results.jsonl, and a later run goes on
-where they end. Remove that file after a change of a driver.
+mutant if it fails, crashes, or does not end. Results are appended to target/race/results.jsonl, and a later run skips
+what it finds there. Remove that file after a change of a driver.
 
 Exit code 0: the laboratory killed every mutant that it ran over and another driver killed. 1: it missed one.
 2: bad usage, a build that failed, or a driver that fails without a mutant. 130: Ctrl-C.
@@ -62,7 +62,7 @@ class Driver:
     #: The folder of its crate below the tree, and the name of its program or test binary.
     crate: str
     binary: str
-    #: What follows the program: `{seconds}`, `{seed}` and `{tree}` are filled in. Of a test binary, names of tests.
+    #: The arguments: `{seconds}`, `{seed}` and `{tree}` are filled in. A test binary gets names of tests.
     arguments: tuple[str, ...]
     #: Operations of a model; it runs as long as they take.
     operations: int = 0
@@ -118,7 +118,7 @@ DRIVERS: Final = (
 
 @dataclass(frozen=True)
 class Run:
-    """What became of a run."""
+    """The outcome of a run."""
 
     key: str
     driver: str
@@ -126,7 +126,7 @@ class Run:
     #: survived, killed or hang; a hang kills, too.
     outcome: str
     seconds: float
-    #: What the driver found, in short.
+    #: The first words of the failure.
     found: str
 
 
@@ -238,7 +238,7 @@ def package(folder: Path) -> str:
 
 
 def shorten(said: str) -> str:
-    """What a driver found, on one line."""
+    """The failure of a driver, on one line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     start = next((at + 1 for at, line in enumerate(lines) if " panicked at " in line), 0)
     wanted = [line for line in lines[start : start + 3] if not line.startswith(("running", "note:", "Test failed"))]
