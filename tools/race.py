@@ -73,6 +73,11 @@ class Driver:
         """Whether it is a test binary."""
         return "{seed}" not in self.arguments
 
+    def is_in(self, tree: Path) -> bool:
+        """Whether a tree has it."""
+        place = tree / self.crate / (f"tests/{self.binary}" if self.is_test else "Cargo.toml")
+        return place.exists() or place.with_suffix(".rs").exists()
+
     def command(self, program: str, tree: Path, seconds: float, seed: int) -> list[str]:
         """The whole command of a run."""
         filled = [one.format(seconds=seconds, seed=seed, tree=tree) for one in self.arguments]
@@ -110,9 +115,6 @@ DRIVERS: Final = (
     Driver("journals", (*POOLS, "vllm"), "rust/kvpool-journal", "journals", ("bit_by_bit", "vllms_pool_replays")),
     Driver("soak", POOLS, "benches", "soak", tuple(SOAK)),
     laboratory("pool", "pool"),
-    laboratory("manager", "manager"),
-    laboratory("groups", "manager"),
-    laboratory("vllm", "vllm"),
 )
 
 
@@ -308,7 +310,7 @@ def main(arguments: list[str] | None = None) -> int:
     race = Race(options.work, console, options.seconds)
     wanted = [name for name in options.drivers.split(",") if name]
     drivers = [one for one in DRIVERS if not wanted or any(name in one.name for name in wanted)]
-    drivers = [one for one in drivers if (ROOT / one.crate / "Cargo.toml").exists()]
+    drivers = [one for one in drivers if one.is_in(ROOT)]
     if not drivers:
         parser.error(f"no driver {options.drivers}: there are {', '.join(driver.name for driver in DRIVERS)}")
     results = options.work / "results.jsonl"
