@@ -48,7 +48,7 @@ QUICK_BUILDS: Final = {
     "CARGO_PROFILE_FUZZ_DEBUG": "0",
 }
 #: What the copy is made of: the workspace as cargo sees it.
-COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "cuda")
+COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "lab", "cuda")
 
 
 class MutantError(Exception):
@@ -72,7 +72,7 @@ class Defect:
     name: str
     what: str
     replacements: tuple[Replacement, ...]
-    #: Test binaries of kvpool; each must fail.
+    #: Test binaries of kvpool and of the laboratory; each must fail.
     tests: tuple[str, ...]
     #: The fuzz target.
     target: str
@@ -100,7 +100,7 @@ DEFECTS: Final = (
                 "let _queued_already = self.free.push_front(records, block);\n        Ok(())",
             ),
         ),
-        ("pool_model",),
+        ("pool",),
         "pool",
     ),
     Defect(
@@ -114,7 +114,7 @@ DEFECTS: Final = (
                 "return None;\n            }\n            hold(record);\n            Some(record.link)",
             ),
         ),
-        ("pool_model", "manager_model"),
+        ("pool", "manager_model"),
         "pool",
     ),
     Defect(
@@ -127,7 +127,7 @@ DEFECTS: Final = (
                 "            let _ = &mut gone;\n",
             ),
         ),
-        ("pool_model", "manager_model"),
+        ("pool", "manager_model"),
         "pool",
     ),
     Defect(
@@ -157,7 +157,7 @@ DEFECTS: Final = (
                 "candidates.sort_by_key(|candidate| candidate.depth);\n    let _deepest_first = Reverse(());",
             ),
         ),
-        ("pool_model", "manager_model", "evictors"),
+        ("pool", "manager_model", "evictors"),
         "manager",
     ),
     Defect(
@@ -170,7 +170,7 @@ DEFECTS: Final = (
                 "if was.is(Node::IDLE) && was.children < u32::MAX {",
             ),
         ),
-        ("evictors",),
+        ("pool", "evictors"),
         "pool",
     ),
     Defect(
@@ -333,7 +333,9 @@ class Runner:
     def build_tests(self, tests: tuple[str, ...]) -> dict[str, str]:
         """Executables of test binaries."""
         names = [argument for test in tests for argument in ("--test", test)]
-        command = [fuzz.CARGO, "test", "--no-run", "--locked", "--message-format=json", "-p", "kvpool", *names]
+        of_the_lab = any((self.copy.tree / "lab" / "tests" / f"{test}.rs").exists() for test in tests)
+        crates = ["-p", "kvpool", *(("-p", "kvpool-lab") if of_the_lab else ())]
+        command = [fuzz.CARGO, "test", "--no-run", "--locked", "--message-format=json", *crates, *names]
         done = subprocess.run(
             [*command, "--target-dir", str(self.build_dir)],
             cwd=self.copy.tree,
