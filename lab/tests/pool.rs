@@ -1,7 +1,6 @@
 //! Random calls of a pool, compared with its model.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 100,000).
-#![expect(clippy::panic, reason = "a test stops at the first failure")]
 
 use kvpool_lab::run::random::{Until, random};
 use kvpool_lab::run::report::report;

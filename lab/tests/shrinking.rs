@@ -1,5 +1,4 @@
 //! The shrinker and the report, on a world that complains of calls which are fine.
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
 use kvpool_journal::calls::Slot;
 use kvpool_journal::{Answer, JournalHeader, Options, PoolCall, PoolSubject, replay};

@@ -1,5 +1,5 @@
-//! What a pool must report of hints: how many took effect, how many blocks are retained how, and which times have run
-//! out. The order that hints make is the affair of the policies' own tests.
+//! What a pool must report of hints: how many took effect, how many blocks are retained, and how many times
+//! to live have run out. The tests of the policies check the order that hints make.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Reads: before a lookup that holds, a probe and a lookup that hold nothing answer as the model does, and change
-//! nothing.
+//! Reads: before each lookup that holds blocks, a probe and a lookup that hold nothing answer as the model
+//! does. They change nothing.
 
 use kvpool_journal::{ChainRecord, PoolCall};
 use kvpool_testing::indices;

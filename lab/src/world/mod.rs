@@ -50,7 +50,7 @@ pub trait World: Sized {
     /// Draws an argument that makes the call possible. Returns false if there is none.
     fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut Self::Draft) -> bool;
 
-    /// Draws an argument without regard to what is possible. Returns false where this world has no wrong arguments.
+    /// Draws an argument without regard to what is possible. Returns false if the call must not be made.
     fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool;
 
     /// Makes a call on the subject and on the model, and asks the oracles.

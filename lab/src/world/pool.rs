@@ -188,7 +188,7 @@ impl PoolWorld {
         (pool.free_order(), pool.eviction_order(), pool.stats())
     }
 
-    /// Where a policy or a hint chooses, the model takes the order of the pool, which must be of the same blocks.
+    /// Takes the order of eviction from the pool if a policy or a hint makes it. The blocks must be the same.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.setting.is_lru() {
             return Ok(());
@@ -346,7 +346,7 @@ impl World for PoolWorld {
         if answer.refused {
             same("state after a refusal", &self.observe(), &before)?;
         } else {
-            crate::model::pool::after(self, call, &answer)?;
+            crate::model::caller::after(self, call, &answer)?;
         }
         self.check()?;
         Ok(answer)
