@@ -3,7 +3,7 @@
 use crate::calls::{Moved, PoolCall, Slot, Slots};
 use crate::{ChainRecord, JournalHeader};
 use kvpool::hash::{HashChain, Verify};
-use kvpool::{BlockPool, InvariantViolation, PoolConfig, PoolError};
+use kvpool::{BlockPool, InvariantViolation, Match, PoolConfig, PoolError};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
@@ -44,6 +44,11 @@ impl PoolSubject {
     /// from now on.
     pub fn teach(&mut self, chain: HashChain) {
         self.contents.teach(chain);
+    }
+
+    /// A record of a match that this pool returned is that match from now on.
+    pub fn teach_match(&mut self, found: Match) {
+        self.contents.teach_match(found);
     }
 
     /// The chain of a record.
