@@ -115,7 +115,7 @@ impl Model {
         };
         self.counted.hits += 1;
         self.hits.push(block);
-        // A block that is in use has a reference; one that nobody holds is computed.
+        // A block without a reference is computed: a lookup can take it.
         if !self.pool.acquire(&[block]) {
             let content = self.content(path, path.len() - 1);
             self.pool.acquire_match(&[block], &[content]);

@@ -1,4 +1,4 @@
-//! What the callers of a pool hold after each call, and which bytes its blocks carry.
+//! The blocks that the callers of a pool hold after each call, and the bytes that those blocks carry.
 
 use kvpool_journal::calls::MatchRecord;
 use kvpool_journal::{Answer, Keys, PoolCall as C, Value};

@@ -1,4 +1,4 @@
-//! What each call must answer, written from the documentation of the subjects. No other module of the
+//! The answers that calls must have, written from the documentation of the subjects. No other module of the
 //! laboratory names calls.
 
 mod answers;

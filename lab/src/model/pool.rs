@@ -1,4 +1,4 @@
-//! What each call of a pool must answer, and what its caller holds after it.
+//! The answers that calls of a pool must have.
 
 use kvpool::hash::{HashAlgorithm, Verify};
 use kvpool_journal::{ChainRecord, LinkRecord, PoolCall as C, Value};
@@ -10,7 +10,7 @@ use crate::failure::same;
 use crate::world::pool::{Setting, unpack};
 use crate::world::prompts::{Prompts, named};
 
-/// What an answer must be.
+/// The answer that a call must have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     /// The call is refused, and changes nothing.
@@ -23,10 +23,10 @@ pub enum Expected {
     Done,
 }
 
-/// What is said of a match whose blocks hold something else.
+/// The refusal of a match whose blocks hold other contents now.
 pub(super) const STALE: Expected = Expected::RefusedAs("no longer holds what it did when it matched");
 
-/// What a pool has counted.
+/// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Blocks handed out.
@@ -77,7 +77,7 @@ pub(super) fn known(value: Option<Value>) -> Expected {
 }
 
 impl Model {
-    /// Of a pool that was just made.
+    /// The model of a pool that was just made.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         let drop = setting.duplicates == kvpool::DuplicatePolicy::DropOnRelease;
@@ -99,7 +99,7 @@ impl Model {
         &self.pool
     }
 
-    /// What was counted.
+    /// The counters.
     #[must_use]
     pub const fn counted(&self) -> Counted {
         self.counted
@@ -187,7 +187,7 @@ impl Model {
         blocks.iter().all(|&block| block > 0 && block < self.pool.num_blocks())
     }
 
-    /// What a lookup that holds nothing must find.
+    /// The blocks that a lookup which holds nothing must find.
     pub(crate) fn find(&self, path: &[u32], start: usize, most: usize) -> Vec<usize> {
         self.pool.clone().find_run(b"", path, (start, most), false)
     }

@@ -21,7 +21,7 @@ pub enum Until {
     Calls(u64),
 }
 
-/// What random runs came to.
+/// The result of random runs.
 #[derive(Debug)]
 pub struct Outcome<W: World> {
     /// The runs.

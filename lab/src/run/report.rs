@@ -9,10 +9,10 @@ use super::{Run, run};
 use crate::Failure;
 use crate::world::World;
 
-/// What is wrong with a run.
+/// The description of a run that failed.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was found.
+    /// The failure.
     pub failure: Failure,
     /// The settings.
     pub setting: String,

@@ -69,7 +69,7 @@ impl PoolSubject {
         self.contents.numbers()
     }
 
-    /// Tokens are made up: fingerprints tell the same contents apart.
+    /// Hits are verified by fingerprints at most, because tokens are made up.
     fn made(
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,

@@ -6,7 +6,7 @@ use kvpool::BlockId;
 use super::Slot;
 use crate::{Answer, Ids};
 
-/// What the answers of two runs of the same calls tell apart.
+/// The differences between the answers of two runs of the same calls.
 #[derive(Debug, Default)]
 pub struct Moved {
     /// Blocks of the recorded run -> blocks of this one.
