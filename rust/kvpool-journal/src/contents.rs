@@ -40,6 +40,8 @@ pub struct Contents {
     /// Another hasher, for prompts of another.
     foreign: Arc<BlockHasher>,
     block_size: usize,
+    /// Whether hits are verified by tokens. Replays never verify by tokens, so their matches have none.
+    compares_tokens: bool,
     tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
     /// Chains that a real hasher made, by the keys of their blocks, with the position of the block.
@@ -66,6 +68,7 @@ impl Contents {
             hasher,
             foreign,
             block_size,
+            compares_tokens: verify == Verify::Tokens,
             tokens: HashMap::new(),
             contents: Vec::new(),
             hashed: HashMap::new(),
@@ -253,7 +256,7 @@ impl Contents {
             return Err(ReplayError::BadLength { tokens: record.tokens });
         }
         let (algorithm, size) = (algorithm(record.algorithm)?, record.block_size);
-        let spelled = record.has_tokens && size == self.block_size;
+        let spelled = self.compares_tokens && record.has_tokens && size == self.block_size;
         let tokens = if spelled { self.spell_all(&path, record.keys.unpack())? } else { Vec::new() };
         let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, tokens);
         let forged = Match::forged(start, blocks, &part);
