@@ -73,7 +73,7 @@ class Defect:
     name: str
     what: str
     replacements: tuple[Replacement, ...]
-    #: Test binaries of kvpool; each must fail.
+    #: Test binaries of kvpool and of the laboratory; each must fail.
     tests: tuple[str, ...]
     #: The fuzz target; empty where no target compares what the defect changes.
     target: str
@@ -101,7 +101,7 @@ DEFECTS: Final = (
                 "let _queued_already = self.free.push_front(records, block);\n        Ok(())",
             ),
         ),
-        ("pool_model",),
+        ("pool",),
         "pool",
     ),
     Defect(
@@ -115,7 +115,7 @@ DEFECTS: Final = (
                 "return None;\n            }\n            hold(record);\n            Some(record.link)",
             ),
         ),
-        ("pool_model", "manager_model"),
+        ("pool", "manager_model"),
         "pool",
     ),
     Defect(
@@ -128,7 +128,7 @@ DEFECTS: Final = (
                 "            let _ = &mut gone;\n",
             ),
         ),
-        ("pool_model", "manager_model"),
+        ("pool", "manager_model"),
         "pool",
     ),
     Defect(
@@ -158,7 +158,7 @@ DEFECTS: Final = (
                 "candidates.sort_by_key(|candidate| candidate.depth);\n    let _deepest_first = Reverse(());",
             ),
         ),
-        ("pool_model", "manager_model", "evictors"),
+        ("pool", "manager_model", "evictors"),
         "manager",
     ),
     Defect(
@@ -171,7 +171,7 @@ DEFECTS: Final = (
                 "if was.is(Node::IDLE) && was.children < u32::MAX {",
             ),
         ),
-        ("evictors",),
+        ("pool", "evictors"),
         "pool",
     ),
     Defect(
@@ -379,7 +379,9 @@ class Runner:
     def build_tests(self, tests: tuple[str, ...]) -> dict[str, str]:
         """Executables of test binaries."""
         names = [argument for test in tests for argument in ("--test", test)]
-        command = [fuzz.CARGO, "test", "--no-run", "--locked", "--message-format=json", "-p", "kvpool", *names]
+        of_the_lab = any((self.copy.tree / "lab" / "tests" / f"{test}.rs").exists() for test in tests)
+        crates = ["-p", "kvpool", *(("-p", "kvpool-lab") if of_the_lab else ())]
+        command = [fuzz.CARGO, "test", "--no-run", "--locked", "--message-format=json", *crates, *names]
         done = subprocess.run(
             [*command, "--target-dir", str(self.build_dir)],
             cwd=self.copy.tree,

@@ -49,11 +49,7 @@ pub(crate) fn settings(
 /// What is imported where something is watched.
 pub(crate) const OBSERVE: &str = "use kvpool_observe::*;\n";
 
-/// A pool's events are kept from the start.
-pub(crate) const EVENTS: &str =
-    ".watched(&WatchConfig { event_capacity: 1000, ..Default::default() }).unwrap()";
-
-/// A manager's are.
+/// A manager's events are kept from the start.
 pub(crate) const MANAGER_EVENTS: &str =
     ".watched(&ManagerWatchConfig { event_capacity: 1000, ..Default::default() }).unwrap()";
 

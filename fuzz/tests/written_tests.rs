@@ -8,7 +8,7 @@ use std::path::Path;
 
 use kvpool_fuzz::random::Inputs;
 use kvpool_fuzz::targets::{
-    free_list::FreeList, groups::Hybrid, index::Index, manager::Manager, pool::Pool, vllm_pool::VllmPool,
+    free_list::FreeList, groups::Hybrid, index::Index, manager::Manager, vllm_pool::VllmPool,
 };
 use kvpool_fuzz::{Case, Machine};
 
@@ -27,7 +27,6 @@ fn the_rendered_tests_are_what_cases_are_written_as() {
     let texts = [
         ("free_list", text::<FreeList>(3)),
         ("index", text::<Index>(3)),
-        ("pool", text::<Pool>(3)),
         ("manager", text::<Manager>(768)),
         ("groups", text::<Hybrid>(3)),
         ("vllm_pool", text::<VllmPool>(3)),
@@ -51,4 +50,4 @@ macro_rules! rendered {
     };
 }
 
-rendered!(free_list index pool manager groups vllm_pool);
+rendered!(free_list index manager groups vllm_pool);

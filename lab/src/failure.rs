@@ -1,11 +1,11 @@
-//! What a run found.
+//! Failures of runs.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-/// What went wrong. Two failures have one cause if their kinds are equal.
+/// A failure. Two failures have one cause if their kinds are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The comparison, the invariant, or the place of the panic.

@@ -4,8 +4,8 @@
 //! kvpool-lab pool --seconds 10 [--seed 1] [--calls N] [--report FILE]
 //! ```
 //!
-//! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. One line says which. With `--report` the shrunk
-//! run is written to a file, and its journal beside it.
+//! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. The program prints one line. With
+//! `--report` it writes the shrunk run to a file, and the journal of the run beside it.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 
 use std::path::PathBuf;

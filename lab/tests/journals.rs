@@ -1,5 +1,4 @@
 //! Journals of random runs that once reached something new: they replay bit by bit.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::fs;
 use std::path::Path;

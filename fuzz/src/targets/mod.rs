@@ -6,7 +6,6 @@ pub mod index;
 #[cfg(feature = "readers")]
 pub mod journal_reader;
 pub mod manager;
-pub mod pool;
 #[cfg(feature = "readers")]
 pub mod trace_reader;
 #[cfg(feature = "vllm")]

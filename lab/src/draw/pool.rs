@@ -59,7 +59,7 @@ pub(crate) const fn weights(setting: &Setting) -> Weights {
     }
 }
 
-/// What the arguments of a call have in common.
+/// The things that the arguments of a call have in common.
 #[derive(Debug, Default)]
 pub struct Draft {
     /// The prompt, and the position in it that the blocks begin at.

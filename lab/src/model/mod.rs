@@ -1,5 +1,7 @@
-//! What each call must answer, written from the documentation of the subjects. The only place of the laboratory that
-//! names calls.
+//! The answers that calls must have, written from the documentation of the subjects. No other module of the
+//! laboratory names calls.
 
+mod answers;
+pub(crate) mod caller;
 pub mod pool;
 pub mod retention;

@@ -1,17 +1,16 @@
-//! What each call of a pool must answer, and what its caller holds after it.
+//! The answers that calls of a pool must have.
 
 use kvpool::hash::{HashAlgorithm, Verify};
-use kvpool::retention::{Keep, Retention};
-use kvpool_journal::{Answer, ChainRecord, Keys, LinkRecord, MatchRecord, PoolCall as C, Value};
-use kvpool_testing::{Content, ReferencePool, indices};
+use kvpool_journal::{ChainRecord, LinkRecord, PoolCall as C, Value};
+use kvpool_testing::{Content, ReferencePool};
 
 use super::retention::{Before, Retained};
 use crate::Failure;
 use crate::failure::same;
-use crate::world::pool::{PoolWorld, Setting, changes, pack, unpack};
-use crate::world::prompts::{Path, Prompts, named};
+use crate::world::pool::{Setting, unpack};
+use crate::world::prompts::{Prompts, named};
 
-/// What an answer must be.
+/// The answer that a call must have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     /// The call is refused, and changes nothing.
@@ -24,10 +23,10 @@ pub enum Expected {
     Done,
 }
 
-/// What is said of a match whose blocks hold something else.
-const STALE: Expected = Expected::RefusedAs("no longer holds what it did when it matched");
+/// The refusal of a match whose blocks hold other contents now.
+pub(super) const STALE: Expected = Expected::RefusedAs("no longer holds what it did when it matched");
 
-/// What a pool has counted.
+/// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// Blocks handed out.
@@ -42,43 +41,43 @@ pub struct Counted {
     pub collisions: u64,
 }
 
-/// The model of a pool: the reference pool, with what it does not know: kinds of chains, collisions, counters, time.
+/// The model of a pool. It adds kinds of chains, collisions, counters and hints to the reference pool.
 #[derive(Clone, Debug)]
 pub struct Model {
-    pool: ReferencePool,
-    setting: Setting,
-    counted: Counted,
-    epoch: u64,
+    pub(super) pool: ReferencePool,
+    pub(super) setting: Setting,
+    pub(super) counted: Counted,
+    pub(super) epoch: u64,
     /// The algorithm of the contents, if there are any.
-    algorithm: u8,
+    pub(super) algorithm: u8,
     keeps_time: bool,
-    retained: Retained,
+    pub(super) retained: Retained,
     /// Blocks that lookups acquired in this call.
-    hits: Vec<usize>,
+    pub(super) hits: Vec<usize>,
 }
 
-fn number(n: usize) -> Value {
+pub(super) fn number(n: usize) -> Value {
     Value::Number(n as u64)
 }
 
-fn list(blocks: &[usize]) -> Value {
+pub(super) fn list(blocks: &[usize]) -> Value {
     Value::List(blocks.iter().map(|&block| number(block)).collect())
 }
 
-fn pairs(changes: &[(usize, usize)]) -> Value {
+pub(super) fn pairs(changes: &[(usize, usize)]) -> Value {
     Value::List(changes.iter().map(|&(at, block)| list(&[at, block])).collect())
 }
 
-fn done(fine: bool) -> Expected {
+pub(super) fn done(fine: bool) -> Expected {
     if fine { Expected::Is(Value::Nothing) } else { Expected::Refused }
 }
 
-fn known(value: Option<Value>) -> Expected {
+pub(super) fn known(value: Option<Value>) -> Expected {
     value.map_or(Expected::Refused, Expected::Is)
 }
 
 impl Model {
-    /// Of a pool that was just made.
+    /// The model of a pool that was just made.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         let drop = setting.duplicates == kvpool::DuplicatePolicy::DropOnRelease;
@@ -100,7 +99,7 @@ impl Model {
         &self.pool
     }
 
-    /// What was counted.
+    /// The counters.
     #[must_use]
     pub const fn counted(&self) -> Counted {
         self.counted
@@ -143,12 +142,12 @@ impl Model {
         Ok(())
     }
 
-    fn content(&self, path: &[u32], position: usize) -> Content {
+    pub(super) fn content(&self, path: &[u32], position: usize) -> Content {
         self.pool.content(b"", path, position)
     }
 
     /// Whether a content has the key of another content that is registered.
-    fn collides(&self, (_, _, path): &Content) -> bool {
+    pub(super) fn collides(&self, (_, _, path): &Content) -> bool {
         let other = |block| {
             self.pool
                 .registered_content(block)
@@ -158,7 +157,7 @@ impl Model {
     }
 
     /// The first of `blocks` positions of a prompt, from `start` on, whose content collides.
-    fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
+    pub(super) fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
         let end = (start + blocks).min(path.len());
         (start..end).find(|&at| self.collides(&self.content(path, at))).map(|at| at - start)
     }
@@ -184,11 +183,11 @@ impl Model {
             || self.setting.verify >= Verify::Fingerprint && link.fingerprint.is_none()
     }
 
-    fn are_blocks(&self, blocks: &[usize]) -> bool {
+    pub(super) fn are_blocks(&self, blocks: &[usize]) -> bool {
         blocks.iter().all(|&block| block > 0 && block < self.pool.num_blocks())
     }
 
-    /// What a lookup that holds nothing must find.
+    /// The blocks that a lookup which holds nothing must find.
     pub(crate) fn find(&self, path: &[u32], start: usize, most: usize) -> Vec<usize> {
         self.pool.clone().find_run(b"", path, (start, most), false)
     }
@@ -305,351 +304,6 @@ impl Model {
             }
             C::Disown { blocks } => done(self.pool.disown(&unpack(blocks))),
             C::Signal { blocks, .. } => done(self.are_blocks(&unpack(blocks))),
-        }
-    }
-
-    fn retain(&mut self, blocks: &[usize], hint: Retention) -> Expected {
-        if !self.setting.retention || !self.are_blocks(blocks) {
-            return Expected::Refused;
-        }
-        let mut report = [0; 3];
-        for &block in blocks {
-            let (references, fences) = self.pool.references(block);
-            let ignored = hint.keep == Keep::Demoted && references - fences > 1;
-            let no_clock = hint.ttl.is_some() && self.retained.now().is_none();
-            if !ignored && (hint.check().is_err() || no_clock && self.pool.is_registered(block)) {
-                return Expected::Refused;
-            }
-            let idle = self.pool.evictable.contains(&block);
-            let one = if ignored { [0, 0, 1] } else { self.retained.retain(block, hint, idle) };
-            (0..3).for_each(|at| report[at] += one[at]);
-        }
-        Expected::Is(list(&report))
-    }
-
-    fn allocate(&mut self, blocks: usize) -> Expected {
-        let free = self.pool.free.len();
-        let allocated = self.pool.allocate(blocks);
-        if allocated.is_some() {
-            self.counted.allocated += blocks as u64;
-            self.counted.evicted += blocks.saturating_sub(free) as u64;
-        }
-        known(allocated.map(|blocks| list(&blocks)))
-    }
-
-    fn look_up(&mut self, path: &[u32], most: usize) -> Expected {
-        let asked = path.len().min(most);
-        let found = self.pool.lookup(b"", path, most, false);
-        let stopped = found.len() < asked && self.collides(&self.content(path, found.len()));
-        self.counted.hits += found.len() as u64;
-        self.counted.misses += (asked - found.len()) as u64;
-        self.counted.collisions += u64::from(stopped);
-        self.hits = self.pool.lookup(b"", path, most, true);
-        Expected::Is(list(&self.hits))
-    }
-
-    fn register(&mut self, blocks: &[usize], path: &[u32], start: usize, algorithm: u8) -> Expected {
-        let held = |&block: &usize| self.pool.references(block).0 > 0;
-        if start + blocks.len() > path.len() || !blocks.iter().all(held) {
-            return Expected::Refused;
-        }
-        let collision = self.first_collision(path, start, blocks.len());
-        let end = collision.unwrap_or(blocks.len());
-        let stopper = collision.map(|at| blocks[at]);
-        if stopper.is_some_and(|block| self.pool.is_registered(block) || blocks[..end].contains(&block)) {
-            return Expected::Refused;
-        }
-        if !self.pool.register(&blocks[..end], b"", path, start) {
-            return Expected::Refused;
-        }
-        self.counted.collisions += u64::from(collision.is_some());
-        self.algorithm = algorithm;
-        Expected::Is(number(end))
-    }
-
-    fn register_link(&mut self, block: usize, path: &Path, algorithm: u8) -> Expected {
-        let last = path.len().saturating_sub(1);
-        if self.collides(&self.content(path, last)) {
-            let (references, fences) = self.pool.references(block);
-            if references == fences || self.pool.is_registered(block) {
-                return Expected::Refused;
-            }
-            self.counted.misses += 1;
-            self.counted.collisions += 1;
-            return Expected::Is(number(block));
-        }
-        let was_registered = !self.copies(path).is_empty();
-        let Some(held) = self.pool.promote(block, b"", path, last) else { return Expected::Refused };
-        self.hits.extend(was_registered.then_some(held));
-        self.counted.hits += u64::from(was_registered);
-        self.counted.misses += u64::from(!was_registered);
-        self.algorithm = algorithm;
-        Expected::Is(number(held))
-    }
-
-    /// The blocks with the content of a prompt's last block, in the order in which lookups return them.
-    fn copies(&self, path: &[u32]) -> Vec<usize> {
-        let content = self.content(path, path.len() - 1);
-        let holds = |&block: &usize| self.pool.registered_content(block) == Some(&content);
-        let first = (1..self.pool.num_blocks()).find(holds);
-        first.map_or_else(Vec::new, |block| self.pool.copies_of(block).to_vec())
-    }
-
-    fn acquire_registered(&mut self, path: &Path) -> Expected {
-        let Some(&block) = self.copies(path).first() else {
-            self.counted.misses += 1;
-            self.counted.collisions += u64::from(self.collides(&self.content(path, path.len() - 1)));
-            return Expected::Is(Value::Nothing);
-        };
-        self.counted.hits += 1;
-        self.hits.push(block);
-        // A block that is in use has a reference; one that nobody holds is computed.
-        if !self.pool.acquire(&[block]) {
-            let content = self.content(path, path.len() - 1);
-            self.pool.acquire_match(&[block], &[content]);
-        }
-        Expected::Is(number(block))
-    }
-
-    fn drop_cached(&mut self, blocks: &[usize]) -> Expected {
-        if !self.are_blocks(blocks) {
-            return Expected::Refused;
-        }
-        let before = self.pool.registered().0;
-        self.pool.drop_cached(blocks);
-        Expected::Is(number(before - self.pool.registered().0))
-    }
-
-    fn acquire_match(&mut self, found: &MatchRecord, prompts: &Prompts) -> Expected {
-        let MatchRecord { blocks, chain, start } = found;
-        let blocks = unpack(blocks);
-        let foreign = chain.epoch != self.epoch
-            || self.pool.registered().0 == 0
-            || chain.algorithm != self.algorithm
-            || chain.block_size != self.setting.block_size;
-        if foreign && !blocks.is_empty() {
-            return STALE;
-        }
-        let path = prompts.path(chain);
-        let contents: Vec<_> = (0..blocks.len()).map(|at| self.content(&path, start + at)).collect();
-        let fine = self.pool.acquire_match(&blocks, &contents);
-        if !fine {
-            return STALE;
-        }
-        self.counted.hits += blocks.len() as u64;
-        self.hits = blocks;
-        Expected::Is(Value::Nothing)
-    }
-
-    fn register_table(&mut self, blocks: &[usize], path: &[u32], start: usize, algorithm: u8) -> Expected {
-        if start + blocks.len() > path.len() {
-            return Expected::Refused;
-        }
-        for (at, &block) in blocks.iter().enumerate() {
-            let (references, fences) = self.pool.references(block);
-            let place = self.content(path, start + at);
-            let fits = match self.pool.registered_content(block) {
-                None => !blocks[..at].contains(&block),
-                Some((_, _, own)) => named(own) == named(&place.2),
-            };
-            if references <= fences || !fits {
-                return Expected::Refused;
-            }
-        }
-        let collision = self.first_collision(path, start, blocks.len());
-        let kept = &blocks[..collision.unwrap_or(blocks.len())];
-        let Some(changes) = self.pool.register_table(kept, b"", path, start) else {
-            return Expected::Refused;
-        };
-        self.hits.extend(changes.iter().map(|&(_, cached)| cached));
-        self.entered(collision.is_some(), algorithm);
-        Expected::Is(pairs(&changes))
-    }
-
-    fn adopt(&mut self, blocks: &[usize], path: &[u32], start: usize, algorithm: u8) -> Expected {
-        let free =
-            |(at, block): (usize, &usize)| self.pool.free.contains(block) && !blocks[..at].contains(block);
-        if start + blocks.len() > path.len() || !blocks.iter().enumerate().all(free) {
-            return Expected::Refused;
-        }
-        let collision = self.first_collision(path, start, blocks.len());
-        let kept = &blocks[..collision.unwrap_or(blocks.len())];
-        let Some(changes) = self.pool.adopt(kept, b"", path, start) else { return Expected::Refused };
-        self.hits.extend(changes.iter().map(|&(_, cached)| cached));
-        self.entered(collision.is_some(), algorithm);
-        Expected::Is(pairs(&changes))
-    }
-
-    fn entered(&mut self, collided: bool, algorithm: u8) {
-        self.counted.collisions += u64::from(collided);
-        if self.pool.registered().0 > 0 {
-            self.algorithm = algorithm;
-        }
-    }
-}
-
-/// Notes what the caller holds after a call that succeeded, and which bytes its blocks carry.
-///
-/// # Errors
-/// A block that a lookup returned carries the bytes of another prompt.
-pub(crate) fn after(world: &mut PoolWorld, call: &C, answer: &Answer) -> Result<(), Failure> {
-    let handed = indices(&answer.blocks);
-    match call {
-        C::Allocate { .. } => {
-            world.written.lose(&handed);
-            allocated(world, handed);
-        }
-        C::Match { chain, .. } => {
-            let path = world.prompts.path(chain);
-            world.written.expect(&handed, &path, 0)?;
-            let found = handed.len();
-            let table = world.hold(handed, Some(path.clone()), found);
-            world.pending = Some((path, table));
-        }
-        C::Acquire { blocks } => {
-            let blocks = unpack(blocks);
-            let same = world.tables.iter().find(|table| table.blocks == blocks);
-            let (prompt, registered) =
-                same.map_or((None, blocks.len()), |table| (table.prompt.clone(), table.registered));
-            world.hold(blocks, prompt, registered);
-        }
-        C::AcquireRegistered { .. } => drop(world.hold(handed.clone(), None, handed.len())),
-        C::AcquireMatch { found } => {
-            let (blocks, path) = (unpack(&found.blocks), world.prompts.path(&found.chain));
-            world.written.expect(&blocks, &path, found.start)?;
-            let (prompt, all) = ((found.start == 0).then_some(path), blocks.len());
-            world.hold(blocks, prompt, all);
-        }
-        C::Release { blocks }
-        | C::ReleaseTable { blocks }
-        | C::ReleaseAfter { blocks, .. }
-        | C::ReleaseUntil { blocks, .. }
-        | C::Disown { blocks } => world.let_go(&unpack(blocks)),
-        C::Register { blocks, chain, start } => {
-            let Value::Number(registered) = answer.value else { return Ok(()) };
-            let (blocks, path) = (unpack(blocks), world.prompts.path(chain));
-            world.written.write(&blocks[..registered as usize], &path, *start);
-            placed(world, &blocks, &path, *start, registered as usize);
-        }
-        C::RegisterLink { block, link } => {
-            let (path, block) = (world.prompts.path_of_link(link), *block as usize);
-            let now = handed.first().copied().unwrap_or(block);
-            if now == block {
-                world.written.write(&[block], &path, path.len() - 1);
-            }
-            let held = world.tables.iter_mut().find(|table| table.blocks.contains(&block));
-            if let Some(table) = held
-                && let Some(at) = table.blocks.iter().position(|&held| held == block)
-            {
-                table.blocks[at] = now;
-                table.registered += usize::from(table.registered == at);
-                table.prompt = table.prompt.take().filter(|own| own.starts_with(&path));
-            }
-        }
-        C::RegisterTable { blocks, chain, start } | C::Adopt { blocks, chain, start } => {
-            let (old, path) = (unpack(blocks), world.prompts.path(chain));
-            let changes = changes(&answer.value);
-            entered(world, matches!(call, C::Adopt { .. }), &old, &path, *start, &changes);
-            for &(at, block) in &changes {
-                world.written.expect(&[block], &path, start + at)?;
-            }
-        }
-        C::LookupRefreshing { chain, start, .. } => {
-            let path = world.prompts.path(chain);
-            world.written.expect(&handed, &path, *start)?;
-            let mut part = world.prompts.chain(&path[..(start + handed.len()).min(path.len())], chain.epoch);
-            let keys: Vec<u64> = part.keys.unpack().skip(*start).collect();
-            let fingerprints: Vec<u64> = part.fingerprints.unpack().skip(*start).collect();
-            part.tokens = keys.len() * part.block_size;
-            (part.keys, part.fingerprints) = (Keys::pack(&keys), Keys::pack(&fingerprints));
-            world.found.truncate(7);
-            world.found.insert(0, MatchRecord { blocks: pack(&handed), chain: part, start: *start });
-        }
-        C::CompleteStep { step } => world.step = world.step.max(*step),
-        C::AdvanceTime { now } => world.now = *now,
-        C::MarkComputed { .. }
-        | C::MarkAccessed { .. }
-        | C::Evict { .. }
-        | C::Reset {}
-        | C::BumpEpoch {}
-        | C::Resize { .. }
-        | C::Retain { .. }
-        | C::AssignTenant { .. }
-        | C::TakeEvents {}
-        | C::Fence {}
-        | C::EndFence { .. }
-        | C::EvictNext { .. }
-        | C::Signal { .. } => {}
-    }
-    Ok(())
-}
-
-/// Blocks that were allocated are the rest of the prompt that was looked up last, if they fit it.
-fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
-    let Some((path, table)) = world.pending.take() else {
-        world.hold(blocks, None, 0);
-        return;
-    };
-    match table {
-        None => drop(world.hold(blocks, Some(path), 0)),
-        Some(id) => match world.tables.iter_mut().find(|table| table.id == id && table.prompt.is_some()) {
-            Some(table) => table.blocks.extend(blocks),
-            None => drop(world.hold(blocks, None, 0)),
-        },
-    }
-}
-
-/// Blocks of a table have their place in the index.
-fn placed(world: &mut PoolWorld, blocks: &[usize], path: &Path, start: usize, registered: usize) {
-    let of = |table: &&mut crate::world::pool::Table| {
-        table.registered == start && table.blocks.get(start..).is_some_and(|rest| rest.starts_with(blocks))
-    };
-    let Some(table) = world.tables.iter_mut().find(of) else { return };
-    table.registered += registered;
-    if start == 0 {
-        table.prompt = Some(path.clone());
-    }
-    if registered < blocks.len() {
-        table.prompt = None; // a collision keeps the others out
-        table.registered = table.blocks.len();
-    }
-}
-
-/// Blocks of a prompt were registered, computed, or changed for those that were cached.
-fn entered(
-    world: &mut PoolWorld,
-    adopted: bool,
-    old: &[usize],
-    path: &Path,
-    start: usize,
-    changes: &[(usize, usize)],
-) {
-    let mut now = old.to_vec();
-    changes.iter().for_each(|&(at, block)| now[at] = block);
-    let is_held = |&block: &usize| world.model.pool().is_registered(block);
-    let kept: Vec<_> = now.iter().copied().take_while(is_held).collect();
-    for (at, &block) in kept.iter().enumerate() {
-        if block == old[at] {
-            world.written.write(&[block], path, start + at);
-        }
-    }
-    if adopted {
-        let prompt = (start == 0).then(|| path.clone());
-        let all = kept.len();
-        world.hold(kept, prompt, all);
-        return;
-    }
-    let table =
-        world.tables.iter_mut().find(|table| table.blocks.windows(old.len().max(1)).any(|part| part == old));
-    if let Some(table) = table
-        && let Some(at) = table.blocks.windows(old.len().max(1)).position(|part| part == old)
-    {
-        table.blocks[at..at + old.len()].copy_from_slice(&now);
-        if at <= table.registered {
-            table.registered = table.registered.max(at + old.len());
-        }
-        if at == 0 && start == 0 {
-            table.prompt = Some(path.clone());
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a pool must report of hints: how many took effect, how many blocks are retained how, and which times have run
-//! out. The order that hints make is the affair of the policies' own tests.
+//! The reports that a pool must make of hints: how many took effect, how many blocks are retained, and how
+//! many times to live have run out. The tests of the policies check the order that hints make.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use kvpool_testing::ReferencePool;
 /// The tenant with limits.
 pub(crate) const TENANT: u32 = 1;
 
-/// What was said of a block with a content.
+/// The hints about a block with a content.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
@@ -37,7 +37,7 @@ pub struct Retained {
     expired: u64,
 }
 
-/// What hints depend on, of each block: its content, and whether it is cached-free.
+/// The content of each block, and whether the block is cached-free: hints depend on both.
 #[derive(Clone, Debug)]
 pub(crate) struct Before(Vec<(Option<Vec<u32>>, bool)>);
 
@@ -70,7 +70,7 @@ impl Retained {
         self.entries.values().filter(|entry| is(entry)).count()
     }
 
-    /// What [`kvpool::BlockPool::retention_stats`] must return.
+    /// The value that [`kvpool::BlockPool::retention_stats`] must return.
     pub(crate) fn stats(&self) -> RetentionStats {
         let priority = |entry: &Entry| match entry.keep {
             Keep::Priority(priority) => Some(priority),

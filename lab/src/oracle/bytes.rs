@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::prompts::{Path, Prompts};
 
-/// What engines wrote to blocks: the KV of a prompt up to the block's end.
+/// The prompt whose KV an engine wrote to each block.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     bytes: BTreeMap<usize, Path>,

@@ -1,5 +1,5 @@
-//! Oracles: what must hold after each call. The model ([`crate::model`]) says what a call answers; each file here
-//! holds one thing that is true of every state.
+//! Oracles: what must hold after each call. The model ([`crate::model`]) has the answers of calls. Each file
+//! here checks one property of every state.
 
 pub mod books;
 pub mod bytes;

@@ -1,5 +1,5 @@
-//! Reads: before a lookup that holds, a probe and a lookup that hold nothing answer as the model does, and change
-//! nothing.
+//! Reads: before each lookup that holds blocks, a probe and a lookup that hold nothing answer as the model
+//! does. They change nothing.
 
 use kvpool_journal::{ChainRecord, PoolCall};
 use kvpool_testing::indices;
@@ -46,5 +46,7 @@ fn look(world: &mut PoolWorld, record: &ChainRecord, start: usize, most: usize) 
     same("probe", &counted, &(cached.len(), idle, pending))?;
     let indexed: Vec<bool> = (0..chain.len()).map(|at| pool.is_indexed(&chain, at)).collect();
     let expected: Vec<bool> = (0..path.len()).map(|at| is_pending(&at)).collect();
-    same("is_indexed", &indexed, &expected)
+    same("is_indexed", &indexed, &expected)?;
+    world.subject.teach_match(found); // a later call acquires it
+    Ok(())
 }

@@ -21,9 +21,9 @@ pub struct Run<W: World> {
     pub setting: W::Setting,
     /// The calls that were made. The last one failed, if there is a failure.
     pub steps: Vec<Step<Call<W>>>,
-    /// What was found.
+    /// The failure that ended the run.
     pub failure: Option<Failure>,
-    /// What was drawn.
+    /// The memory of the world.
     pub memory: Option<W::Memory>,
 }
 

@@ -10,7 +10,30 @@ use super::{Run, run};
 use crate::world::World;
 
 /// Bytes of a run, at least and at most.
-const BYTES: (usize, usize) = (40, 2000);
+const LENGTHS: (usize, usize) = (40, 2000);
+
+/// The bytes of random runs, one after another, the same for the same seed.
+#[derive(Debug)]
+pub struct Bytes(ChaCha8Rng);
+
+impl Bytes {
+    /// The bytes of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+}
+
+impl Iterator for Bytes {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let (least, most) = LENGTHS;
+        let mut data = vec![0; least + self.0.next_u32() as usize % (most - least)];
+        self.0.fill_bytes(&mut data);
+        Some(data)
+    }
+}
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +44,7 @@ pub enum Until {
     Calls(u64),
 }
 
-/// What random runs came to.
+/// The result of random runs.
 #[derive(Debug)]
 pub struct Outcome<W: World> {
     /// The runs.
@@ -37,24 +60,23 @@ pub struct Outcome<W: World> {
 /// Makes random runs until one fails.
 #[must_use]
 pub fn random<W: World>(seed: u64, until: Until) -> Outcome<W> {
-    let mut generator = ChaCha8Rng::seed_from_u64(seed);
     let (begun, mut runs, mut calls) = (Instant::now(), 0, 0);
-    loop {
+    let outcome =
+        |runs, calls, failed| Outcome { runs, calls, seconds: begun.elapsed().as_secs_f64(), failed };
+    for data in Bytes::new(seed) {
         let is_over = match until {
             Until::Time(time) => begun.elapsed() >= time,
             Until::Calls(most) => calls >= most,
         };
         if is_over {
-            return Outcome { runs, calls, seconds: begun.elapsed().as_secs_f64(), failed: None };
+            break;
         }
-        let (least, most) = BYTES;
-        let mut data = vec![0; least + generator.next_u32() as usize % (most - least)];
-        generator.fill_bytes(&mut data);
         let one = run::<W>(&data);
         runs += 1;
         calls += one.steps.len() as u64;
         if one.failure.is_some() {
-            return Outcome { runs, calls, seconds: begun.elapsed().as_secs_f64(), failed: Some(one) };
+            return outcome(runs, calls, Some(one));
         }
     }
+    outcome(runs, calls, None)
 }

@@ -6,13 +6,13 @@ use kvpool_journal::{EXPORT_LIMIT, Language, Words, export, record};
 
 use super::shrink::shrink;
 use super::{Run, run};
-use crate::Failure;
+use crate::failure::{Failure, guarded};
 use crate::world::World;
 
-/// What is wrong with a run.
+/// The description of a run that failed.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// What was found.
+    /// The failure.
     pub failure: Failure,
     /// The settings.
     pub setting: String,
@@ -47,27 +47,38 @@ pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
     Some(Report { failure, setting: format!("{:?}", least.setting), calls, journal, test })
 }
 
-/// The journal and the test. A call that panics is left out: no journal holds it.
-fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
-    let record = |steps: &[_]| {
-        let header = W::header(&run.setting)?;
-        crate::failure::guarded(|| {
-            record::<W::Subject>(&header, steps).map_err(|error| Failure::new("record", error.to_string()))
-        })
-    };
-    let all = record(&run.steps);
-    let most = run.steps.len().saturating_sub(1);
-    let Ok((journal, _)) = all.or_else(|_| record(&run.steps[..most])) else { return Default::default() };
+/// The journal of calls: they are made again, on a subject of their own that records.
+///
+/// # Errors
+/// A call that cannot be recorded, or that panics.
+pub fn journal<W: World>(run: &Run<W>, steps: usize) -> Result<Vec<u8>, Failure> {
+    let header = W::header(&run.setting)?;
+    guarded(|| {
+        let recorded = record::<W::Subject>(&header, &run.steps[..steps]);
+        recorded.map(|(journal, _)| journal).map_err(|error| Failure::new("record", error.to_string()))
+    })
+}
+
+/// A journal as a test.
+///
+/// # Errors
+/// A journal that cannot be replayed, or a call that panics.
+pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
     let mut text = Vec::new();
-    let exported = crate::failure::guarded(|| {
-        let written = export(&journal, Language::Rust, EXPORT_LIMIT, &mut text, &mut |_| true);
+    guarded(|| {
+        let written = export(journal, language, EXPORT_LIMIT, &mut text, &mut |_| true);
         written.map_err(|error| Failure::new("export", error.to_string()))
-    });
-    let test = match exported {
-        Ok(_) => String::from_utf8_lossy(&text).into_owned(),
-        Err(failure) => format!("// {failure}\n"),
-    };
-    (journal, test)
+    })?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The journal and the test. A call that panics is left out, because no journal holds it.
+fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
+    let all = run.steps.len();
+    let recorded = journal(run, all).or_else(|_| journal(run, all.saturating_sub(1)));
+    let Ok(journal) = recorded else { return Default::default() };
+    let text = test(&journal, Language::Rust).unwrap_or_else(|failure| format!("// {failure}\n"));
+    (journal, text)
 }
 
 /// Runs the calls that bytes mean.

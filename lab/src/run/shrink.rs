@@ -44,7 +44,7 @@ pub fn shrink<W: World>(run: &Run<W>) -> Option<(Run<W>, Failure)> {
         while let Some(simpler) = W::simpler(&setting).into_iter().find(|simpler| fails(simpler, &least)) {
             setting = simpler;
         }
-        simplify::<W>(&mut least, &|steps| fails(&setting, steps));
+        simplify(&mut least, &|steps| fails(&setting, steps));
         if before == (least.len(), format!("{setting:?}")) {
             break;
         }
@@ -55,7 +55,7 @@ pub fn shrink<W: World>(run: &Run<W>) -> Option<(Run<W>, Failure)> {
 }
 
 /// Makes arguments smaller as long as the calls fail.
-fn simplify<W: World>(steps: &mut Vec<Step<Call<W>>>, fails: &dyn Fn(&[Step<Call<W>>]) -> bool) {
+fn simplify<C: Simpler + Clone>(steps: &mut Vec<Step<C>>, fails: &dyn Fn(&[Step<C>]) -> bool) {
     for at in 0..steps.len() {
         let mut tried = 0;
         while let Some(simpler) = steps[at].operation.simpler(tried) {

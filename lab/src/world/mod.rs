@@ -14,13 +14,13 @@ use crate::draw::Weights;
 
 /// A subject of the laboratory and everything that calls of it are drawn from and compared with.
 pub trait World: Sized {
-    /// What a journal is replayed on: it runs calls.
+    /// The subject, as a journal is replayed on it.
     type Subject: Subject<Call: Slots + Simpler>;
     /// The settings that the subject is made with, and those of the drawing.
     type Setting: Clone + Debug;
-    /// What the arguments of one call have in common, as far as they are drawn.
+    /// The things that the arguments of one call have in common while they are drawn.
     type Draft: Default;
-    /// What was drawn, by the keys that calls hold of it.
+    /// The drawn things that calls hold by a key, for instance prompts.
     type Memory: Clone + Debug;
 
     /// Draws settings.
@@ -35,7 +35,7 @@ pub trait World: Sized {
     /// The subject refuses the settings.
     fn new(setting: &Self::Setting, memory: Option<&Self::Memory>) -> Result<Self, Failure>;
 
-    /// What was drawn so far.
+    /// The drawn things so far.
     fn memory(&self) -> &Self::Memory;
 
     /// The header of a journal of the subject.
@@ -47,10 +47,10 @@ pub trait World: Sized {
     /// How often each call is drawn.
     fn weights(&self) -> Weights;
 
-    /// Draws an argument that makes the call possible. Returns false if there is none.
+    /// Draws an argument that makes the call possible. Returns false if no argument does.
     fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut Self::Draft) -> bool;
 
-    /// Draws an argument without regard to what is possible. Returns false where this world has no wrong arguments.
+    /// Draws an argument without regard to what is possible. Returns false if the call must not be made.
     fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool;
 
     /// Makes a call on the subject and on the model, and asks the oracles.

@@ -43,7 +43,7 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// What happens to duplicates.
+    /// The policy for duplicates.
     pub duplicates: DuplicatePolicy,
     /// How hits are verified.
     pub verify: Verify,
@@ -51,7 +51,7 @@ pub struct Setting {
     pub hashed: Option<HashAlgorithm>,
     /// Calls from one look at events, digest and scrubber to the next.
     pub looks: usize,
-    /// Whether contents are drawn whose keys collide. A pool without verification cannot tell them apart.
+    /// Whether contents are drawn whose keys collide. A pool without verification takes them for equal.
     pub collisions: bool,
     /// Whether holders hold whole prefixes. Then the cache must stay closed, and no argument is wrong.
     pub whole: bool,
@@ -104,7 +104,7 @@ impl Setting {
     }
 }
 
-/// What a refused call must leave as it was.
+/// The state that a refused call must not change.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
 /// The pool, its model, and what its callers hold.
@@ -118,9 +118,9 @@ pub struct PoolWorld {
     pub model: Model,
     /// The prompts that were drawn.
     pub prompts: Prompts,
-    /// What callers hold.
+    /// The blocks that callers hold.
     pub tables: Vec<Table>,
-    /// What lookups found, the latest first.
+    /// The matches that lookups returned, the latest first.
     pub found: Vec<MatchRecord>,
     /// The prompt of the last lookup, and the table of what it found: the next allocation is for the rest.
     pub pending: Option<(Path, Option<u64>)>,
@@ -188,7 +188,7 @@ impl PoolWorld {
         (pool.free_order(), pool.eviction_order(), pool.stats())
     }
 
-    /// Where a policy or a hint chooses, the model takes the order of the pool, which must be of the same blocks.
+    /// Takes the order of eviction from the pool if a policy or a hint makes it. The blocks must be the same.
     fn follow(&mut self) -> Result<(), Failure> {
         if self.setting.is_lru() {
             return Ok(());
@@ -346,7 +346,7 @@ impl World for PoolWorld {
         if answer.refused {
             same("state after a refusal", &self.observe(), &before)?;
         } else {
-            crate::model::pool::after(self, call, &answer)?;
+            crate::model::caller::after(self, call, &answer)?;
         }
         self.check()?;
         Ok(answer)

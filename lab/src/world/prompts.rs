@@ -1,8 +1,9 @@
 //! Prompts by the contents of their blocks, and the keys that a journal holds of them.
 //!
-//! Without a hasher no digest is computed: the key of a content is a function of its prompt. Contents from [`TWIN`] on
-//! then have the key of another content, and another fingerprint: they collide with it. With a hasher prompts have
-//! tokens, and their keys are those of real digests. A prompt whose first content is [`SALTED`] or above has a salt.
+//! Without a hasher no digest is computed: the key of a content is a function of its prompt. A content from
+//! [`TWIN`] on has the key of another content and another fingerprint, so that both collide. With a hasher,
+//! prompts have tokens, and keys are those of real digests. A prompt whose first content is [`SALTED`] or
+//! above has a salt.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,6 +176,7 @@ impl Prompts {
     }
 
     /// All prompts.
+    #[must_use]
     pub fn all(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.known.values()
     }

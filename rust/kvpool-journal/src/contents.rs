@@ -40,10 +40,14 @@ pub struct Contents {
     /// Another hasher, for prompts of another.
     foreign: Arc<BlockHasher>,
     block_size: usize,
+    /// Whether hits are verified by tokens. Replays never verify by tokens, so their matches have none.
+    compares_tokens: bool,
     tokens: HashMap<ContentKey, u32>,
     contents: Vec<Content>,
     /// Chains that a real hasher made, by the keys of their blocks, with the position of the block.
     hashed: HashMap<u64, (Arc<HashChain>, usize)>,
+    /// Matches that a pool returned, the latest first.
+    matches: Vec<Match>,
     /// Pairs of tokens that stand for one content: what one prompt was hashed to anew had come in another before.
     same: Vec<(u32, u32)>,
 }
@@ -64,9 +68,11 @@ impl Contents {
             hasher,
             foreign,
             block_size,
+            compares_tokens: verify == Verify::Tokens,
             tokens: HashMap::new(),
             contents: Vec::new(),
             hashed: HashMap::new(),
+            matches: Vec::new(),
             same: Vec::new(),
         })
     }
@@ -171,6 +177,13 @@ impl Contents {
         }
     }
 
+    /// A record of this match is this match from now on, for as long as it is one of the latest.
+    pub(crate) fn teach_match(&mut self, found: Match) {
+        const KEPT: usize = 16;
+        self.matches.truncate(KEPT - 1);
+        self.matches.insert(0, found);
+    }
+
     /// The block of a real chain that has this key.
     fn hashed(&self, key: u64) -> Option<LinkRef<'_>> {
         let (chain, position) = self.hashed.get(&key)?;
@@ -243,10 +256,17 @@ impl Contents {
             return Err(ReplayError::BadLength { tokens: record.tokens });
         }
         let (algorithm, size) = (algorithm(record.algorithm)?, record.block_size);
-        let spelled = record.has_tokens && size == self.block_size;
+        let spelled = self.compares_tokens && record.has_tokens && size == self.block_size;
         let tokens = if spelled { self.spell_all(&path, record.keys.unpack())? } else { Vec::new() };
         let part = HashChain::forged(algorithm, size, record.epoch, hashes, compared, tokens);
-        Ok(Match::forged(start, blocks, &part))
+        let forged = Match::forged(start, blocks, &part);
+        let is_known = |known: &&Match| {
+            **known == forged
+                && known.blocks() == forged.blocks()
+                && known.hashes() == forged.hashes()
+                && (known.epoch(), known.algorithm(), known.block_size()) == (record.epoch, algorithm, size)
+        };
+        Ok(self.matches.iter().find(is_known).cloned().unwrap_or(forged))
     }
 
     /// A link with the digest of a record.

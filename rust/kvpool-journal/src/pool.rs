@@ -3,7 +3,7 @@
 use crate::calls::{Moved, PoolCall, Slot, Slots};
 use crate::{ChainRecord, JournalHeader};
 use kvpool::hash::{HashChain, Verify};
-use kvpool::{BlockPool, InvariantViolation, PoolConfig, PoolError};
+use kvpool::{BlockPool, InvariantViolation, Match, PoolConfig, PoolError};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
@@ -46,6 +46,11 @@ impl PoolSubject {
         self.contents.teach(chain);
     }
 
+    /// A record of a match that this pool returned is that match from now on.
+    pub fn teach_match(&mut self, found: Match) {
+        self.contents.teach_match(found);
+    }
+
     /// The chain of a record.
     ///
     /// # Errors
@@ -64,7 +69,7 @@ impl PoolSubject {
         self.contents.numbers()
     }
 
-    /// Tokens are made up: fingerprints tell the same contents apart.
+    /// Hits are verified by fingerprints at most, because tokens are made up.
     fn made(
         header: &JournalHeader,
         make: impl FnOnce(PoolConfig, &WatchConfig) -> Result<Journaled<BlockPool>, PoolError>,

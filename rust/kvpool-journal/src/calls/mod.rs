@@ -83,6 +83,7 @@ pub trait Slots: Clone {
 
     /// The call at this position of the table. Its arguments are zeros, empty lists and `None`: a record of zero
     /// bytes. Returns `None` behind the last call.
+    #[must_use]
     fn blank(position: u8) -> Option<Self>
     where
         Self: DeserializeOwned,

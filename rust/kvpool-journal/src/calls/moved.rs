@@ -6,7 +6,7 @@ use kvpool::BlockId;
 use super::{Mention, Slot};
 use crate::{Answer, Ids};
 
-/// The names in two runs of the same calls that differ, by their answers.
+/// The differences between the answers of two runs of the same calls.
 #[derive(Debug, Default)]
 pub struct Moved {
     /// Blocks of the recorded run -> blocks of this one.

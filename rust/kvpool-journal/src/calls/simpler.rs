@@ -7,7 +7,7 @@ use crate::{
     TurnRecord, UntilRecord,
 };
 
-/// What can be made smaller.
+/// A call whose arguments can be made smaller.
 pub trait Simpler: Sized {
     /// The operation with one argument made smaller: in the `which`-th way of all there are.
     fn simpler(&self, which: usize) -> Option<Self>;
