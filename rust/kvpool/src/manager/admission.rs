@@ -6,7 +6,7 @@ use super::error::{ManagerError, Refused, Result};
 use super::hints::{AdmitOptions, Hints, Scope};
 use super::id::{RequestId, RequestRef, RequestState};
 use super::observe::Admitted;
-use super::request::{External, Leaving, Request};
+use super::request::{External, Leaving, PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE, Request};
 use super::step::StepPlan;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
@@ -435,22 +435,6 @@ impl CacheManager {
         self.rebased(self.slot(id.into()).ok()?).ok()?
     }
 }
-
-pub(super) const RELEASE: &str = "release it once more";
-
-/// What a request can be released in.
-pub(super) const RELEASABLE: &[RequestState] = &[
-    RequestState::Running,
-    RequestState::Preempted,
-    RequestState::Swapped,
-    RequestState::Moving,
-    RequestState::Loading,
-];
-
-pub(super) const PREEMPT: &str = "preempt it";
-
-/// What a request can be preempted in: it holds blocks.
-pub(super) const PREEMPTIBLE: &[RequestState] = &[RequestState::Running, RequestState::Swapped];
 
 /// What a connector is to load for an admission.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {

@@ -38,6 +38,22 @@ impl Request {
     }
 }
 
+pub(crate) const RELEASE: &str = "release it once more";
+
+/// What a request can be released in.
+pub(crate) const RELEASABLE: &[RequestState] = &[
+    RequestState::Running,
+    RequestState::Preempted,
+    RequestState::Swapped,
+    RequestState::Moving,
+    RequestState::Loading,
+];
+
+pub(crate) const PREEMPT: &str = "preempt it";
+
+/// What a request can be preempted in: it holds blocks.
+pub(crate) const PREEMPTIBLE: &[RequestState] = &[RequestState::Running, RequestState::Swapped];
+
 /// Tokens that are on their way into a request's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct External {

@@ -17,11 +17,10 @@
 
 use std::ops::Range;
 
-use super::admission::{RELEASABLE, RELEASE};
 use super::error::{ManagerError, Refused};
 use super::hints::{AdmitOptions, Hints, RetentionRange, Scope};
 use super::id::{RequestId, RequestRef};
-use super::request::Leaving;
+use super::request::{Leaving, RELEASABLE, RELEASE};
 use super::{Admission, CacheManager};
 use crate::hash::HashCursor;
 use crate::retention::no_clock;

@@ -13,13 +13,12 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::CacheManager;
-use super::admission::{PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE};
 use super::answers::Admission;
 use super::error::{ManagerError, Refused, Result};
 use super::growth::{APPENDABLE, Computed, Covered, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::id::{RequestId, RequestRef, RequestState};
-use super::request::Request;
+use super::request::{PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE, Request};
 use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
 use crate::{BlockId, BlockPool, PoolError, Until};
