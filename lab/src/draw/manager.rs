@@ -32,7 +32,8 @@ const USUAL: &[(&str, u8)] = &[
     ("commit_step", 10),
     ("append_tokens", 6),
     ("external_done", 6),
-    ("complete_swap", 6),
+    ("complete_swap", 10),
+    ("begin_swap_in", 8),
     ("drop_cached", 1),
     ("trim_window", 2),
     ("bump_epoch", 1),
@@ -198,7 +199,7 @@ fn options(bytes: &mut Bytes<'_>, world: &ManagerWorld, tokens: usize) -> Option
     }
     let tenant = bytes.one_in(2).then(|| TenantId(bytes.below(3) as u32));
     let ranges = (0..bytes.below(3)).map(|_| range(bytes)).collect();
-    (&AdmitOptions { part, tenant, no_cache: bytes.one_in(4), ranges, ..AdmitOptions::default() }).into()
+    (&AdmitOptions { part, tenant, no_cache: bytes.one_in(4), ranges }).into()
 }
 
 /// Mostly at once, or when a step or a fence ends.
@@ -412,7 +413,7 @@ pub(crate) fn fill(
                 2 => LoadedRecord::First(from + bytes.below(end.saturating_sub(from) + 1)),
                 _ => {
                     let start = from + bytes.below(end.saturating_sub(from) + 1);
-                    LoadedRecord::AllBut(vec![start..start + bytes.below(4)])
+                    LoadedRecord::AllBut(std::iter::once(start..start + bytes.below(4)).collect())
                 }
             };
         }

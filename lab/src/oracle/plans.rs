@@ -9,7 +9,7 @@ use crate::failure::{holds, same};
 use crate::world::manager::ManagerWorld;
 use crate::world::requests::tokens;
 
-fn replay(error: kvpool_journal::ReplayError) -> Failure {
+fn replay(error: &kvpool_journal::ReplayError) -> Failure {
     Failure::new("replay", error.to_string())
 }
 
@@ -20,7 +20,9 @@ pub(crate) fn plan(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Optio
         Slot::Plan(plan) => Some(plan.clone()),
         _ => None,
     });
-    plan.filter(|plan| !plan.stale).map(|plan| world.subject.plan(&plan).map_err(replay)).transpose()
+    plan.filter(|plan| !plan.stale)
+        .map(|plan| world.subject.plan(&plan).map_err(|error| replay(&error)))
+        .transpose()
 }
 
 /// A plan is committed once, and no plan outlives a change.
@@ -44,7 +46,8 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
         }
     }
     let (Some(prompt), Some(options)) = (prompt, options) else { return Ok(None) };
-    let (part, cursor) = (options.options().part, world.subject.cursor(&prompt).map_err(replay)?);
+    let (part, cursor) =
+        (options.options().part, world.subject.cursor(&prompt).map_err(|error| replay(&error))?);
     let manager = world.subject.manager();
     let fit = manager.fit(&cursor, part);
     let is_current = !prompt.foreign && prompt.chain.epoch == manager.pool().epoch();
