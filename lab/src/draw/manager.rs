@@ -304,7 +304,6 @@ fn planned_of(planned: &Planned) -> i64 {
 }
 
 fn planned(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> Option<Planned> {
-    let name = |number| Name::Id(id(number));
     Some(match bytes.below(16) {
         0..6 => {
             let (request, prompt) = (IdRecord(id(new(bytes, world)?)), prompt(bytes, world));
@@ -445,22 +444,43 @@ pub(crate) fn fill(
     true
 }
 
+/// Other requests than those of a list, or one of them twice.
+fn others<T: Clone>(list: &mut Vec<T>, bytes: &mut Bytes<'_>, make: impl Fn(i64) -> T) {
+    match (bytes.below(3), list.first().cloned()) {
+        (0, Some(first)) => list.push(first),
+        (1, _) => list.iter_mut().for_each(|one| *one = make(any(bytes))),
+        _ => *list = (0..bytes.below(4)).map(|_| make(any(bytes))).collect(),
+    }
+}
+
+fn name(number: i64) -> Name {
+    Name::Id(id(number))
+}
+
 /// Draws an argument without regard to what is possible: refusals are answers, too.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let num_blocks = world.manager().pool().num_blocks();
-    let some = |bytes: &mut Bytes<'_>| -> Vec<i64> { (0..bytes.below(4)).map(|_| any(bytes)).collect() };
     match slot {
         Slot::NewRequest(record) => *record = IdRecord(id(any(bytes))),
         Slot::Request(name) => *name = Name::Id(id(any(bytes))),
-        Slot::Requests(list) => *list = names(&some(bytes)),
-        Slot::Batch(rows) => *rows = batch(&some(bytes)),
-        Slot::Forks(ForksRecord { parents, children }) => match bytes.below(3) {
-            0 => *parents = names(&some(bytes)),
-            1 => *children = some(bytes).into_iter().map(|number| IdRecord(id(number))).collect(),
-            _ => drop(children.pop()),
+        Slot::Requests(list) => others(list, bytes, name),
+        Slot::Batch(rows) => {
+            let mut numbers = crate::world::requests::rows(rows);
+            others(&mut numbers, bytes, |number| number);
+            *rows = batch(&numbers);
+        }
+        Slot::Forks(ForksRecord { parents, children }) => match bytes.below(4) {
+            0 => others(parents, bytes, name),
+            1 => others(children, bytes, |number| IdRecord(id(number))),
+            2 => drop(children.pop()),
+            _ => {
+                // One child of two parents.
+                parents.extend(parents.first().cloned());
+                children.extend(children.first().cloned());
+            }
         },
         Slot::Ending(EndedRecord { requests, signals }) => {
-            *requests = names(&some(bytes));
+            others(requests, bytes, name);
             *signals = requests.iter().map(|_| signal(bytes).into()).collect();
         }
         Slot::Prompt(record) => match bytes.below(3) {
@@ -526,10 +546,11 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
 
 fn spoil_append(record: &mut AppendRecord, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let numbers = crate::world::requests::rows(&record.rows);
-    match bytes.below(5) {
-        0 => {
-            let others: Vec<_> = numbers.iter().map(|_| any(bytes)).collect();
-            record.rows = batch(&others);
+    match bytes.below(6) {
+        0 | 5 => {
+            let mut numbers = numbers;
+            others(&mut numbers, bytes, |number| number);
+            record.rows = batch(&numbers);
         }
         1 => record.tokens += 1,
         2 => drop(record.offsets.pop()),
