@@ -99,7 +99,7 @@ const STATES: &[(&str, &[RequestState])] = &[
 const ANY: &[RequestState] = &[];
 const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Running, RequestState::Preempted];
 
-/// What the arguments of a call have in common.
+/// State that the arguments of one call share while they are drawn.
 #[derive(Debug, Default)]
 pub struct Draft {
     call: &'static str,
@@ -112,7 +112,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Of a call.
+    /// The draft of a call with this name.
     pub(crate) fn of(call: &'static str) -> Self {
         Self { call, ..Self::default() }
     }
@@ -160,7 +160,8 @@ fn content(bytes: &mut Bytes<'_>) -> u32 {
     bytes.below(3) as u32
 }
 
-/// A prompt of few contents: one that there is, shorter or longer, or a new one; with tokens after its last full block.
+/// Draws a prompt of few contents: a known one, cut or extended, or a new one. Some prompts have tokens after the last
+/// full block.
 fn prompt(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> ChainRecord {
     let mut path = Path::new();
     let known = world.prompts.all().len();

@@ -1,4 +1,4 @@
-//! What each call of a manager must answer, and what its callers and its engine know after it.
+//! The model of a manager: the answer of each call, and the notes that its callers and its engine take.
 
 use kvpool::{PlannedOperation, RequestState, Until};
 use kvpool_journal::{
@@ -102,7 +102,7 @@ fn has_hints(options: &OptionsRecord) -> bool {
 }
 
 impl Model {
-    /// Of a manager that was just made.
+    /// The model of a new manager.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         let Setting { num_blocks, host_blocks, block_size, .. } = *setting;
@@ -125,8 +125,8 @@ impl Model {
         Value::List(vec![count(cached * self.block_size), blocks(table)])
     }
 
-    /// Changes the model as a call changes the manager; returns what the manager must answer. Of a step the manager's
-    /// plan says which operations fit.
+    /// Changes the model as a call changes the manager; returns what the manager must answer. The manager's plan
+    /// decides which operations of a step fit.
     pub(crate) fn expected(
         &mut self,
         call: &C,
@@ -453,7 +453,7 @@ pub(crate) fn after(
             truncate(world, named(request), *tokens);
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
-            // A fence holds the end of a prefix, and nobody its start.
+            // The fence holds the end of a prefix and not its start.
             world.whole &= *until == UntilRecord::Now;
             rows(batch).into_iter().zip(tokens).for_each(|(number, &keep)| truncate(world, number, keep));
         }

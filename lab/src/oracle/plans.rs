@@ -1,4 +1,4 @@
-//! Plans: what is asked before an admission or a step, of a manager that it must not change, is what comes of it.
+//! Plans: `fit` and a plan change nothing, and the call that follows keeps their promises.
 
 use kvpool::{AdmissionFit, Fit, ManagerError, StepPlan};
 use kvpool_journal::calls::{Slot, Slots};
@@ -34,7 +34,7 @@ pub(crate) fn is_stale(world: &mut ManagerWorld, plan: &mut Option<StepPlan>) ->
     })
 }
 
-/// What the manager says before an admission of a prompt.
+/// Asks `fit` before an admission, and plans one of the same prompt. Returns the fit.
 pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option<AdmissionFit>, Failure> {
     let mut call = call.clone();
     let (mut prompt, mut options) = (None::<PromptRecord>, None::<OptionsRecord>);
@@ -61,7 +61,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
         let expected = (cached * size, fitting, fits);
         same("a fit", &(fit.cached_tokens, fit.fitting_tokens, fit.can_ever_fit), &expected)?;
     }
-    // Of a request that no plan and no manager knows.
+    // The manager does not know this request, so only the prompt can be refused.
     let mut plan = manager.plan_step();
     match manager.plan_admit_with(&mut plan, "another", cursor, &options.options()) {
         Ok(cached) => {

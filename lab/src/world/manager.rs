@@ -38,7 +38,7 @@ pub struct Setting {
     pub watermark: bool,
     /// How hits are verified.
     pub verify: Verify,
-    /// What happens to duplicates.
+    /// Whether a released duplicate stays cached.
     pub duplicates: DuplicatePolicy,
     /// The order of eviction.
     pub policy: EvictionPolicy,
@@ -97,7 +97,7 @@ impl Setting {
     }
 }
 
-/// What a refused call must leave as it was.
+/// The state that a refused call must not change.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
     Vec<Option<(RequestInfo, Vec<BlockId>)>>,
@@ -146,7 +146,7 @@ impl ManagerWorld {
         self.subject.manager()
     }
 
-    /// What the manager knows of a request.
+    /// The manager's summary of a request.
     #[must_use]
     pub fn info(&self, number: i64) -> Option<RequestInfo> {
         self.manager().request(&id(number)).ok()

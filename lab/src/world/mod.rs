@@ -49,7 +49,7 @@ pub trait World: Sized {
     /// How often each call is drawn.
     fn weights(&self) -> Weights;
 
-    /// What the arguments of a call have in common, before the first is drawn.
+    /// The state that the arguments of a call share, before the first is drawn.
     fn draft(&self, _call: &'static str) -> Self::Draft {
         Self::Draft::default()
     }

@@ -22,7 +22,7 @@ pub fn id(number: i64) -> RequestId {
     if number < FIRST_STRING { number.into() } else { RequestId::Str(format!("r{number}").into()) }
 }
 
-/// The number of a request; -1 if there is none.
+/// The number of a request. Returns -1 for an id that is not drawn.
 #[must_use]
 pub fn number(id: &RequestId) -> i64 {
     match id {

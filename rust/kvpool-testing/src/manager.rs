@@ -639,8 +639,8 @@ impl ReferenceManager {
         }
     }
 
-    /// Blocks that a request gave up for a window, and that are still cached as its own and held by nobody. They are
-    /// held then: blocks that are released together are ordered together.
+    /// Takes references to blocks that a request gave up for a window, if they are cached as its own and free of
+    /// references: blocks that are released together are ordered together.
     fn take_left(&mut self, id: i64) -> Vec<usize> {
         let (pool, request) = (&mut self.pools[0], &self.requests[&id]);
         if request.tier != 0 || request.epoch != pool.epoch {
@@ -748,8 +748,7 @@ impl ReferenceManager {
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
     }
 
-    /// Forgets everything cached, in every tier, if nobody holds a block of any. Returns how many blocks were
-    /// registered.
+    /// Forgets all cached content of every tier, if no block has a reference. Returns the number of registered blocks.
     pub fn reset(&mut self) -> Option<usize> {
         let is_idle = self.pools.iter().all(ReferencePool::is_idle);
         let registered = self.pools.iter().map(|pool| pool.registered().0).sum();
