@@ -160,8 +160,8 @@ fn content(bytes: &mut Bytes<'_>) -> u32 {
     bytes.below(3) as u32
 }
 
-/// Draws a prompt of few contents: a known one, cut or extended, or a new one. Some prompts have tokens after the last
-/// full block.
+/// Draws a prompt of few contents: a known one, cut or extended, or a new one. Some prompts have tokens after
+/// the last full block.
 fn prompt(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> ChainRecord {
     let mut path = Path::new();
     let known = world.prompts.all().len();

@@ -125,8 +125,8 @@ impl Model {
         Value::List(vec![count(cached * self.block_size), blocks(table)])
     }
 
-    /// Changes the model as a call changes the manager; returns what the manager must answer. The manager's plan
-    /// decides which operations of a step fit.
+    /// Changes the model as a call changes the manager; returns what the manager must answer. The manager's
+    /// plan decides which operations of a step fit.
     pub(crate) fn expected(
         &mut self,
         call: &C,

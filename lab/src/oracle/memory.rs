@@ -1,9 +1,10 @@
-//! Memory: a fake engine executes every plan, writes the tokens that are committed, and loads external ones. After each
-//! call every request reads its own tokens in whatever tier it is, and every cached block holds its content, computed
-//! with the weights of now.
+//! Memory: a fake engine executes every plan, writes the tokens that are committed, and loads external ones.
+//! After each call every request reads its own tokens in whatever tier it is, and every cached block holds
+//! its content, computed with the weights of now.
 //!
-//! Blocks are never wiped on their own. So a lost copy, a block that is handed out too early, and wrong sharing show as
-//! the cells of another prefix. The step that a fence waits for writes to its blocks until the fence ends.
+//! Blocks are never wiped on their own. So a lost copy, a block that is handed out too early, and wrong
+//! sharing show as the cells of another prefix. The step that a fence waits for writes to its blocks until
+//! the fence ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -27,8 +28,8 @@ pub struct Memory {
     weights: u64,
     /// The weights when a request was admitted: it may keep what it computed with them.
     since: BTreeMap<i64, u64>,
-    /// The engine wrote to the destination of a planned copy before it took the plan, which no engine may: from then on
-    /// nothing is read.
+    /// The engine wrote to the destination of a planned copy before it took the plan, which no engine may:
+    /// from then on nothing is read.
     is_lost: bool,
     /// Blocks that only a fence holds.
     late: Vec<(Until, Place)>,

@@ -158,7 +158,8 @@ impl ManagerWorld {
         self.completed.unwrap_or(0)
     }
 
-    /// Whether a request has a block that a planned copy is to be written to: its engine takes the plan first.
+    /// Whether a request has a block that a planned copy is to be written to: its engine takes the plan
+    /// first.
     #[must_use]
     pub fn waits_for_copy(&self, number: i64) -> bool {
         let table = self.manager().block_table(&id(number)).unwrap_or_default();
@@ -220,7 +221,8 @@ impl ManagerWorld {
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(CacheManager::take_events);
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts)?;
-        // A block whose turn came while a planned copy held it is free when the plan is taken, and its parent before it.
+        // A block whose turn came while a planned copy held it is free when the plan is taken, and its parent
+        // before it.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;
@@ -376,7 +378,8 @@ impl World for ManagerWorld {
         } else {
             model::after(self, call, &answer, planned)?;
             let until = Self::until(call);
-            let is_over = matches!(until, UntilRecord::Step(step) if self.completed.is_some_and(|latest| step <= latest));
+            let has_completed = |step| self.completed.is_some_and(|latest| step <= latest);
+            let is_over = matches!(until, UntilRecord::Step(step) if has_completed(step));
             let until = if is_over { Until::Now } else { until.until() };
             self.memory.fence(&fenced, self.subject.manager(), until);
         }

@@ -1,7 +1,7 @@
 //! Requests by small numbers, with their tokens.
 //!
-//! A record of tokens holds keys of full blocks and nothing of the tokens themselves. So a token is 0 here, and the last one
-//! of a block is the content of the block plus 1. A replay makes up tokens in the same way.
+//! A record of tokens holds keys of full blocks and nothing of the tokens themselves. So a token is 0 here,
+//! and the last one of a block is the content of the block plus 1. A replay makes up tokens in the same way.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -80,8 +80,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The record of blocks that `rows` fill: pairs of a request and its number of new tokens. A request that the
-    /// manager does not know fills nothing.
+    /// The record of blocks that `rows` fill: pairs of a request and its number of new tokens. A request that
+    /// the manager does not know fills nothing.
     pub(crate) fn filled(
         &self,
         rows: &[(i64, usize)],
@@ -102,8 +102,8 @@ impl Requests {
         Filled { keys: Keys::pack(&keys), fingerprints: Keys::pack(&fingerprints) }
     }
 
-    /// Makes the contents of a record those of blocks of these requests: a record of another history names prompts that
-    /// these requests do not have.
+    /// Makes the contents of a record those of blocks of these requests: a record of another history names
+    /// prompts that these requests do not have.
     fn fit(&self, filled: &mut Filled, rows: &[(i64, usize)], prompts: &mut Prompts, epoch: u64) {
         let mut contents = contents(filled, prompts).into_iter();
         *filled = self.filled(rows, prompts, epoch, || contents.next().unwrap_or(0));
