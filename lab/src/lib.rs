@@ -6,7 +6,8 @@
 //! fuzzer can drive it as well as a random generator.
 //!
 //! A subject joins with a [`world::World`]: its settings, how its arguments are drawn, its model, and which
-//! oracles check it. [`world::pool`] is that of a [`kvpool::BlockPool`].
+//! oracles check it. [`world::pool`] is that of a [`kvpool::BlockPool`], [`world::manager`] that of a
+//! [`kvpool::CacheManager`] without KV-cache groups.
 #![forbid(unsafe_code)]
 
 pub mod bytes;

@@ -1,7 +1,7 @@
 //! Runs the laboratory:
 //!
 //! ```text
-//! kvpool-lab pool --seconds 10 [--seed 1] [--calls N] [--report FILE]
+//! kvpool-lab manager --seconds 10 [--seed 1] [--calls N] [--report FILE]
 //! ```
 //!
 //! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. The program prints one line. With
@@ -15,9 +15,10 @@ use std::time::Duration;
 use kvpool_lab::run::random::{Until, random};
 use kvpool_lab::run::report::report;
 use kvpool_lab::world::World;
+use kvpool_lab::world::manager::ManagerWorld;
 use kvpool_lab::world::pool::PoolWorld;
 
-const USAGE: &str = "usage: kvpool-lab pool [--seconds N | --calls N] [--seed N] [--report FILE]";
+const USAGE: &str = "usage: kvpool-lab pool|manager [--seconds N | --calls N] [--seed N] [--report FILE]";
 
 struct Options {
     until: Until,
@@ -74,7 +75,8 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     let options = Options::parse(rest)?;
     match subject.as_str() {
         "pool" => explore::<PoolWorld>("pool", &options),
-        _ => Err(format!("no subject {subject:?}: there is pool")),
+        "manager" => explore::<ManagerWorld>("manager", &options),
+        _ => Err(format!("no subject {subject:?}: there are pool and manager")),
     }
 }
 

@@ -1,8 +1,9 @@
 //! From bytes to a call.
 //!
 //! Owns: which call comes next, and how many arguments are wrong. The arguments are the affair of each world
-//! (`fill` and `spoil` of [`World`]); [`pool`] has those of a pool.
+//! (`fill` and `spoil` of [`World`]); [`pool`] has those of a pool, [`manager`] those of a manager.
 
+pub mod manager;
 pub mod pool;
 
 use kvpool_journal::calls::Slots;
@@ -40,7 +41,7 @@ pub fn draw<W: World>(bytes: &mut Bytes<'_>, world: &mut W) -> Option<Call<W>> {
             here
         })?;
         let mut call = Call::<W>::blank(u8::try_from(position).ok()?)?;
-        let mut draft = W::Draft::default();
+        let mut draft = world.draft(names[position]);
         let mut possible = true;
         for slot in call.slots() {
             possible &= world.fill(slot, bytes, &mut draft);

@@ -3,5 +3,6 @@
 
 mod answers;
 pub(crate) mod caller;
+pub mod manager;
 pub mod pool;
 pub mod retention;

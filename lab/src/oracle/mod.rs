@@ -6,5 +6,8 @@ pub mod bytes;
 pub mod closedness;
 pub mod digest;
 pub mod events;
+pub mod memory;
+pub mod plans;
 pub mod reads;
+pub mod requests;
 pub mod scrubs;

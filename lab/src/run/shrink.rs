@@ -15,6 +15,7 @@ pub fn again<W: World>(run: &Run<W>, setting: &W::Setting, steps: &[Step<Call<W>
         for one in steps {
             let (mut call, epoch) = (one.operation.clone(), world.epoch());
             moved.translate(call.slots(), one.epoch, epoch);
+            world.fit(&mut call);
             made.push(step(made.len(), call.clone(), epoch, Answer::default()));
             let answer = world.make(&call)?;
             moved.learn(&one.answer, &answer);

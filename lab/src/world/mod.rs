@@ -1,7 +1,9 @@
 //! Worlds: a subject, its model, what the callers of the subject hold, and which oracles check it.
 
+pub mod manager;
 pub mod pool;
 pub mod prompts;
+pub mod requests;
 
 use std::fmt::Debug;
 
@@ -47,11 +49,19 @@ pub trait World: Sized {
     /// How often each call is drawn.
     fn weights(&self) -> Weights;
 
+    /// The state that the arguments of a call share, before the first is drawn.
+    fn draft(&self, _call: &'static str) -> Self::Draft {
+        Self::Draft::default()
+    }
+
     /// Draws an argument that makes the call possible. Returns false if no argument does.
     fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut Self::Draft) -> bool;
 
     /// Draws an argument without regard to what is possible. Returns false if the call must not be made.
     fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool;
+
+    /// Makes the arguments of a call from another history those of this one, where a replay does not.
+    fn fit(&mut self, _call: &mut Call<Self>) {}
 
     /// Makes a call on the subject and on the model, and asks the oracles.
     ///

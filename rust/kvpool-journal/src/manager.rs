@@ -1,9 +1,9 @@
 //! Replays on a [`CacheManager`].
 
 use crate::calls::{ManagerCall, Mention, Moved, Slot, Slots};
-use crate::{IdRecord, JournalHeader, Name, Rows};
-use kvpool::hash::Verify;
-use kvpool::{BlockPool, CacheManager, InvariantViolation, ManagerConfig};
+use crate::{IdRecord, JournalHeader, Name, PlanRecord, PromptRecord, Rows};
+use kvpool::hash::{HashCursor, Verify};
+use kvpool::{BlockPool, CacheManager, InvariantViolation, ManagerConfig, StepPlan};
 
 use crate::contents::Contents;
 use crate::error::ReplayError;
@@ -36,19 +36,59 @@ impl ManagerSubject {
         &self.manager
     }
 
+    /// A manager that verifies its hits as the header says. A replay compares fingerprints where tokens were compared.
+    ///
+    /// # Errors
+    /// [`ReplayError::Settings`].
+    pub fn verified_in_full(header: &JournalHeader) -> Result<Self, ReplayError> {
+        Self::with_verify(header, Verify::Tokens, |manager| Ok(manager.into()))
+    }
+
+    /// The prompt of a record.
+    ///
+    /// # Errors
+    /// The record describes a prompt that cannot be.
+    pub fn cursor(
+        &mut self,
+        PromptRecord { chain, foreign }: &PromptRecord,
+    ) -> Result<HashCursor, ReplayError> {
+        self.requests.contents.cursor(chain, *foreign)
+    }
+
+    /// A plan of the operations of a record that can be planned now.
+    ///
+    /// # Errors
+    /// The record describes a prompt that cannot be.
+    pub fn plan(&mut self, record: &PlanRecord) -> Result<StepPlan, ReplayError> {
+        self.requests.plan(&self.manager, record)
+    }
+
+    /// Runs a call that no journal records: [`Journaled::unrecorded`].
+    pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> T) -> T {
+        self.manager.unrecorded(call)
+    }
+
     /// The numbers of the contents so far.
     pub(crate) fn numbers(&self) -> Numbers {
         self.requests.contents.numbers()
     }
 
-    /// A manager, with a journal or without.
+    /// Tokens are made up: fingerprints tell the same contents apart.
     fn made(
         header: &JournalHeader,
         record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
     ) -> Result<Self, ReplayError> {
+        Self::with_verify(header, Verify::Fingerprint, record)
+    }
+
+    /// A manager, with a journal or without, that verifies its hits by `most` at most.
+    fn with_verify(
+        header: &JournalHeader,
+        most: Verify,
+        record: impl FnOnce(CacheManager) -> Result<Journaled<CacheManager>, ReplayError>,
+    ) -> Result<Self, ReplayError> {
         let config = header.manager_config(kvpool_policies::ALL)?;
-        // Tokens are made up: fingerprints tell the same contents apart.
-        let verify = config.verify.min(Verify::Fingerprint);
+        let verify = config.verify.min(most);
         let contents = Contents::new(config.algorithm, config.block_size, verify)?;
         let config = ManagerConfig { verify, ..config };
         let watch = watch_config(header)?;

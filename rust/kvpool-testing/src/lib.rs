@@ -337,6 +337,15 @@ impl ReferencePool {
         valid
     }
 
+    /// Whether a release waits for the end of a fence.
+    fn holds_back(&self, until: Until) -> bool {
+        match until {
+            Until::Now => false,
+            Until::Step(step) => self.completed.is_none_or(|completed| step > completed),
+            Until::Ticket(_) => true,
+        }
+    }
+
     /// A release at once, or by a step's fence, or a ticket's.
     pub fn release_until_then(&mut self, blocks: &[usize], until: Until) -> bool {
         match until {

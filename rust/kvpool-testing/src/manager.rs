@@ -34,7 +34,9 @@ pub struct ReferenceRequest {
     /// Leading blocks that were given up for a window.
     pub trimmed: usize,
     /// The token behind those that are loaded from elsewhere.
-    external: Option<usize>,
+    pub external: Option<usize>,
+    /// Positions and blocks that were given up for a window and stayed registered.
+    left: Vec<(usize, usize)>,
     /// How it is released, once nothing moves or loads any more.
     leaving: Option<Until>,
     epoch: u64,
@@ -52,6 +54,7 @@ impl ReferenceRequest {
             published: 0,
             trimmed: 0,
             external: None,
+            left: Vec::new(),
             leaving: None,
             epoch: 0,
         }
@@ -504,17 +507,18 @@ impl ReferenceManager {
         plan
     }
 
-    /// Says that tokens are computed: full blocks are registered, unless the epoch has changed since or a fork has
-    /// registered them.
-    pub fn commit(&mut self, id: i64, computed: usize) -> bool {
+    /// Commits computed tokens: full blocks are registered, unless the epoch has changed since or a fork has
+    /// registered them. Returns how many.
+    pub fn commit(&mut self, id: i64, computed: usize) -> Option<usize> {
         if !self.is(id, RequestState::Running) {
-            return false;
+            return None;
         }
-        let Some(request) = self.requests.get_mut(&id) else { return false };
+        let request = self.requests.get_mut(&id)?;
         let covered = request.blocks.len() * self.block_size;
         if computed > request.tokens.len().min(covered) || computed < request.computed {
-            return false;
+            return None;
         }
+        let before = self.pools[0].registered().0;
         for at in request.computed..computed {
             let block = request.blocks[at / self.block_size];
             let kv = Kv::of(self.weights, &request.salt, &request.tokens[..=at]);
@@ -531,7 +535,20 @@ impl ReferenceManager {
             }
             request.published = request.published.max(computed / self.block_size);
         }
-        true
+        Some(self.pools[0].registered().0 - before)
+    }
+
+    /// Commits computed tokens of each of some requests, or of none.
+    pub fn commit_batch(&mut self, rows: &[(i64, usize)]) -> Option<usize> {
+        let twice = |at: usize| rows[..at].iter().any(|(other, _)| *other == rows[at].0);
+        if (0..rows.len()).any(twice) {
+            return None;
+        }
+        let mut changed = self.clone();
+        let registered =
+            rows.iter().map(|&(id, computed)| changed.commit(id, computed)).sum::<Option<_>>()?;
+        *self = changed;
+        Some(registered)
     }
 
     /// A second request over the same blocks.
@@ -606,9 +623,11 @@ impl ReferenceManager {
         let request = self.requests.get_mut(&id).filter(|r| r.state == RequestState::Running)?;
         let gone = request.trimmed..(request.computed.saturating_sub(window) / size).max(request.trimmed);
         request.trimmed = gone.end;
-        let blocks: Vec<_> = request.blocks[gone.clone()].iter().rev().copied().collect();
+        let trimmed: Vec<_> = gone.clone().map(|at| (at, request.blocks[at])).collect();
         request.blocks[gone.clone()].fill(0);
-        self.pools[0].release(&blocks);
+        self.pools[0].release(&trimmed.iter().rev().map(|&(_, block)| block).collect::<Vec<_>>());
+        let stays = |&(_, block): &(usize, usize)| self.pools[0].is_registered(block);
+        request.left.extend(trimmed.into_iter().filter(stays));
         Some(gone.len())
     }
 
@@ -620,9 +639,34 @@ impl ReferenceManager {
         }
     }
 
+    /// Takes references to blocks that a request gave up for a window, if they are cached as its own and free of
+    /// references: blocks that are released together are ordered together.
+    fn take_left(&mut self, id: i64) -> Vec<usize> {
+        let (pool, request) = (&mut self.pools[0], &self.requests[&id]);
+        if request.tier != 0 || request.epoch != pool.epoch {
+            return Vec::new();
+        }
+        let fits = |at: usize| (at + 1) * pool.block_size <= request.tokens.len();
+        let is_own = |&&(at, block): &&(usize, usize)| {
+            let own = fits(at).then(|| pool.content(&request.salt, &request.tokens, at));
+            pool.references(block).0 == 0 && own.is_some() && pool.registered_content(block) == own.as_ref()
+        };
+        let left: Vec<_> = request.left.iter().filter(is_own).map(|&(_, block)| block).collect();
+        left.iter().for_each(|&block| pool.hold(block));
+        left
+    }
+
     fn give_up(&mut self, id: i64, until: Until) {
+        if !self.requests.contains_key(&id) {
+            return;
+        }
+        let mut blocks: Vec<_> = self.take_left(id).into_iter().rev().collect();
+        if self.device().holds_back(until) {
+            self.pools[0].release(&blocks);
+            blocks.clear();
+        }
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let blocks: Vec<_> = request.blocks[request.trimmed..].iter().rev().copied().collect();
+        blocks.extend(request.blocks[request.trimmed..].iter().rev());
         self.pools[request.tier].release_until_then(&blocks, until);
         let ReferenceRequest { tokens, salt, .. } = &*request;
         *request = ReferenceRequest::new(tokens, salt);
@@ -659,10 +703,10 @@ impl ReferenceManager {
         self.requests.remove(&id);
     }
 
-    /// Says what was loaded from elsewhere: it is computed, and the request runs.
-    pub fn external_done(&mut self, id: i64, loaded: Loaded<'_>) -> bool {
-        let Some(request) = self.requests.get_mut(&id) else { return false };
-        let Some(end) = request.external else { return false };
+    /// Ends a load: what has arrived is computed, and the request runs. Returns how many blocks were registered.
+    pub fn external_done(&mut self, id: i64, loaded: Loaded<'_>) -> Option<usize> {
+        let request = self.requests.get_mut(&id)?;
+        let end = request.external?;
         let failed = |token: &usize| match loaded {
             Loaded::AllBut(ranges) => ranges.iter().any(|range| range.contains(token)),
             _ => false,
@@ -672,12 +716,12 @@ impl ReferenceManager {
             _ => (request.computed..end).find(failed).unwrap_or(end),
         };
         if usable < request.computed || usable > end {
-            return false;
+            return None;
         }
         request.external = None;
         if request.leaving.is_some() {
             self.leave(id);
-            return true;
+            return Some(0);
         }
         request.state = RequestState::Running;
         self.commit(id, usable)
@@ -688,16 +732,14 @@ impl ReferenceManager {
         self.pools.iter_mut().rev().fold(0, |_, pool| pool.fence())
     }
 
-    /// Ends a fence in every tier.
-    pub fn end_fence(&mut self, ticket: u64) -> bool {
-        self.pools.iter_mut().rev().fold(false, |_, pool| pool.end_fence(ticket).is_some())
+    /// Ends a fence in every tier. Returns how many references it held.
+    pub fn end_fence(&mut self, ticket: u64) -> Option<usize> {
+        self.pools.iter_mut().map(|pool| pool.end_fence(ticket)).sum()
     }
 
-    /// Ends the fences of a step and of earlier ones.
-    pub fn complete_step(&mut self, step: u64) {
-        for pool in &mut self.pools {
-            pool.complete_step(step);
-        }
+    /// Ends the fences of a step and of earlier ones. Returns how many references they held.
+    pub fn complete_step(&mut self, step: u64) -> usize {
+        self.pools.iter_mut().map(|pool| pool.complete_step(step)).sum()
     }
 
     /// Forgets everything cached, in every tier.
@@ -706,14 +748,15 @@ impl ReferenceManager {
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
     }
 
-    /// Forgets everything cached, in every tier, if nobody holds a block of any.
-    pub fn reset(&mut self) -> bool {
-        let idle = self.pools.iter().all(ReferencePool::is_idle);
-        if idle {
+    /// Forgets all cached content of every tier, if no block has a reference. Returns the number of registered blocks.
+    pub fn reset(&mut self) -> Option<usize> {
+        let is_idle = self.pools.iter().all(ReferencePool::is_idle);
+        let registered = self.pools.iter().map(|pool| pool.registered().0).sum();
+        is_idle.then(|| {
             self.weights += 1;
             self.pools.iter_mut().for_each(ReferencePool::forget);
-        }
-        idle
+            registered
+        })
     }
 
     /// Does what a plan of these operations does: all matches are held, then blocks are given up, then taken. `None` if

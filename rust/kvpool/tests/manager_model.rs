@@ -287,7 +287,7 @@ impl Pair {
                 let loaded =
                     [Loaded::All, Loaded::First(from), Loaded::AllBut(std::slice::from_ref(&failed))]
                         [kind as usize];
-                (manager.external_done(id, loaded).is_ok(), self.model.external_done(id, loaded))
+                (manager.external_done(id, loaded).is_ok(), self.model.external_done(id, loaded).is_some())
             }
             Operation::TruncateBatch { rows, until } => {
                 let refs: Vec<_> = rows.iter().map(|&(id, _)| RequestRef::Int(id)).collect();
@@ -313,7 +313,7 @@ impl Pair {
                 (true, true)
             }
             &Operation::EndFence(ticket) => {
-                (manager.end_fence(Ticket::new(ticket)).is_ok(), self.model.end_fence(ticket))
+                (manager.end_fence(Ticket::new(ticket)).is_ok(), self.model.end_fence(ticket).is_some())
             }
             Operation::Append { ids, token, commit_first } => {
                 let refs: Vec<_> = ids.iter().map(|&id| RequestRef::Int(id)).collect();
@@ -327,11 +327,11 @@ impl Pair {
                 self.model.append_tokens(*id, tokens, 0).is_some(),
             ),
             Operation::Commit { id, computed } => {
-                (manager.commit(*id, *computed).is_ok(), self.model.commit(*id, *computed))
+                (manager.commit(*id, *computed).is_ok(), self.model.commit(*id, *computed).is_some())
             }
             Operation::CommitAll(id) => {
                 let all = manager.request(*id).map_or(0, |info| info.tokens);
-                (manager.commit(*id, all).is_ok(), self.model.commit(*id, all))
+                (manager.commit(*id, all).is_ok(), self.model.commit(*id, all).is_some())
             }
             Operation::Preempt { id, until } => {
                 (manager.preempt(*id, *until).is_ok(), self.model.preempt(*id, *until))
@@ -352,7 +352,7 @@ impl Pair {
                 self.model.bump_epoch();
                 (true, true)
             }
-            Operation::Reset => (manager.reset().is_ok(), self.model.reset()),
+            Operation::Reset => (manager.reset().is_ok(), self.model.reset().is_some()),
             Operation::Digest => {
                 self.scrubber.scrub(manager, 3).unwrap();
                 assert_eq!(manager.state_digest(), Some(manager.state_digest_from_scratch()));

@@ -320,7 +320,7 @@ impl Manager {
             }
             &Operation::EndFence(ticket) => {
                 let arguments = format!("Ticket::new({})", ticket.get());
-                let modelled = |model: &mut ReferenceManager| model.end_fence(ticket.get());
+                let modelled = |model: &mut ReferenceManager| model.end_fence(ticket.get()).is_some();
                 self.call("end_fence", &arguments, |m| m.end_fence(ticket), modelled, script)
             }
             Operation::TruncateBatch(rows, until) => {
@@ -457,7 +457,7 @@ impl Manager {
     /// A reset; if it is refused, everybody gives up his blocks, and it is tried again: only fences refuse it then.
     fn reset(&mut self, script: &mut Script) -> Result<bool, Failure> {
         let before = self.observe();
-        if self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? {
+        if self.call("reset", "", CacheManager::reset, |m| m.reset().is_some(), script)? {
             return Ok(true);
         }
         same("what a refused reset left", &self.observe(), &before)?;
@@ -485,7 +485,7 @@ impl Manager {
                 script,
             )?;
         }
-        Ok(self.call("reset", "", CacheManager::reset, ReferenceManager::reset, script)? || changed)
+        Ok(self.call("reset", "", CacheManager::reset, |m| m.reset().is_some(), script)? || changed)
     }
 
     fn external_done(&mut self, id: i64, arrived: &Arrived, script: &mut Script) -> Result<bool, Failure> {
@@ -495,12 +495,12 @@ impl Manager {
         };
         let loaded = arrived.loaded();
         let call = |m: &mut CacheManager| m.external_done(id, loaded);
-        self.call("external_done", &arguments, call, |m| m.external_done(id, loaded), script)
+        self.call("external_done", &arguments, call, |m| m.external_done(id, loaded).is_some(), script)
     }
 
     fn commit(&mut self, id: i64, n: usize, script: &mut Script) -> Result<bool, Failure> {
         let arguments = format!("{id}, {n}");
-        self.call("commit", &arguments, |m| m.commit(id, n), |m| m.commit(id, n), script)
+        self.call("commit", &arguments, |m| m.commit(id, n), |m| m.commit(id, n).is_some(), script)
     }
 
     fn compare(&mut self) -> Result<(), Failure> {

@@ -1,0 +1,548 @@
+//! The model of a manager: the answer of each call, and the notes that its callers and its engine take.
+
+use kvpool::{PlannedOperation, RequestState, Until};
+use kvpool_journal::{
+    Answer, AppendRecord, ComputedRecord, CoveredRecord, ForksRecord, IdRecord, Ids, LoadedRecord,
+    ManagerCall as C, Name, OptionsRecord, PlanRecord, Planned, TurnRecord, UntilRecord, Value,
+};
+use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep};
+
+use super::pool::Expected;
+use crate::Failure;
+use crate::world::manager::{ManagerWorld, Setting};
+use crate::world::pool::{changes, unpack};
+use crate::world::prompts::Prompts;
+use crate::world::requests::{Requests, contents, counted, named, number, rows, tokens};
+
+/// The model of a manager: the reference manager, with the answers of calls that it does not know.
+#[derive(Clone, Debug)]
+pub struct Model {
+    manager: ReferenceManager,
+    block_size: usize,
+    epoch: u64,
+    /// Whether the policy keeps time, and its latest time.
+    time: (bool, Option<f64>),
+}
+
+fn count(n: usize) -> Value {
+    Value::Number(n as u64)
+}
+
+fn blocks(blocks: &[usize]) -> Value {
+    Value::List(blocks.iter().map(|&block| count(block)).collect())
+}
+
+fn pair((left, right): (usize, usize)) -> Value {
+    Value::List(vec![count(left), count(right)])
+}
+
+fn done(fine: bool) -> Expected {
+    if fine { Expected::Is(Value::Nothing) } else { Expected::Refused }
+}
+
+fn known(value: Option<Value>) -> Expected {
+    value.map_or(Expected::Refused, Expected::Is)
+}
+
+/// Changes of one table.
+fn changed(changes: &[(usize, usize)]) -> Value {
+    let change = |&(at, block): &(usize, usize)| Value::Change(vec![at as u64, block as u64], 0);
+    Value::List(changes.iter().map(change).collect())
+}
+
+/// Changes of the tables of a batch.
+fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
+    let change = |&(row, at, block): &(usize, usize, usize)| {
+        Value::Change(vec![row as u64, at as u64, block as u64], 0)
+    };
+    Value::List(changes.iter().map(change).collect())
+}
+
+/// The requests of a list.
+pub(crate) fn numbers(names: &[Name]) -> Vec<i64> {
+    names.iter().map(named).collect()
+}
+
+/// The rows of an append with their tokens.
+fn appended(append: &AppendRecord, requests: &Requests, prompts: &Prompts) -> Vec<(i64, Vec<u32>)> {
+    let mut contents = contents(&append.filled, prompts).into_iter();
+    let row =
+        |(number, count)| (number, requests.new_tokens(number, count, prompts.block_size, &mut contents));
+    counted(append).into_iter().map(row).collect()
+}
+
+fn spoken(turn: &TurnRecord, requests: &Requests, prompts: &Prompts) -> Vec<u32> {
+    let mut contents = contents(&turn.filled, prompts).into_iter();
+    requests.new_tokens(named(&turn.request), turn.tokens, prompts.block_size, &mut contents)
+}
+
+/// Whether the lists of an append belong together.
+fn is_sound(append: &AppendRecord) -> bool {
+    let len = rows(&append.rows).len();
+    let offsets = &append.offsets;
+    let ascends = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+    let fits = match offsets.len() {
+        0 => append.tokens == len,
+        1 => len == 0 && offsets[0] == 0, // tokens of no request are passed over
+        n => n == len + 1 && offsets[0] == 0 && offsets[len] == append.tokens && ascends,
+    };
+    let of_all = |counts: &Vec<usize>| counts.len() == len;
+    fits && match &append.computed {
+        ComputedRecord::Counts(counts) => of_all(counts),
+        _ => true,
+    } && match &append.covered {
+        CoveredRecord::Each(counts) => of_all(counts),
+        _ => true,
+    }
+}
+
+/// Hints need a pool with retention. The model has none.
+fn has_hints(options: &OptionsRecord) -> bool {
+    options.options().has_hints()
+}
+
+impl Model {
+    /// The model of a new manager.
+    #[must_use]
+    pub fn new(setting: &Setting, keeps_time: bool) -> Self {
+        let Setting { num_blocks, host_blocks, block_size, .. } = *setting;
+        let drops = setting.duplicates == kvpool::DuplicatePolicy::DropOnRelease;
+        let pool = |blocks| ReferencePool::new(blocks, block_size, drops);
+        let host = (host_blocks > 0).then(|| pool(host_blocks));
+        let manager = ReferenceManager::new(pool(num_blocks), host, setting.share());
+        Self { manager, block_size, epoch: 0, time: (keeps_time, None) }
+    }
+
+    /// The reference manager.
+    #[must_use]
+    pub const fn manager(&self) -> &ReferenceManager {
+        &self.manager
+    }
+
+    /// An admission: the tokens that were cached, and the table.
+    fn admission(&self, number: i64, cached: usize) -> Value {
+        let table = &self.manager.requests[&number].blocks;
+        Value::List(vec![count(cached * self.block_size), blocks(table)])
+    }
+
+    /// Changes the model as a call changes the manager; returns what the manager must answer. The manager's
+    /// plan decides which operations of a step fit.
+    pub(crate) fn expected(
+        &mut self,
+        call: &C,
+        planned: &[PlannedOperation],
+        requests: &Requests,
+        prompts: &Prompts,
+    ) -> Expected {
+        let model = &mut self.manager;
+        let runs = |model: &ReferenceManager, request| model.is(named(request), RequestState::Running);
+        match call {
+            C::Admit { request: IdRecord(id), prompt, options } => {
+                let fits = !has_hints(options) && !prompt.foreign && prompt.chain.epoch == self.epoch;
+                let (all, part) = (tokens(&prompt.chain, prompts), options.options().part);
+                let admitted = fits.then(|| model.admit(number(id), &all, b"", part)).flatten();
+                known(admitted.map(|cached| self.admission(number(id), cached)))
+            }
+            C::Resume { request, part, .. } => {
+                let resumed = model.resume(named(request), part.part());
+                known(resumed.map(|cached| self.admission(named(request), cached)))
+            }
+            C::Release { request, until } => done(model.release(named(request), until.until())),
+            C::Preempt { request, until } => done(model.preempt(named(request), until.until())),
+            C::Append { append } => self.append(append, requests, prompts),
+            C::AppendTokens { turn } => {
+                let new = spoken(turn, requests, prompts);
+                let changes = model.append_tokens(named(&turn.request), &new, turn.lookahead);
+                known(changes.map(|changes| changed(&changes)))
+            }
+            C::Commit { request, computed_tokens } => {
+                known(model.commit(named(request), *computed_tokens).map(count))
+            }
+            C::CommitBatch { rows: batch, computed_tokens } => {
+                let all: Vec<_> = rows(batch).into_iter().zip(computed_tokens.iter().copied()).collect();
+                let fits = rows(batch).len() == computed_tokens.len();
+                known(fits.then(|| model.commit_batch(&all)).flatten().map(count))
+            }
+            C::Fork { parent, child: IdRecord(child) } => done(model.fork(named(parent), number(child))),
+            C::Truncate { request, tokens, until } => {
+                done(model.truncate(named(request), *tokens, until.until()))
+            }
+            C::TrimWindow { request, window } => known(model.trim(named(request), *window).map(count)),
+            C::TakePlan {} => {
+                let plan = model.take_plan();
+                let copy = |(src, dst)| Value::List(vec![pair(src), pair(dst)]);
+                Expected::Is(Value::List(plan.into_iter().map(copy).collect()))
+            }
+            C::BeginSwapOut { requests } => {
+                known(model.begin_swap(&numbers(requests), true).map(Value::Number))
+            }
+            C::BeginSwapIn { requests } => {
+                known(model.begin_swap(&numbers(requests), false).map(Value::Number))
+            }
+            C::CompleteSwap { swap } => {
+                let moved = model.complete_swap(*swap);
+                known(moved.map(|moved| Value::List(moved.into_iter().map(pair).collect())))
+            }
+            C::AbortSwap { swap } => done(model.abort_swap(*swap)),
+            C::CommitStep { plan } => self.step(plan, planned, requests, prompts),
+            // The model is of managers without hints and tenants.
+            C::Retain { .. } | C::SetTenant { .. } | C::RetainPrefix { .. } | C::EndSession { .. } => {
+                Expected::Refused
+            }
+            C::AdvanceTime { now } => {
+                let (keeps, latest) = self.time;
+                let fits = keeps && now.is_finite() && latest.is_none_or(|latest| *now >= latest);
+                self.time.1 = if fits { Some(*now) } else { latest };
+                known(fits.then(|| count(0)))
+            }
+            C::CompleteStep { step } => Expected::Is(count(model.complete_step(*step))),
+            C::BumpEpoch {} => {
+                model.bump_epoch();
+                self.epoch += 1;
+                Expected::Is(Value::Number(self.epoch))
+            }
+            C::Reset {} => known(model.reset().map(count)),
+            C::Evict { blocks } => self.drop_cached(blocks),
+            C::Resize { num_blocks } => {
+                let fits = *num_blocks >= model.device().num_blocks();
+                if fits {
+                    model.pools[0].resize(*num_blocks);
+                }
+                done(fits)
+            }
+            C::TakeEvents {} => Expected::Done, // the laboratory takes them itself
+            C::TruncateBatch { rows: batch, tokens, until } => {
+                let all: Vec<_> = rows(batch).into_iter().zip(tokens.iter().copied()).collect();
+                done(rows(batch).len() == tokens.len() && model.truncate_batch(&all, until.until()))
+            }
+            C::Extend { request, tokens } => {
+                known(model.extend(named(request), *tokens).map(|changes| changed(&changes)))
+            }
+            C::ExternalDone { request, loaded } => {
+                known(model.external_done(named(request), loaded.loaded()).map(count))
+            }
+            C::Fence {} => Expected::Is(Value::Number(model.fence())),
+            C::EndFence { ticket } => known(model.end_fence(*ticket).map(count)),
+            C::EvictNext { blocks: n } => Expected::Is(blocks(&model.pools[0].evict(*n))),
+            C::ReleaseBatch { requests, until } => {
+                done(model.release_batch(&numbers(requests), until.until()))
+            }
+            C::ForkBatch { forks } => {
+                let all = forked(forks);
+                done(forks.parents.len() == forks.children.len() && model.fork_batch(&all))
+            }
+            // No group has an encoder's output.
+            C::ExtendEncoder { request, .. } => known(runs(model, request).then(|| changed(&[]))),
+            C::ReleaseBatchWith { ended, until } => {
+                done(model.release_batch(&numbers(&ended.requests), until.until()))
+            }
+        }
+    }
+
+    fn append(&mut self, append: &AppendRecord, requests: &Requests, prompts: &Prompts) -> Expected {
+        if !is_sound(append) {
+            return Expected::Refused;
+        }
+        let all = appended(append, requests, prompts);
+        let mut grown = self.manager.clone();
+        let changes = grown.append_ragged(&all, append.computed.computed(), append.covered.covered());
+        let changes = changes.filter(|all| append.most_changes.is_none_or(|most| all.len() <= most));
+        if changes.is_some() {
+            self.manager = grown;
+        }
+        known(changes.map(|changes| changed_rows(&changes)))
+    }
+
+    fn drop_cached(&mut self, ids: &Ids) -> Expected {
+        let (pool, ids) = (&mut self.manager.pools[0], unpack(ids));
+        if !ids.iter().all(|&block| block > 0 && block < pool.num_blocks()) {
+            return Expected::Refused;
+        }
+        let before = pool.registered().0;
+        pool.drop_cached(&ids);
+        Expected::Is(count(before - pool.registered().0))
+    }
+
+    fn step(
+        &mut self,
+        plan: &PlanRecord,
+        planned: &[PlannedOperation],
+        requests: &Requests,
+        prompts: &Prompts,
+    ) -> Expected {
+        if plan.stale {
+            return Expected::Refused;
+        }
+        let steps: Vec<_> = planned.iter().map(|one| step(one, plan, requests, prompts)).collect();
+        // All that was planned must fit: that is the promise of a plan.
+        let Some(outcomes) = self.manager.commit_step(&steps) else {
+            return Expected::RefusedAs("a plan that does not fit");
+        };
+        let outcome = |outcome: &ReferenceOutcome| match outcome {
+            ReferenceOutcome::Admitted(table, cached) => {
+                Value::List(vec![count(cached * self.block_size), blocks(table)])
+            }
+            ReferenceOutcome::Appended(changes) => changed(changes),
+            ReferenceOutcome::Ended => Value::Nothing,
+        };
+        Expected::Is(Value::List(outcomes.iter().map(outcome).collect()))
+    }
+}
+
+fn forked(ForksRecord { parents, children }: &ForksRecord) -> Vec<(i64, i64)> {
+    let children = children.iter().map(|IdRecord(child)| number(child));
+    numbers(parents).into_iter().zip(children).collect()
+}
+
+/// A planned operation as the model has it. Its tokens are those of the record.
+fn step(
+    planned: &PlannedOperation,
+    plan: &PlanRecord,
+    requests: &Requests,
+    prompts: &Prompts,
+) -> ReferenceStep {
+    let new = |number| planned_tokens(plan, number, requests, prompts);
+    match planned {
+        PlannedOperation::Admit { id, options, staged, .. } => {
+            let number = number(id);
+            ReferenceStep::Admit(number, new(number), Vec::new(), options.part, staged.cached_tokens)
+        }
+        PlannedOperation::Resume { id, part, staged, .. } => {
+            ReferenceStep::Resume(number(id), *part, staged.cached_tokens)
+        }
+        PlannedOperation::Append { id, slots, in_place, .. } => {
+            let number = number(id);
+            ReferenceStep::Append(number, new(number), 0, Some(*slots), *in_place)
+        }
+        PlannedOperation::Preempt { id, until } => ReferenceStep::Preempt(number(id), *until),
+        PlannedOperation::Release { id, until } => ReferenceStep::Release(number(id), *until),
+    }
+}
+
+/// The tokens that a plan admits or appends: a plan names a request once.
+fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Prompts) -> Vec<u32> {
+    let tokens = plan.planned.iter().find_map(|one| match one {
+        Planned::Admit { request: IdRecord(id), prompt, .. } if number(id) == of => {
+            Some(tokens(prompt, prompts))
+        }
+        Planned::Append { request, tokens, filled, .. } if named(request) == of => {
+            let mut contents = contents(filled, prompts).into_iter();
+            Some(requests.new_tokens(of, *tokens, prompts.block_size, &mut contents))
+        }
+        _ => None,
+    });
+    tokens.unwrap_or_default()
+}
+
+/// A planned operation that a step did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Done {
+    Admitted(i64),
+    Resumed(i64),
+    Appended(i64),
+    Ended,
+}
+
+impl Done {
+    pub(crate) fn of(planned: &PlannedOperation) -> Self {
+        match planned {
+            PlannedOperation::Admit { id, .. } => Self::Admitted(number(id)),
+            PlannedOperation::Resume { id, .. } => Self::Resumed(number(id)),
+            PlannedOperation::Append { id, .. } => Self::Appended(number(id)),
+            PlannedOperation::Preempt { .. } | PlannedOperation::Release { .. } => Self::Ended,
+        }
+    }
+}
+
+/// The engine writes what a call commits, and a connector what it has loaded.
+pub(crate) fn before(world: &mut ManagerWorld, call: &C) {
+    let computed = |asked: usize| move |info: kvpool::RequestInfo| info.computed_tokens..asked;
+    match call {
+        C::Commit { request, computed_tokens } => {
+            write(world, named(request), &[], computed(*computed_tokens));
+        }
+        C::CommitBatch { rows: batch, computed_tokens } => {
+            for (number, &asked) in rows(batch).into_iter().zip(computed_tokens) {
+                write(world, number, &[], computed(asked));
+            }
+        }
+        C::Append { append } if append.computed != ComputedRecord::Nothing && is_sound(append) => {
+            for (row, (number, new)) in
+                appended(append, &world.requests, &world.prompts).into_iter().enumerate()
+            {
+                let all = world.requests.tokens.get(&number).map_or(0, Vec::len) + new.len();
+                let asked = match &append.computed {
+                    ComputedRecord::Counts(counts) => counts[row],
+                    _ => all.saturating_sub(usize::from(!new.is_empty())),
+                };
+                write(world, number, &new, computed(asked));
+            }
+        }
+        C::ExternalDone { request, loaded } => {
+            let loaded = loaded.clone();
+            let arrived = move |info: kvpool::RequestInfo| {
+                let (from, end) = (info.computed_tokens, info.external_end);
+                let lost = |token: &usize| match &loaded {
+                    LoadedRecord::AllBut(ranges) => ranges.iter().any(|range| range.contains(token)),
+                    _ => false,
+                };
+                let first = if let LoadedRecord::First(tokens) = loaded { tokens.min(end) } else { end };
+                from..(from..first).find(lost).unwrap_or(first)
+            };
+            load(world, named(request), arrived);
+        }
+        _ => {}
+    }
+}
+
+fn write(
+    world: &mut ManagerWorld,
+    number: i64,
+    new: &[u32],
+    range: impl FnOnce(kvpool::RequestInfo) -> std::ops::Range<usize>,
+) {
+    let Some(info) = world.info(number).filter(|info| info.state == RequestState::Running) else { return };
+    let Some(known) = world.requests.tokens.get(&number) else { return };
+    let tokens = [known.as_slice(), new].concat();
+    world.memory.write(world.subject.manager(), number, (&tokens, known.len()), range(info));
+}
+
+fn load(
+    world: &mut ManagerWorld,
+    number: i64,
+    range: impl FnOnce(kvpool::RequestInfo) -> std::ops::Range<usize>,
+) {
+    let loads = [RequestState::Loading, RequestState::Releasing];
+    let Some(info) = world.info(number).filter(|info| loads.contains(&info.state)) else { return };
+    let Some(tokens) = world.requests.tokens.get(&number) else { return };
+    world.memory.write(world.subject.manager(), number, (tokens, tokens.len()), range(info));
+}
+
+/// Notes what callers and the engine know after a call that succeeded.
+///
+/// # Errors
+/// A plan cannot be executed.
+pub(crate) fn after(
+    world: &mut ManagerWorld,
+    call: &C,
+    answer: &Answer,
+    planned: Vec<Done>,
+) -> Result<(), Failure> {
+    match call {
+        C::Admit { request: IdRecord(id), prompt, .. } => {
+            let all = tokens(&prompt.chain, &world.prompts);
+            world.requests.tokens.insert(number(id), all);
+            world.memory.admitted(number(id));
+        }
+        C::Resume { request, .. } => world.memory.admitted(named(request)),
+        C::Append { append } => {
+            for (number, new) in appended(append, &world.requests, &world.prompts) {
+                world.requests.tokens.entry(number).or_default().extend(new);
+            }
+        }
+        C::AppendTokens { turn } => {
+            let new = spoken(turn, &world.requests, &world.prompts);
+            world.requests.tokens.entry(named(&turn.request)).or_default().extend(new);
+        }
+        C::Fork { parent, child: IdRecord(child) } => fork(world, named(parent), number(child)),
+        C::ForkBatch { forks } => {
+            forked(forks).into_iter().for_each(|(parent, child)| fork(world, parent, child));
+        }
+        C::Truncate { request, tokens, until } => {
+            world.whole &= *until == UntilRecord::Now;
+            truncate(world, named(request), *tokens);
+        }
+        C::TruncateBatch { rows: batch, tokens, until } => {
+            // The fence holds the end of a prefix and not its start.
+            world.whole &= *until == UntilRecord::Now;
+            rows(batch).into_iter().zip(tokens).for_each(|(number, &keep)| truncate(world, number, keep));
+        }
+        C::TrimWindow { .. } => world.whole &= answer.value == count(0),
+        C::TakePlan {} => {
+            world.memory.execute(copies(&answer.value))?;
+        }
+        C::BeginSwapOut { .. } | C::BeginSwapIn { .. } => world.swaps.extend(answer.swap),
+        C::CompleteSwap { swap } | C::AbortSwap { swap } => world.swaps.retain(|other| other != swap),
+        C::CommitStep { plan } => {
+            for one in planned {
+                match one {
+                    Done::Admitted(number) => {
+                        let all = planned_tokens(plan, number, &world.requests, &world.prompts);
+                        world.requests.tokens.insert(number, all);
+                        world.memory.admitted(number);
+                    }
+                    Done::Resumed(number) => world.memory.admitted(number),
+                    Done::Appended(number) => {
+                        let new = planned_tokens(plan, number, &world.requests, &world.prompts);
+                        world.requests.tokens.entry(number).or_default().extend(new);
+                    }
+                    Done::Ended => {}
+                }
+            }
+        }
+        C::AdvanceTime { now } => world.now = *now,
+        C::CompleteStep { step } => {
+            world.completed = world.completed.max(Some(*step));
+            world.memory.ended(|until| matches!(until, Until::Step(of) if of <= *step));
+        }
+        C::BumpEpoch {} | C::Reset {} => {
+            world.whole = true;
+            world.memory.change_weights();
+        }
+        C::Evict { blocks } => world.whole &= unpack(blocks).is_empty(),
+        C::Fence {} => {
+            if let Value::Number(ticket) = answer.value {
+                world.tickets.push(ticket);
+            }
+        }
+        C::EndFence { ticket } => {
+            world.tickets.retain(|open| open != ticket);
+            world.memory.ended(|until| until == UntilRecord::Ticket(*ticket).until());
+        }
+        C::Release { .. }
+        | C::Preempt { .. }
+        | C::Commit { .. }
+        | C::CommitBatch { .. }
+        | C::Retain { .. }
+        | C::SetTenant { .. }
+        | C::RetainPrefix { .. }
+        | C::Resize { .. }
+        | C::TakeEvents {}
+        | C::Extend { .. }
+        | C::ExternalDone { .. }
+        | C::EndSession { .. }
+        | C::EvictNext { .. }
+        | C::ReleaseBatch { .. }
+        | C::ExtendEncoder { .. }
+        | C::ReleaseBatchWith { .. } => {}
+    }
+    let manager = world.subject.manager();
+    world.requests.tokens.retain(|&number, _| manager.contains(&crate::world::requests::id(number)));
+    Ok(())
+}
+
+fn fork(world: &mut ManagerWorld, parent: i64, child: i64) {
+    let tokens = world.requests.tokens.get(&parent).cloned().unwrap_or_default();
+    world.requests.tokens.insert(child, tokens);
+    world.memory.forked(parent, child);
+}
+
+fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) {
+    if let Some(tokens) = world.requests.tokens.get_mut(&number) {
+        tokens.truncate(keep);
+    }
+}
+
+/// The copies of a plan.
+fn copies(value: &Value) -> Vec<kvpool::Transfer> {
+    let Value::List(copies) = value else { return Vec::new() };
+    let place = |value: &Value| {
+        let (tier, block) = changes(&Value::List(vec![value.clone()])).first().copied()?;
+        Some(kvpool::Place { tier, block: kvpool::BlockId::new(block as u32) })
+    };
+    let copy = |value: &Value| match value {
+        Value::List(ends) => Some(kvpool::Transfer { src: place(ends.first()?)?, dst: place(ends.get(1)?)? }),
+        _ => None,
+    };
+    copies.iter().filter_map(copy).collect()
+}

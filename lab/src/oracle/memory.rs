@@ -1,0 +1,217 @@
+//! Memory: a fake engine executes every plan, writes the tokens that are committed, and loads external ones.
+//! After each call every request reads its own tokens in whatever tier it is, and every cached block holds
+//! its content, computed with the weights of now.
+//!
+//! Blocks are never wiped on their own. So a lost copy, a block that is handed out too early, and wrong
+//! sharing show as the cells of another prefix. The step that a fence waits for writes to its blocks until
+//! the fence ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use kvpool::{BlockId, BlockPool, CacheManager, Place, RequestState, Transfer, TransferPlan, Until, runs};
+use kvpool_testing::Kv;
+
+use crate::Failure;
+use crate::failure::{holds, same};
+use crate::world::prompts::Prompts;
+use crate::world::requests::{self, Requests, id};
+
+/// The cells of all tiers.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    block_size: usize,
+    /// Whether other contents are written to free blocks at once.
+    scribbles: bool,
+    cells: BTreeMap<Place, Vec<Option<Kv>>>,
+    /// Counts changes of the weights: resets and epochs.
+    weights: u64,
+    /// The weights when a request was admitted: it may keep what it computed with them.
+    since: BTreeMap<i64, u64>,
+    /// The engine wrote to the destination of a planned copy before it took the plan, which no engine may:
+    /// from then on nothing is read.
+    is_lost: bool,
+    /// Blocks that only a fence holds.
+    late: Vec<(Until, Place)>,
+}
+
+fn pools(manager: &CacheManager) -> impl Iterator<Item = (usize, &BlockPool)> {
+    let tiers = manager.tiers();
+    (0..tiers.len()).filter_map(move |tier| Some((tier, tiers.pool(tier).ok()?)))
+}
+
+fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &BlockPool)> {
+    pools(manager).flat_map(|(tier, pool)| {
+        (1..pool.num_blocks() as u32).map(move |block| (Place { tier, block: BlockId::new(block) }, pool))
+    })
+}
+
+/// Blocks with at most one reference, which is a fence's.
+pub(crate) fn fenced(manager: &CacheManager) -> BTreeSet<Place> {
+    let is_fenced = |(at, pool): &(Place, &BlockPool)| {
+        pool.fence_references(at.block) == 1
+            && pool.ref_count(at.block) == Some(1)
+            && !pool.is_registered(at.block)
+    };
+    blocks(manager).filter(is_fenced).map(|(at, _)| at).collect()
+}
+
+impl Memory {
+    /// Nothing is written.
+    pub(crate) fn new(block_size: usize, scribbles: bool) -> Self {
+        Self { block_size, scribbles, ..Self::default() }
+    }
+
+    fn cell(&self, at: Place, slot: usize) -> Option<Kv> {
+        self.cells.get(&at)?.get(slot).copied().flatten()
+    }
+
+    fn set(&mut self, at: Place, slot: usize, kv: Option<Kv>) {
+        let cells = self.cells.entry(at).or_default();
+        cells.resize(self.block_size, None);
+        cells[slot] = kv;
+    }
+
+    /// The engine executes a plan.
+    pub(crate) fn execute(&mut self, transfers: Vec<Transfer>) -> Result<(), Failure> {
+        let all = transfers.len();
+        let bad = |error: &dyn std::fmt::Display| Failure::new("plan", error.to_string());
+        let plan = TransferPlan::new(transfers).map_err(|error| bad(&error))?;
+        let rounds = plan.rounds(&[]).map_err(|error| bad(&error))?;
+        let count = rounds.iter().flat_map(|round| runs(round)).map(|run| run.len).sum::<usize>();
+        same("copies in the rounds of a plan", &count, &all)?;
+        for round in rounds {
+            let before = self.cells.clone();
+            for Transfer { src, dst } in round {
+                self.cells.insert(dst, before.get(&src).cloned().unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine, or a connector, writes tokens of a request before they are committed.
+    pub(crate) fn write(
+        &mut self,
+        manager: &CacheManager,
+        number: i64,
+        (tokens, known): (&[u32], usize),
+        range: Range<usize>,
+    ) {
+        let Ok(info) = manager.request(&id(number)) else { return };
+        let Ok(table) = manager.block_table(&id(number)) else { return };
+        let planned: BTreeSet<Place> = manager.tiers().pending_copies().map(|copy| copy.dst).collect();
+        for at in range.start..range.end.min(tokens.len()).min(table.len() * self.block_size) {
+            let place = Place { tier: info.tier, block: table[at / self.block_size] };
+            let pool = manager.pool();
+            // Drafts are in blocks of the request's own.
+            let is_own = pool.num_holders(place.block) == 1 && !pool.is_registered(place.block);
+            if place.block.is_null() || at >= known && !is_own {
+                continue;
+            }
+            self.is_lost |= planned.contains(&place);
+            let kv = Kv::of(self.weights, &[], &tokens[..=at]);
+            self.set(place, at % self.block_size, Some(kv));
+        }
+    }
+
+    /// The weights change.
+    pub(crate) fn change_weights(&mut self) {
+        self.weights += 1;
+    }
+
+    /// A request was admitted or resumed.
+    pub(crate) fn admitted(&mut self, number: i64) {
+        self.since.insert(number, self.weights);
+    }
+
+    /// A request has the blocks of another.
+    pub(crate) fn forked(&mut self, parent: i64, child: i64) {
+        let weights = self.since.get(&parent).copied().unwrap_or(self.weights);
+        self.since.insert(child, weights);
+    }
+
+    /// A call has put blocks behind a fence.
+    pub(crate) fn fence(&mut self, before: &BTreeSet<Place>, manager: &CacheManager, until: Until) {
+        let new = fenced(manager).into_iter().filter(|at| until != Until::Now && !before.contains(at));
+        self.late.extend(new.map(|at| (until, at)));
+    }
+
+    /// Fences have ended. Their steps wrote until then.
+    pub(crate) fn ended(&mut self, is_over: impl Fn(Until) -> bool) {
+        let (over, late) = std::mem::take(&mut self.late).into_iter().partition(|&(until, _)| is_over(until));
+        self.late = late;
+        over.into_iter().for_each(|(_, at): (Until, Place)| drop(self.cells.remove(&at)));
+    }
+
+    /// Every request reads its own tokens, and every cached block holds its content.
+    pub(crate) fn check(
+        &mut self,
+        manager: &CacheManager,
+        requests: &Requests,
+        prompts: &Prompts,
+    ) -> Result<(), Failure> {
+        let pending: BTreeMap<Place, Place> =
+            manager.tiers().pending_copies().map(|copy| (copy.dst, copy.src)).collect();
+        if self.is_lost {
+            return Ok(());
+        }
+        if self.scribbles {
+            for (tier, pool) in pools(manager) {
+                for block in pool.free_order() {
+                    self.cells.remove(&Place { tier, block });
+                }
+            }
+        }
+        for (&number, tokens) in &requests.tokens {
+            self.read(manager, number, tokens, &pending)?;
+        }
+        blocks(manager).try_for_each(|(at, pool)| self.check_cached(at, pool, prompts))
+    }
+
+    fn read(
+        &self,
+        manager: &CacheManager,
+        number: i64,
+        tokens: &[u32],
+        pending: &BTreeMap<Place, Place>,
+    ) -> Result<(), Failure> {
+        let Ok(info) = manager.request(&id(number)) else { return Ok(()) };
+        let Ok(table) = manager.block_table(&id(number)) else { return Ok(()) };
+        if matches!(info.state, RequestState::Moving | RequestState::Releasing) {
+            return Ok(());
+        }
+        let keeps = self.since.get(&number) != Some(&self.weights);
+        for at in 0..info.computed_tokens {
+            let Some(&block) = table.get(at / self.block_size) else {
+                return Err(Failure::new("memory", format!("request {number} has no block for token {at}")));
+            };
+            if block.is_null() {
+                continue; // trimmed
+            }
+            let place = Place { tier: info.tier, block };
+            // A copy that was not made: its destination reads as its source.
+            let place = pending.get(&place).copied().unwrap_or(place);
+            let found = self.cell(place, at % self.block_size);
+            let expected = Kv::of(self.weights, &[], tokens.get(..=at).unwrap_or(tokens));
+            let is_right = found.is_some_and(|kv| kv == expected || keeps && kv.prefix == expected.prefix);
+            holds("memory of a request", is_right, || {
+                format!("request {number} reads {found:?} at {place:?} for token {at}, not {expected:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_cached(&self, at: Place, pool: &BlockPool, prompts: &Prompts) -> Result<(), Failure> {
+        let Some(hash) = pool.hash_of(at.block).filter(|_| pool.is_computed(at.block)) else { return Ok(()) };
+        let path = prompts.by_key(hash.key());
+        let mut contents = path.iter().copied();
+        let size = self.block_size;
+        let tokens = requests::after(&[], path.len() * size, size, || contents.next().unwrap_or(0));
+        for slot in 0..size.min(tokens.len()) {
+            let end = tokens.len() - size + slot;
+            let (found, expected) = (self.cell(at, slot), Kv::of(self.weights, &[], &tokens[..=end]));
+            same("memory of a cached block", &(at, found), &(at, Some(expected)))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,394 @@
+//! The world of a [`CacheManager`] without KV-cache groups.
+
+use kvpool::hash::Verify;
+use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool::{
+    BlockId, CacheManager, DuplicatePolicy, EvictionPolicy, ManagerConfig, PoolStats, RequestInfo, Transfer,
+    Until,
+};
+use kvpool_journal::calls::{Slot, Slots};
+use kvpool_journal::{
+    Answer, JournalConfig, JournalHeader, ManagerCall, ManagerSubject, Subject, UntilRecord, Value, Words,
+};
+use kvpool_observe::{ManagerScrubber, ManagerWatch, ManagerWatchConfig};
+
+use super::World;
+use super::prompts::Prompts;
+use super::requests::{NUMBERS, Requests, id};
+use crate::Failure;
+use crate::bytes::Bytes;
+use crate::draw::{Weights, manager as draw};
+use crate::failure::{holds, same};
+use crate::model::manager::{self as model, Model};
+use crate::model::pool::Expected;
+use crate::model::retention::TENANT;
+use crate::oracle::memory::{self, Memory};
+use crate::oracle::{events::Follower, plans, requests};
+
+/// The settings of a manager, and of what is drawn for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Blocks of the device, null block included.
+    pub num_blocks: usize,
+    /// Blocks of the host, null block included; 0 for no host tier.
+    pub host_blocks: usize,
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// Whether a fifth of the pool is left to running requests.
+    pub watermark: bool,
+    /// How hits are verified.
+    pub verify: Verify,
+    /// Whether a released duplicate stays cached.
+    pub duplicates: DuplicatePolicy,
+    /// The order of eviction.
+    pub policy: EvictionPolicy,
+    /// Whether there are hints and tenants.
+    pub retention: bool,
+    /// Whether other contents are written to free blocks at once.
+    pub scribbles: bool,
+    /// Calls from one look at events, digest and scrubber to the next.
+    pub looks: usize,
+}
+
+impl Setting {
+    const fn simplest(num_blocks: usize, block_size: usize) -> Self {
+        Self {
+            num_blocks,
+            host_blocks: 0,
+            block_size,
+            watermark: false,
+            verify: Verify::None,
+            duplicates: DuplicatePolicy::Keep,
+            policy: kvpool_policies::LRU,
+            retention: false,
+            scribbles: false,
+            looks: 1,
+        }
+    }
+
+    /// Whether the model knows the order of eviction, and so the answers.
+    #[must_use]
+    pub fn is_modelled(&self) -> bool {
+        self.policy == kvpool_policies::LRU && !self.retention
+    }
+
+    /// The share of the pool that is left to running requests.
+    #[must_use]
+    pub const fn share(&self) -> f64 {
+        if self.watermark { 0.2 } else { 0.0 }
+    }
+
+    fn config(&self) -> ManagerConfig {
+        let Self { num_blocks, host_blocks, block_size, verify, duplicates, policy, .. } = *self;
+        let third = (num_blocks - 1) / 3;
+        let limits = TenantLimits { tenant: TenantId(TENANT), floor: third / 2, ceiling: Some(third) };
+        let retention = RetentionConfig { pin_budget: third, tenants: vec![limits] };
+        ManagerConfig {
+            num_blocks,
+            host_blocks,
+            block_size,
+            watermark: self.share(),
+            verify,
+            duplicates,
+            eviction: policy,
+            retention: self.retention.then_some(retention),
+            ..ManagerConfig::default()
+        }
+    }
+}
+
+/// The state that a refused call must not change.
+type Observed = (
+    Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
+    Vec<Option<(RequestInfo, Vec<BlockId>)>>,
+    Vec<Transfer>,
+    usize,
+);
+
+/// The manager, its model, and what its callers know.
+#[derive(Debug)]
+pub struct ManagerWorld {
+    /// The settings.
+    pub setting: Setting,
+    /// The manager.
+    pub subject: ManagerSubject,
+    /// The model; `None` if it does not know the order of eviction.
+    pub model: Option<Model>,
+    /// The prompts that were drawn.
+    pub prompts: Prompts,
+    /// The requests that the manager knows.
+    pub requests: Requests,
+    /// Swaps that have begun and not ended.
+    pub swaps: Vec<u64>,
+    /// Fences that are open.
+    pub tickets: Vec<u64>,
+    /// The latest step that has completed.
+    pub completed: Option<u64>,
+    /// The latest time.
+    pub now: f64,
+    /// No holder has given up the start of a prefix, and no block was dropped by id.
+    pub(crate) whole: bool,
+    pub(crate) memory: Memory,
+    calls: usize,
+    follower: Follower,
+    scrubber: ManagerScrubber,
+}
+
+/// Events that are kept: more than the calls between two looks make.
+const EVENTS: usize = 1000;
+/// Calls of a phase, and phases from one in which all requests end to the next.
+const PHASE: (usize, usize) = (24, 6);
+
+impl ManagerWorld {
+    /// The manager, to look at.
+    #[must_use]
+    pub fn manager(&self) -> &CacheManager {
+        self.subject.manager()
+    }
+
+    /// The manager's summary of a request.
+    #[must_use]
+    pub fn info(&self, number: i64) -> Option<RequestInfo> {
+        self.manager().request(&id(number)).ok()
+    }
+
+    /// The step that completes next.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.completed.unwrap_or(0)
+    }
+
+    /// Whether a request has a block that a planned copy is to be written to: its engine takes the plan
+    /// first.
+    #[must_use]
+    pub fn waits_for_copy(&self, number: i64) -> bool {
+        let table = self.manager().block_table(&id(number)).unwrap_or_default();
+        self.manager()
+            .tiers()
+            .pending_copies()
+            .any(|copy| copy.dst.tier == 0 && table.contains(&copy.dst.block))
+    }
+
+    /// Whether it is time to end requests, so that a reset can succeed.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        let (calls, phases) = PHASE;
+        self.calls / calls % phases == phases - 1
+    }
+
+    fn observe(&self) -> Observed {
+        let tiers = self.manager().tiers();
+        let pools = (0..tiers.len())
+            .filter_map(|tier| tiers.pool(tier).ok())
+            .map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))
+            .collect();
+        let table = |number| self.manager().block_table(&id(number)).map(<[BlockId]>::to_vec).ok();
+        let requests = NUMBERS.map(|number| Some((self.info(number)?, table(number)?))).collect();
+        (pools, requests, tiers.pending_copies().collect(), self.manager().num_swaps())
+    }
+
+    fn compare(
+        &self,
+        call: &ManagerCall,
+        answer: &Answer,
+        expected: Option<&Expected>,
+    ) -> Result<(), Failure> {
+        let fine = match expected {
+            None | Some(Expected::Done) => expected.is_none() || !answer.refused,
+            Some(Expected::Refused) => answer.refused,
+            Some(Expected::RefusedAs(text)) => {
+                answer.refused && matches!(&answer.value, Value::Text(found) if found.contains(text))
+            }
+            Some(Expected::Is(value)) => answer.value == *value,
+        };
+        holds(call.call(), fine, || {
+            format!("{}: answered {:?}, expected {expected:?}", call.words(), answer.value)
+        })
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        let manager = self.subject.manager();
+        manager.check_invariants()?;
+        if let Some(model) = &self.model {
+            requests::check(manager, model, &self.prompts)?;
+        }
+        self.memory.check(manager, &self.requests, &self.prompts)?;
+        self.calls += 1;
+        if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
+    }
+
+    /// Asks the oracles that catch up on several calls.
+    fn look(&mut self) -> Result<(), Failure> {
+        let batch = self.subject.unrecorded(CacheManager::take_events);
+        self.follower.follow(batch, self.subject.manager().pool(), &self.prompts)?;
+        // A block whose turn came while a planned copy held it is free when the plan is taken, and its parent
+        // before it.
+        let is_settled = self.manager().tiers().num_planned() == 0;
+        if self.whole && is_settled {
+            crate::oracle::closedness::check(&self.follower)?;
+        }
+        let scrubber = &mut self.scrubber;
+        self.subject.unrecorded(|manager| {
+            same("digest", &manager.state_digest(), &Some(manager.state_digest_from_scratch()))?;
+            let scrubbed = scrubber.scrub(manager, 2);
+            scrubbed.map(drop).map_err(|error| Failure::new("scrub", error.to_string()))
+        })
+    }
+
+    /// The end of a fence that the blocks of a call wait for.
+    fn until(call: &ManagerCall) -> UntilRecord {
+        let mut call = call.clone();
+        let until = call.slots().into_iter().find_map(|slot| match slot {
+            Slot::Reuse(until) => Some(*until),
+            _ => None,
+        });
+        until.unwrap_or_default()
+    }
+}
+
+impl World for ManagerWorld {
+    type Subject = ManagerSubject;
+    type Setting = Setting;
+    type Draft = draw::Draft;
+    type Memory = Prompts;
+
+    fn setting(bytes: &mut Bytes<'_>) -> Setting {
+        let policies = kvpool_policies::ALL;
+        let num_blocks = 3 + bytes.below(15);
+        // Two thirds of all settings are plain LRU, whose order the model knows.
+        let position = bytes.below(3 * policies.len()).saturating_sub(2 * policies.len());
+        let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
+        let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
+        let verify = [Verify::None, Verify::None, Verify::Fingerprint, Verify::Tokens][bytes.below(4)];
+        let host_blocks = [0, 2, 3, 5, 8, 12][bytes.below(6)];
+        let (watermark, drop, scribbles) = (bytes.one_in(3), bytes.one_in(4), bytes.one_in(2));
+        let (block_size, looks) = ([2, 1, 3][bytes.below(3)], [1, 1, 3, 8][bytes.below(4)]);
+        let duplicates = if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep };
+        Setting {
+            num_blocks,
+            host_blocks,
+            block_size,
+            watermark,
+            verify,
+            duplicates,
+            policy,
+            retention,
+            scribbles,
+            looks,
+        }
+    }
+
+    fn simpler(setting: &Setting) -> Vec<Setting> {
+        let Setting { num_blocks, host_blocks, block_size, .. } = *setting;
+        let simplest = Setting::simplest(num_blocks, block_size);
+        let tried = [
+            simplest.clone(),
+            Setting { host_blocks, ..simplest },
+            Setting { host_blocks: 0, ..setting.clone() },
+            Setting { watermark: false, ..setting.clone() },
+            Setting { retention: false, ..setting.clone() },
+            Setting { verify: Verify::None, ..setting.clone() },
+            Setting { duplicates: DuplicatePolicy::Keep, ..setting.clone() },
+            Setting { looks: 1, ..setting.clone() },
+            Setting { scribbles: false, ..setting.clone() },
+        ];
+        let fewer = (3..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
+        tried.into_iter().chain(fewer).filter(|other| other != setting).collect()
+    }
+
+    fn memory(&self) -> &Prompts {
+        &self.prompts
+    }
+
+    fn new(setting: &Setting, memory: Option<&Prompts>) -> Result<Self, Failure> {
+        let subject = ManagerSubject::verified_in_full(&Self::header(setting)?);
+        let subject = subject.map_err(|error| Failure::new("setting", error.to_string()))?;
+        let keeps_time = subject.manager().pool().keeps_time();
+        let new_prompts = || Prompts::new(setting.block_size, setting.verify, None);
+        Ok(Self {
+            model: setting.is_modelled().then(|| Model::new(setting, keeps_time)),
+            prompts: memory.map_or_else(new_prompts, |prompts| Ok(prompts.clone()))?,
+            memory: Memory::new(setting.block_size, setting.scribbles),
+            setting: setting.clone(),
+            subject,
+            requests: Requests::default(),
+            swaps: Vec::new(),
+            tickets: Vec::new(),
+            completed: None,
+            now: 0.0,
+            whole: true,
+            calls: 0,
+            follower: Follower::default(),
+            scrubber: ManagerScrubber::default(),
+        })
+    }
+
+    fn header(setting: &Setting) -> Result<JournalHeader, Failure> {
+        let watch = ManagerWatchConfig { event_capacity: EVENTS, ..ManagerWatchConfig::default() };
+        let journal = JournalConfig { digest_every: 1, ..JournalConfig::default() };
+        Ok(JournalHeader::of_manager(&setting.config(), &watch, journal))
+    }
+
+    fn weights(&self) -> Weights {
+        draw::weights(self)
+    }
+
+    fn draft(&self, call: &'static str) -> draw::Draft {
+        draw::Draft::of(call)
+    }
+
+    fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut draw::Draft) -> bool {
+        draw::fill(slot, bytes, self, draft)
+    }
+
+    fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool {
+        draw::spoil(slot, bytes, self);
+        true
+    }
+
+    fn fit(&mut self, call: &mut ManagerCall) {
+        let (epoch, Self { requests, prompts, .. }) = (self.epoch(), self);
+        for slot in call.slots() {
+            match slot {
+                Slot::Append(append) => requests.fit_append(append, prompts, epoch),
+                Slot::Turn(turn) => requests.fit_turn(turn, prompts, epoch),
+                Slot::Plan(plan) => {
+                    plan.planned.iter_mut().for_each(|one| requests.fit_planned(one, prompts, epoch));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn make(&mut self, call: &ManagerCall) -> Result<Answer, Failure> {
+        let before = self.observe();
+        let (mut step, fit) = (plans::plan(self, call)?, plans::fit(self, call)?);
+        same("state after a plan and a look", &self.observe(), &before)?;
+        let fenced = memory::fenced(self.manager());
+        model::before(self, call);
+        let planned = step.as_ref().map_or(&[][..], |step| self.subject.manager().planned(step));
+        let (prompts, requests) = (&self.prompts, &self.requests);
+        let expected = self.model.as_mut().map(|model| model.expected(call, planned, requests, prompts));
+        let planned = planned.iter().map(model::Done::of).collect();
+        let answer = self.subject.run(call).map_err(|error| Failure::new("replay", error.to_string()))?;
+        self.compare(call, &answer, expected.as_ref())?;
+        plans::check_fit(fit.as_ref(), &answer, self.setting.block_size)?;
+        if answer.refused {
+            same("state after a refusal", &self.observe(), &before)?;
+        } else {
+            model::after(self, call, &answer, planned)?;
+            let until = Self::until(call);
+            let has_completed = |step| self.completed.is_some_and(|latest| step <= latest);
+            let is_over = matches!(until, UntilRecord::Step(step) if has_completed(step));
+            let until = if is_over { Until::Now } else { until.until() };
+            self.memory.fence(&fenced, self.subject.manager(), until);
+        }
+        plans::is_stale(self, &mut step)?;
+        self.check()?;
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.manager().pool().epoch()
+    }
+}
