@@ -6,7 +6,7 @@
 //! so a fuzzer can drive it as well as a random generator.
 //!
 //! A subject joins with a [`world::World`]: its settings, how its arguments are drawn, its model, and which
-//! oracles check it. [`world::pool`] is that of a [`kvpool::BlockPool`].
+//! oracles check it. [`world::pool`] is that of a [`kvpool::BlockPool`], [`world::vllm`] that of a [`kvpool_vllm::Pool`].
 #![forbid(unsafe_code)]
 
 pub mod bytes;

@@ -1,7 +1,7 @@
 //! Runs the laboratory:
 //!
 //! ```text
-//! kvpool-lab pool --seconds 10 [--seed 1] [--calls N] [--report FILE]
+//! kvpool-lab pool|vllm --seconds 10 [--seed 1] [--calls N] [--report FILE]
 //! ```
 //!
 //! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. One line says which. With `--report` the shrunk
@@ -16,8 +16,9 @@ use kvpool_lab::run::random::{Until, random};
 use kvpool_lab::run::report::report;
 use kvpool_lab::world::World;
 use kvpool_lab::world::pool::PoolWorld;
+use kvpool_lab::world::vllm::VllmWorld;
 
-const USAGE: &str = "usage: kvpool-lab pool [--seconds N | --calls N] [--seed N] [--report FILE]";
+const USAGE: &str = "usage: kvpool-lab pool|vllm [--seconds N | --calls N] [--seed N] [--report FILE]";
 
 struct Options {
     until: Until,
@@ -74,7 +75,8 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     let options = Options::parse(rest)?;
     match subject.as_str() {
         "pool" => explore::<PoolWorld>("pool", &options),
-        _ => Err(format!("no subject {subject:?}: there is pool")),
+        "vllm" => explore::<VllmWorld>("vllm", &options),
+        _ => Err(format!("no subject {subject:?}: there are pool and vllm")),
     }
 }
 

@@ -4,6 +4,7 @@
 //! (`fill` and `spoil` of [`World`]); [`pool`] has those of a pool.
 
 pub mod pool;
+pub mod vllm;
 
 use kvpool_journal::calls::Slots;
 

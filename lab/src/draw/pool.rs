@@ -139,13 +139,13 @@ fn part(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Option<(Option<Path>, usize
     Some((prompt, start, blocks))
 }
 
-fn signal(bytes: &mut Bytes<'_>) -> Signal {
+pub(super) fn signal(bytes: &mut Bytes<'_>) -> Signal {
     let finish = [Finish::Stop, Finish::ToolCalls, Finish::Length, Finish::Aborted, Finish::Unknown];
     let output_tokens = bytes.one_in(2).then(|| bytes.below(100) as u32);
     Signal { finish: finish[bytes.below(finish.len())], output_tokens }
 }
 
-fn retention(bytes: &mut Bytes<'_>) -> Retention {
+pub(super) fn retention(bytes: &mut Bytes<'_>) -> Retention {
     let keep = match bytes.below(8) {
         0 | 1 => Keep::Demoted,
         2 | 3 => Keep::Pinned,

@@ -3,3 +3,4 @@
 
 pub mod pool;
 pub mod retention;
+pub mod vllm;

@@ -6,5 +6,7 @@ pub mod bytes;
 pub mod closedness;
 pub mod digest;
 pub mod events;
+pub mod keys;
+pub mod queue;
 pub mod reads;
 pub mod scrubs;

@@ -34,22 +34,42 @@ pub struct Outcome<W: World> {
     pub failed: Option<Run<W>>,
 }
 
+/// The bytes of random runs, one after the other.
+#[derive(Debug)]
+pub struct Inputs(ChaCha8Rng);
+
+impl Inputs {
+    /// Those of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+}
+
+impl Iterator for Inputs {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let (least, most) = BYTES;
+        let mut data = vec![0; least + self.0.next_u32() as usize % (most - least)];
+        self.0.fill_bytes(&mut data);
+        Some(data)
+    }
+}
+
 /// Makes random runs until one fails.
 #[must_use]
 pub fn random<W: World>(seed: u64, until: Until) -> Outcome<W> {
-    let mut generator = ChaCha8Rng::seed_from_u64(seed);
+    let mut inputs = Inputs::new(seed);
     let (begun, mut runs, mut calls) = (Instant::now(), 0, 0);
     loop {
         let is_over = match until {
             Until::Time(time) => begun.elapsed() >= time,
             Until::Calls(most) => calls >= most,
         };
-        if is_over {
+        let Some(data) = inputs.next().filter(|_| !is_over) else {
             return Outcome { runs, calls, seconds: begun.elapsed().as_secs_f64(), failed: None };
-        }
-        let (least, most) = BYTES;
-        let mut data = vec![0; least + generator.next_u32() as usize % (most - least)];
-        generator.fill_bytes(&mut data);
+        };
         let one = run::<W>(&data);
         runs += 1;
         calls += one.steps.len() as u64;

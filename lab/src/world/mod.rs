@@ -2,6 +2,8 @@
 
 pub mod pool;
 pub mod prompts;
+pub mod vllm;
+pub mod vllm_keys;
 
 use std::fmt::Debug;
 
