@@ -50,7 +50,7 @@ APART := env -u MAKEFLAGS -u MFLAGS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-asan test-tsan test-soak nightly test-slow test-slow-rust test-slow-python test-mutants test-torch test-exit fuzz fuzz-corpus \
+.PHONY: help demo test build-rust-tests build-python-tests test-rust test-python test-threads test-asan test-tsan test-soak nightly test-slow test-slow-rust test-slow-python test-mutants lab-mutants test-torch test-exit fuzz fuzz-corpus \
 	store-servers-check coverage journal-check lint lineage-report engine engine-check gpu-check fatbin fatbin-check vllm-env \
 	dynamo-check events-bench vllm-conformance vllm-shadow-conformance vllm-shadow-selftest vllm-check vllm-tier-check vllm-identity-check vllm-trace-check vllm-drift vllm-offload-conformance \
 	sglang-hicache-check journal-bench vllm-bench vllm-bench-steps vllm-bench-offload vllm-bench-tier bench bench-rust bench-counts bench-python bench-report soak vectors stubs-check \
@@ -164,7 +164,7 @@ lineage-report: $(VENV)/.test ## What each test of an ancestor's face shows: anc
 # What takes too long for every change, and needs no GPU. One after the other, the quick ones first; -k goes on after a
 # failure.
 nightly: engine-check docs-check dashboard-check lineage-report store-servers-check sglang-hicache-check vllm-offload-conformance vllm-shadow-conformance \
-	vllm-tier-check vllm-identity-check vllm-trace-check test-mutants test-asan test-tsan coverage journal-check \
+	vllm-tier-check vllm-identity-check vllm-trace-check test-mutants lab-mutants test-asan test-tsan coverage journal-check \
 	supply-chain crates-check release-host test-torch test-exit wheel-free-threaded test-slow soak ## Every check that .ci/run has no time for: hours
 
 # Side by side: a model in Rust runs on one core.
@@ -191,9 +191,15 @@ test-slow-python: $(VENV)/.test ## The Python half: what is marked slow or longe
 	HYPOTHESIS_PROFILE=slow KVPOOL_EXAMPLES=$(EXAMPLES) $(APART) $(BIN)/python -m pytest -q \
 		-m "slow or longer or hypothesis" --timeout 14400 --durations 10 $(WORKERS)
 
-journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace)
+# The pinned journals contain every call: their exports are compiled and run beside the tests of kvpool-journal.
+journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cut and killed at random bytes (TRACE=file, or a generated trace); exports of every call
 	$(if $(TRACE),,mkdir -p target && $(BIN)/kvpool generate --requests 20000 -o target/journal-check.jsonl)
 	$(BIN)/python tools/journal_check.py $(or $(TRACE),target/journal-check.jsonl)
+	trap 'rm -f rust/kvpool-journal/tests/pinned_*.rs' EXIT; \
+	for journal in rust/kvpool-journal/tests/pinned/*.journal; do \
+		$(BIN)/kvpool journal export "$$journal" --rust -o rust/kvpool-journal/tests/pinned_$$(basename "$$journal" .journal | tr - _).rs || exit 1; \
+	done; \
+	$(APART) $(CARGO) test --locked --quiet -p kvpool-journal --test 'pinned_*'
 
 store-servers-check: $(VENV)/.test ## kvpool.store over a real Redis, S3 (moto) and Mooncake, which are stopped, killed and emptied: misses, no wrong bytes
 	test -d target/store-servers || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
@@ -202,6 +208,9 @@ store-servers-check: $(VENV)/.test ## kvpool.store over a real Redis, S3 (moto) 
 
 test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
 	$(BIN)/python tools/test_mutants.py
+
+lab-mutants: $(VENV)/.built ## Which drivers of random calls kill which of MUTANTS=60 planted defects of each subject (half an hour)
+	$(BIN)/python tools/race.py --each $(or $(MUTANTS),60)
 
 fuzz: $(VENV)/.built ## Fuzz every target, or TARGET=pool, for SECONDS=60 each; without a C++ compiler unguided
 	$(BIN)/python tools/fuzz.py $(or $(TARGET),--all) --seconds $(SECONDS)
@@ -505,7 +514,7 @@ wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/
 			--find-links dist --force-reinstall kvpool && \
 		$(VENV)-free-threaded/bin/python -c "import sys, kvpool; sys.exit(sys._is_gil_enabled())" && \
 		$(VENV)-free-threaded/bin/python -m pytest -q tests/test_threads.py tests/test_threads_readers.py \
-			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/properties; \
+			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/test_journal_export.py tests/properties; \
 	else \
 		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) \
 			--target $$($(CARGO) -vV | sed -n 's/^host: //p') && \

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +46,15 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def vllm() -> Iterator[Any]:
+    """Stand-ins of vLLM."""
+    from tests.integrations.fake_vllm import fake_vllm
+
+    with fake_vllm() as package:
+        yield package
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
-"""Every entry that takes a sequence, a buffer or a count, to be called with what lies about its size.
+"""Every argument that is a sequence, a buffer or a count, with values that lie about their size.
 
-As a program, run by test_hostile.py, it makes the calls from the one named on its command line on under a memory limit,
-and writes a line of JSON before and after each: what is missing at the end was the end of the process.
+test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a memory limit.
+It writes a line of JSON before and after each call, so a missing line shows which call ended the process.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import resource
@@ -14,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 warnings.filterwarnings("ignore", "kvpool was built", RuntimeWarning)
 
@@ -22,7 +23,9 @@ import numpy as np  # noqa: E402
 
 import kvpool  # noqa: E402
 from kvpool import _core, store  # noqa: E402
-from kvpool.transfer import BlockStore, TransferEngine  # noqa: E402
+from kvpool.transfer import BlockStore  # noqa: E402
+from tests import kinds, rows  # noqa: E402
+from tests.argument_kinds import ALONE, KINDS  # noqa: E402
 
 HUGE = 2**40
 # What a call may take beyond what is there: what never ends is read until it is full.
@@ -54,74 +57,30 @@ class Endless(Liar):
         return itertools.repeat(self.item)
 
 
-class World:
-    """What the entries are called on."""
+class World(rows.World):
+    """The subjects of the rows, and those of the entries below."""
 
-    def __init__(self) -> None:
-        self.hasher = kvpool.BlockHasher(block_size=4)
-        self.cursor = self.hasher.cursor([1, 2])
-        self.chain = self.hasher.cursor(range(8)).chain()
-        self.pool = kvpool.BlockPool(64, 4, retention=True)
-        self.pool.allocate(4)
-        self.manager = kvpool.CacheManager(64, 4, retention=True, host_blocks=8)
-        self.manager.admit("a", range(8))
-        self.manager.admit(1, range(8))
-        self.manager.admit("loads", range(8), external_tokens=7)
-        self.step = self.manager.plan_step()
-        self.tiers = kvpool.TieredPool([64, 8])
-        self.tiers.pools[0].allocate(3)
-        self.plan = kvpool.TransferPlan([((0, 1), (1, 1))])
-        self.memory = bytearray(64)
-        address = np.frombuffer(self.memory, dtype=np.uint8).ctypes.data
-        self.store = BlockStore.from_regions([(address, 8, 8)], 8, keep_alive=self.memory)
-        self.engine = TransferEngine(threads=1)
-        self.engine.submit(self.store, self.store, [(0, 1)]).wait()
-        self.trace = kvpool.traces.Trace.generate(20, block_tokens=16)
-        self.references = _core.sizing.References(self.trace)
-        self.curve = self.references.lru()
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.vllm = _core.vllm.VllmPool(16, True)
         self.feed = _core.vllm.VllmFeed(lambda *_: (None, None, None, None, None), 9)
-        self.anything: Any = None
-        self.folder = tempfile.TemporaryDirectory()
+        self.backend: Any = Liar(0)
         self.objects = self.opened()
-        self.journal = kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=1 << 18)).journal_image() or b""
-        fallback = {"tables": {}, "num_cached": {}, "blocks_class": tuple, "empty": None, "fallback": None}
-        self.slots: dict[str, Any] = {
-            "block_size": 4,
-            "max_model_len": 64,
-            "group": 0,
-            "caching": True,
-            "drop_last": False,
-            "recomputed": 0,
-            "watermark": 0,
-            **fallback,
-        }
+        self.rows = rows.rows(self)
         self.groups: dict[str, Any] = {
+            "coordinator": None,
+            "scheduler_block": 4,
             "max_model_len": 64,
-            "recomputed": 0,
-            "watermark": 0,
             "blocks_class": tuple,
             "empty": None,
             "fallback": None,
-            "coordinator": None,
-            "scheduler_block": 4,
+            "recomputed": 0,
+            "watermark": 0,
         }
-
-    def namespace(self, **changed: Any) -> store.Namespace:
-        names: dict[str, Any] = {
-            "model": "m",
-            "weights": "w",
-            "kv_dtype": "b",
-            "scales": "",
-            "hash_algorithm": "sha256",
-            "extra": {},
-        }
-        sizes: dict[str, Any] = {"layouts": [], "block_size": 16, "layers": (0, 1), "heads": (0, 1), "hash_seed": b""}
-        return store.Namespace(**(names | sizes | changed))
 
     def opened(self, backend: Any = None, **settings: Any) -> store.Store:
-        backend = backend or store.SharedFolder(self.folder.name, 1 << 20)
-        return store.Store(backend, store.Arena(4, 64), self.namespace(), **settings)
+        backend = backend or store.SharedFolder(self.folder, 1 << 20)
+        return store.Store(backend, store.Arena(4, 64), store.Namespace(**rows.NAMESPACE), **settings)
 
     def tensor(self, shape: Any, strides: Any) -> Any:
         class Tensor:
@@ -140,224 +99,130 @@ class World:
         return Tensor()
 
 
-# An entry: the call, and an item that it would take.
-Call = Callable[[World, Any], object]
+class Entry(NamedTuple):
+    """A call with one argument, and an item that the argument would take."""
+
+    call: Callable[[World, Any], object]
+    item: object = None
+    #: The kind of the argument.
+    kind: object = None
+
+
 RETENTION = kvpool.Retention(50)
 GROUP: dict[str, Any] = {
+    **dict.fromkeys(("reads", "retained", "more_slots", "group"), 0),
+    **dict.fromkeys(("most", "manager", "ends", "prompt_tail", "this_step", "states")),
+    **dict.fromkeys(("zeroed", "drops"), False),
+    **dict.fromkeys(("cached", "counts"), True),
+    **dict.fromkeys(("block_size", "alignment"), 4),
     "kind": "full",
-    "block_size": 4,
-    "reads": 0,
-    "retained": 0,
-    "more_slots": 0,
-    "most": None,
-    "group": 0,
     "scale": 1,
-    "cached": True,
-    "counts": True,
     "tables": {},
     "num_cached": {},
-    "manager": None,
-    "zeroed": False,
-    "ends": None,
-    "alignment": 4,
-    "drops": False,
-    "prompt_tail": None,
-    "this_step": None,
-    "states": None,
+}
+#: Items of arguments that the rows leave out.
+ITEMS: dict[str, object] = {
+    "offsets": 0,
+    **dict.fromkeys(("computed", "covered", "CacheManager.release_batch.output_tokens"), 1),
+    **dict.fromkeys(("failed", "mapping"), (0, 1)),
+    "CacheManager.admit.retention": (0, None, RETENTION),
+    "finish_reasons": "stop",
+    "Replay.groups": ("full", 16, 0, None),
+    "groups": kvpool.GroupSpec("full", 4),
+    "multimodal": ("image", 0, 4),
+    "policies": "lru",
+    "scratch": (0, 5),
+    "tenants": kvpool.TenantLimits(1),
+    "tiers": (8, 1.0),
+}
+#: Sequences of calls without a row: of stores, tensors, and vLLM's pool.
+MORE: dict[str, Entry] = {
+    "pass_on": Entry(lambda w, s: _core.events.EventPublisher(w.pool, 0).pass_on(s), 1),
+    "store.put": Entry(lambda w, s: w.objects.put(s, [0]), b"k"),
+    "store.put, slots": Entry(lambda w, s: w.objects.put([b"k"], s), 0),
+    "store.probe": Entry(lambda w, s: w.objects.probe(s), b"k"),
+    "store.touch": Entry(lambda w, s: w.objects.touch(s), b"k"),
+    "from_tensors": Entry(lambda _, s: BlockStore.from_tensors(s), 1),
+    "from_tensors, dims": Entry(lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], [8, 1])], block_dim=s), 0),
+    "from_tensors, shape": Entry(lambda w, s: BlockStore.from_tensors([w.tensor(s, [8, 1])]), 8),
+    "from_tensors, strides": Entry(lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], s)]), 1),
+    "submit, row": Entry(lambda w, s: w.engine.submit(w.source, w.target, [s]), 1),
+    "copy_by_handle": Entry(lambda w, s: _core.transfer.copy_by_handle(w.source.handle, w.target.handle, s), (0, 1)),
+    "vllm.find": Entry(lambda w, s: w.vllm.find(b"x" * 32, s), 0),
+    "vllm.find_run": Entry(lambda w, s: w.vllm.find_run(s, HUGE, [0]), b"x" * 32),
+    "vllm.find_window": Entry(lambda w, s: w.vllm.find_window(s, HUGE, [0], 2, 4, 4, 0), b"x" * 32),
+    "vllm.touch": Entry(lambda w, s: w.vllm.touch(s), "block"),
+    "vllm.free": Entry(lambda w, s: w.vllm.free(s), "block"),
+    "vllm.free, foreign": Entry(lambda w, s: w.vllm.free(s), 1),
+    "vllm.claim": Entry(lambda w, s: w.vllm.claim(s), "block"),
+    "vllm.unpin": Entry(lambda w, s: w.vllm.unpin(s), "block"),
+    "vllm.queue_push": Entry(lambda w, s: w.vllm.queue_push(s, True), "block"),
+    "vllm.num_evictable": Entry(lambda w, s: w.vllm.num_evictable(s), "block"),
+    "vllm.cache_full": Entry(lambda w, s: w.vllm.cache_full(s, s, 0, HUGE, 4, 0), "block"),
+    "vllm.cache_full, mask": Entry(lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
+    "vllm_block_ids": Entry(lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
+    "VllmGroups": Entry(lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
+    "VllmFeed.set_groups": Entry(lambda w, s: w.feed.set_groups(s), (4, "full", None, True)),
+    "VllmFeed.stored": Entry(lambda w, s: w.feed.stored(None, [], 0, 4, 0, s), None),
+    "VllmFeed.removed": Entry(lambda w, s: w.feed.removed(s), (b"x" * 36, False)),
+    "VllmGroups, waiting": Entry(lambda w, s: _core.vllm.VllmGroups(w.vllm, [], waiting=s, **w.groups), 1),
+    "VllmGroups, lookup": Entry(
+        lambda w, s: _core.vllm.VllmGroups(w.vllm, [GROUP], waiting=[], lookup=(4, s), **w.groups), ((0,), False, 4)
+    ),
+}
+#: Counts of calls without a row, and counts within arguments of rows.
+MORE_COUNTS: dict[str, Entry] = {
+    "append_ragged, count covered": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], covered=[n])),
+    "append_ragged, count computed": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], computed=[n])),
+    "append_ragged, offset": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], [0, n])),
+    "truncate_batch, length": Entry(lambda w, n: w.manager.truncate_batch(["run"], [n])),
+    "pool without journal": Entry(lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n))),
+    "frame_bytes": Entry(
+        lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=2**62, frame_bytes=n))
+    ),
+    "advisor": Entry(lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_sampled_blocks=n))),
+    "tenants": Entry(lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_tenants=n))),
+    "pins": Entry(lambda _, n: kvpool.BlockPool(8, retention=kvpool.RetentionConfig(pin_budget=n))),
+    "sampled_lru": Entry(lambda w, n: _core.sizing.sampled_lru(w.trace, max_blocks=n)),
+    "replay": Entry(lambda w, n: kvpool.traces.Replay(w.trace, mode="engine", max_running=n, step_tokens=n, threads=1)),
+    "read_journal": Entry(lambda w, n: kvpool.journal.read_journal(w.pool.journal_image() or b"", count=n)),
+    "vllm.allocate": Entry(lambda w, n: w.vllm.allocate(n)),
+    "vllm.peek": Entry(lambda w, n: w.vllm.peek(n)),
+    "vllm.queue_pop": Entry(lambda w, n: w.vllm.queue_pop(n)),
+    "workers": Entry(lambda w, n: w.opened(workers=n)),
+    "queue": Entry(lambda w, n: w.opened(queue=n)),
+    "remembered_offers": Entry(lambda w, n: w.opened(remembered_offers=n)),
+    "capacity_bytes": Entry(lambda w, n: w.opened(store.Custom(w.backend, n, max_payload=1))),
+    "VllmPool": Entry(lambda _, n: _core.vllm.VllmPool(n, True)),
 }
 
-SEQUENCES: dict[str, tuple[Call, object]] = {
-    # Tokens.
-    "hash_tokens": (lambda w, s: w.hasher.hash_tokens(s), 1),
-    "cursor": (lambda w, s: w.hasher.cursor(s), 1),
-    "link": (lambda w, s: w.hasher.link(s), 1),
-    "cursor.append": (lambda w, s: w.cursor.append(s), 1),
-    "prepare": (lambda w, s: w.manager.prepare(s), 1),
-    "probe": (lambda w, s: w.manager.probe(s), 1),
-    "admit": (lambda w, s: w.manager.admit("new", s), 1),
-    "append_tokens": (lambda w, s: w.manager.append_tokens("a", s), 1),
-    "append, tokens": (lambda w, s: w.manager.append(["a"], s), 1),
-    "retain_prefix": (lambda w, s: w.manager.retain_prefix(s, []), 1),
-    "end_of_life_of": (lambda w, s: w.manager.end_of_life_of(s), 1),
-    "step.admit": (lambda w, s: w.step.admit("new", s), 1),
-    "step.append": (lambda w, s: w.step.append("a", s), 1),
-    "fit": (lambda w, s: w.manager.fit(s), 1),
-    "append_ragged, tokens": (lambda w, s: w.manager.append_ragged(["a"], s), 1),
-    "step.append_ragged, tokens": (lambda w, s: w.step.append_ragged(["a"], s), 1),
-    # Blocks.
-    "acquire": (lambda w, s: w.pool.acquire(s), 1),
-    "release": (lambda w, s: w.pool.release(s), 1),
-    "release_table": (lambda w, s: w.pool.release_table(s), 1),
-    "release_after": (lambda w, s: w.pool.release_after(s, 1), 1),
-    "register": (lambda w, s: w.pool.register(s, w.chain), 1),
-    "register_table": (lambda w, s: w.pool.register_table(s, w.chain), 1),
-    "adopt": (lambda w, s: w.pool.adopt(s, w.chain), 9),
-    "disown": (lambda w, s: w.pool.disown(s), 1),
-    "ref_counts": (lambda w, s: w.pool.ref_counts(s), 1),
-    "states": (lambda w, s: w.pool.states(s), 1),
-    "set_payloads": (lambda w, s: w.pool.set_payloads([1], s), 7),
-    "Match": (lambda w, s: w.pool.acquire_match(kvpool.Match(w.chain, s)), 1),
-    "mark_computed": (lambda w, s: w.pool.mark_computed(s), 1),
-    "drop_cached": (lambda w, s: w.pool.drop_cached(s), 1),
-    "mark_accessed": (lambda w, s: w.pool.mark_accessed(s, 1.0), 1),
-    "pool.retain": (lambda w, s: w.pool.retain(s, RETENTION), 1),
-    "assign_tenant": (lambda w, s: w.pool.assign_tenant(s, 1), 1),
-    "manager.drop_cached": (lambda w, s: w.manager.drop_cached(s), 1),
-    "push_front_n": (lambda _, s: kvpool.parts.FreeBlockList(8).push_front_n(s), 1),
-    "allocator.acquire": (lambda _, s: kvpool.parts.BlockAllocator(8).acquire(s), 1),
-    "allocator.release": (lambda _, s: kvpool.parts.BlockAllocator(8).release(s), 1),
-    "tiers.begin_swap": (lambda w, s: w.tiers.begin_swap(s, src=0, dst=1), 1),
-    "tiers.fit_swap": (lambda w, s: w.tiers.fit_swap(s, src=0, dst=1), 1),
-    # Requests and their counts.
-    "append": (lambda w, s: w.manager.append(s, [1]), 1),
-    "commit_batch": (lambda w, s: w.manager.commit_batch(s, [1]), 1),
-    "commit_batch, counts": (lambda w, s: w.manager.commit_batch(["a"], s), 1),
-    "append_ragged": (lambda w, s: w.manager.append_ragged(s, [1]), 1),
-    "append_ragged, offsets": (lambda w, s: w.manager.append_ragged(["a"], [1], s), 0),
-    "append_ragged, computed": (lambda w, s: w.manager.append_ragged(["a"], [1], computed=s), 1),
-    "append_ragged, covered": (lambda w, s: w.manager.append_ragged(["a"], [1], covered=s), 1),
-    "step.append_ragged": (lambda w, s: w.step.append_ragged(s, [1]), 1),
-    "step.append_ragged, offsets": (lambda w, s: w.step.append_ragged(["a"], [1], s), 0),
-    "step.append_ragged, covered": (lambda w, s: w.step.append_ragged(["a"], [1], covered=s), 1),
-    "truncate_batch": (lambda w, s: w.manager.truncate_batch(s, [1]), 1),
-    "truncate_batch, lengths": (lambda w, s: w.manager.truncate_batch(["a"], s), 1),
-    "external_done, failed": (lambda w, s: w.manager.external_done("loads", failed=s), (0, 1)),
-    "release_batch": (lambda w, s: w.manager.release_batch(s), 1),
-    "release_batch, reasons": (lambda w, s: w.manager.release_batch(["a"], finish_reasons=s), "stop"),
-    "release_batch, tokens": (lambda w, s: w.manager.release_batch(["a"], output_tokens=s), 1),
-    "fork_batch": (lambda w, s: w.manager.fork_batch(s, ["new"]), 1),
-    "fork_batch, children": (lambda w, s: w.manager.fork_batch(["a"], s), 1),
-    "begin_swap_out": (lambda w, s: w.manager.begin_swap_out(s), 1),
-    "begin_swap_in": (lambda w, s: w.manager.begin_swap_in(s), 1),
-    "fit_swap_out": (lambda w, s: w.manager.fit_swap_out(s), 1),
-    "fit_swap_in": (lambda w, s: w.manager.fit_swap_in(s), 1),
-    # Settings, plans, hints.
-    "TieredPool": (lambda _, s: kvpool.TieredPool(s), 8),
-    "TransferPlan": (lambda _, s: kvpool.TransferPlan(s), ((0, 1), (1, 1))),
-    "rounds": (lambda w, s: w.plan.rounds(s), (0, 5)),
-    "runs": (lambda w, s: w.plan.runs(s), (0, 5)),
-    "LruEvictor.insert": (lambda _, s: kvpool.parts.LruEvictor(8).insert(s), (1, 0)),
-    "from_digests": (lambda _, s: kvpool.hashing.HashChain.from_digests("sha256", 4, s), b"x" * 32),
-    "RetentionConfig": (lambda _, s: kvpool.RetentionConfig(tenants=s), kvpool.TenantLimits(1)),
-    "retain": (lambda w, s: w.manager.retain("a", s), (0, None, RETENTION)),
-    "admit, retention": (lambda w, s: w.manager.admit("new", [1], retention=s), (0, None, RETENTION)),
-    "ExtraKeys": (lambda _, s: kvpool.ExtraKeys(multimodal=s), ("image", 0, 4)),
-    "HashCursor.append, multimodal": (
-        lambda w, s: w.hasher.cursor().append([1], multimodal=s),
-        ("image", 0, 4),
-    ),
-    "AdvisorConfig": (lambda _, s: kvpool.AdvisorConfig(policies=s), "lru"),
-    "worth": (lambda w, s: w.curve.worth(8, s), 1.0),
-    "pass_on": (lambda w, s: _core.events.EventPublisher(w.pool, 0).pass_on(s), 1),
-    "Replay, tiers": (lambda w, s: kvpool.traces.Replay(w.trace, tiers=s), (8, 1.0)),
-    "Replay, groups": (lambda w, s: _core.traces.Replay(w.trace, groups=s), ("full", 16, 0, None)),
-    # A store.
-    "Namespace, layouts": (lambda w, s: w.namespace(layouts=s), (0, "a", [1], [1])),
-    "store.put": (lambda w, s: w.objects.put(s, [0]), b"k"),
-    "store.put, slots": (lambda w, s: w.objects.put([b"k"], s), 0),
-    "store.probe": (lambda w, s: w.objects.probe(s), b"k"),
-    "store.touch": (lambda w, s: w.objects.touch(s), b"k"),
-    # Moved bytes.
-    "from_tensors": (lambda _, s: BlockStore.from_tensors(s), 1),
-    "from_tensors, dims": (lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], [8, 1])], block_dim=s), 0),
-    "from_tensors, shape": (lambda w, s: BlockStore.from_tensors([w.tensor(s, [8, 1])]), 8),
-    "from_tensors, strides": (lambda w, s: BlockStore.from_tensors([w.tensor([4, 8], s)]), 1),
-    "from_regions": (lambda _, s: BlockStore.from_regions(s, 2), (4096, 8, 8)),
-    "submit": (lambda w, s: w.engine.submit(w.store, w.store, s), (0, 1)),
-    "submit, row": (lambda w, s: w.engine.submit(w.store, w.store, [s]), 1),
-    "copy": (lambda w, s: w.engine.copy(w.store, w.store, s), (0, 1)),
-    "copy_by_handle": (lambda w, s: _core.transfer.copy_by_handle(w.store.handle, w.store.handle, s), (0, 1)),
-    "execute": (lambda w, s: w.engine.execute(w.plan, s), "store"),
-    "execute, scratch": (lambda w, s: w.engine.execute(w.plan, [w.store, w.store], scratch=s), (0, 5)),
-    # vLLM's pool.
-    "vllm.find": (lambda w, s: w.vllm.find(b"x" * 32, s), 0),
-    "vllm.find_run": (lambda w, s: w.vllm.find_run(s, HUGE, [0]), b"x" * 32),
-    "vllm.find_window": (lambda w, s: w.vllm.find_window(s, HUGE, [0], 2, 4, 4, 0), b"x" * 32),
-    "vllm.touch": (lambda w, s: w.vllm.touch(s), "block"),
-    "vllm.free": (lambda w, s: w.vllm.free(s), "block"),
-    "vllm.free, foreign": (lambda w, s: w.vllm.free(s), 1),
-    "vllm.claim": (lambda w, s: w.vllm.claim(s), "block"),
-    "vllm.unpin": (lambda w, s: w.vllm.unpin(s), "block"),
-    "vllm.queue_push": (lambda w, s: w.vllm.queue_push(s, True), "block"),
-    "vllm.num_evictable": (lambda w, s: w.vllm.num_evictable(s), "block"),
-    "vllm.cache_full": (lambda w, s: w.vllm.cache_full(s, s, 0, HUGE, 4, 0), "block"),
-    "vllm.cache_full, mask": (lambda w, s: w.vllm.cache_full([], [], 0, 0, 4, 0, s), True),
-    "vllm_block_ids": (lambda _, s: _core.vllm.vllm_block_ids((s,)), "block"),
-    "VllmSlots": (lambda w, s: _core.vllm.VllmSlots(w.vllm, waiting=s, **w.slots), 1),
-    "VllmGroups": (lambda w, s: _core.vllm.VllmGroups(w.vllm, s, waiting=[], **w.groups), GROUP),
-    "VllmFeed.set_groups": (lambda w, s: w.feed.set_groups(s), (4, "full", None, True)),
-    "VllmFeed.stored": (lambda w, s: w.feed.stored(None, [], 0, 4, 0, s), None),
-    "VllmFeed.removed": (lambda w, s: w.feed.removed(s), (b"x" * 36, False)),
-    "VllmGroups, waiting": (lambda w, s: _core.vllm.VllmGroups(w.vllm, [], waiting=s, **w.groups), 1),
-    "VllmGroups, lookup": (
-        lambda w, s: _core.vllm.VllmGroups(w.vllm, [GROUP], waiting=[], lookup=(4, s), **w.groups),
-        ((0,), False, 4),
-    ),
-}
 
-# Calls that take a count; those whose memory it decides at once.
-COUNTS: dict[str, Call] = {
-    "allocate": lambda w, n: w.pool.allocate(n),
-    "evict": lambda w, n: w.pool.evict(n),
-    "manager.evict": lambda w, n: w.manager.evict(n),
-    "lookup, start": lambda w, n: w.pool.lookup(w.chain, n),
-    "lookup, max_blocks": lambda w, n: w.pool.lookup(w.chain, 0, n, refresh=True),
-    "pop_front_n": lambda _, n: kvpool.parts.FreeBlockList(8).pop_front_n(n),
-    "allocator.allocate": lambda _, n: kvpool.parts.BlockAllocator(8).allocate(n),
-    "lookahead": lambda w, n: w.manager.append_tokens("a", [1], lookahead=n),
-    "append_ragged, lookahead": lambda w, n: w.manager.append_ragged(["a"], [1], lookahead=n),
-    "append_ragged, count covered": lambda w, n: w.manager.append_ragged(["a"], [1], covered=[n]),
-    "append_ragged, count computed": lambda w, n: w.manager.append_ragged(["a"], [1], computed=[n]),
-    "append_ragged, offset": lambda w, n: w.manager.append_ragged(["a"], [1], [0, n]),
-    "step.append_ragged, lookahead": lambda w, n: w.manager.plan_step().append_ragged(["a"], [1], lookahead=n),
-    "step.lookahead": lambda w, n: w.manager.plan_step().append("a", [1], lookahead=n),
-    "extend": lambda w, n: w.manager.extend("a", n),
-    "allocate_tokens": lambda w, n: w.manager.fit([1], allocate_tokens=n),
-    "external_tokens": lambda w, n: w.manager.admit("new", [1], external_tokens=n),
-    "external_done": lambda w, n: w.manager.external_done("loads", n),
-    "truncate": lambda w, n: w.manager.truncate("a", n),
-    "truncate_batch, length": lambda w, n: w.manager.truncate_batch(["a"], [n]),
-    "end_fence": lambda w, n: w.manager.end_fence(n),
-    "until": lambda w, n: w.manager.release("a", until=n),
-    "scrub": lambda w, n: w.pool.scrub(n),
-    "manager.scrub": lambda w, n: w.manager.scrub(n),
-    "max_blocks": lambda w, n: w.pool.match_and_acquire(w.chain, n),
-    "points": lambda w, n: w.curve.points(n),
-    "at": lambda w, n: w.curve.at(n),
-    "host": lambda w, n: BlockStore.host(n, w.store),
-    "threads": lambda _, n: TransferEngine(threads=n),
-    "staging_bytes": lambda _, n: TransferEngine(staging_bytes=n),
-    "ring_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=n)),
-    "frame_bytes": lambda _, n: kvpool.BlockPool(8, journal=kvpool.journal.Journal(ring_bytes=2**62, frame_bytes=n)),
-    "event_capacity": lambda _, n: kvpool.BlockPool(8, event_capacity=n),
-    "host_blocks": lambda _, n: kvpool.CacheManager(8, host_blocks=n),
-    "scrub_blocks": lambda _, n: kvpool.CacheManager(8, scrub_blocks=n),
-    "max_sampled_blocks": lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_sampled_blocks=n)),
-    "max_tenants": lambda _, n: kvpool.BlockPool(8, advisor=kvpool.AdvisorConfig(max_tenants=n)),
-    "pin_budget": lambda _, n: kvpool.BlockPool(8, retention=kvpool.RetentionConfig(pin_budget=n)),
-    "resize": lambda w, n: w.pool.resize(n),
-    "block_size": lambda _, n: kvpool.BlockHasher(block_size=n),
-    "with_block_tokens": lambda w, n: w.trace.with_block_tokens(n),
-    "optimal": lambda w, n: w.references.optimal(n),
-    "sampled_lru": lambda w, n: _core.sizing.sampled_lru(w.trace, max_blocks=n),
-    "replay.threads": lambda w, n: kvpool.traces.Replay(w.trace, threads=n),
-    "replay.max_running": lambda w, n: kvpool.traces.Replay(
-        w.trace, mode="engine", max_running=n, step_tokens=n, threads=1
-    ),
-    "read_journal": lambda w, n: kvpool.journal.read_journal(w.journal, count=n),
-    "vllm.allocate": lambda w, n: w.vllm.allocate(n),
-    "vllm.peek": lambda w, n: w.vllm.peek(n),
-    "vllm.queue_pop": lambda w, n: w.vllm.queue_pop(n),
-    "workers": lambda w, n: w.opened(workers=n),
-    "queue": lambda w, n: w.opened(queue=n),
-    "remembered_offers": lambda w, n: w.opened(remembered_offers=n),
-    "slots": lambda _, n: store.Arena(n, 1),
-    "slot_bytes": lambda _, n: store.Arena(1, n),
-    "slots over memory": lambda w, n: store.Arena.over(w.memory, n),
-    "capacity_bytes": lambda w, n: w.opened(store.Custom(w.anything, n, max_payload=1)),
-    "VllmPool": lambda _, n: _core.vllm.VllmPool(n, True),
-}
-KINDS: dict[str, Callable[[Any], object]] = {
+def entries() -> Iterator[tuple[str, Entry]]:
+    """The arguments of the rows that are sequences or counts."""
+    for name, row in rows.rows(rows.World(Path())).items():
+        for argument in inspect.signature(row.call).parameters:
+            place = f"{name}.{argument}"
+
+            def call(world: World, value: Any, name: str = name, argument: str = argument) -> object:
+                _, call, arguments = world.rows[name]
+                if name.startswith("Step."):  # the plan of the world is stale after a change
+                    call = getattr(world.manager.plan_step(), call.__name__)
+                return call(**arguments | {argument: value})
+
+            item, kind = ITEMS.get(place, ITEMS.get(argument)), ALONE.get(place) or KINDS[argument]
+            given = row.arguments.get(argument)
+            if isinstance(given, list):
+                item = given[0]
+            if item is not None and not isinstance(given, kvpool.hashing.HashChain):
+                yield place, Entry(call, "store" if argument == "stores" else item, kind)
+            elif kind in (kinds.count, kinds.size, kinds.integer):
+                yield place, Entry(call)
+
+
+FOUND = dict(entries())
+SEQUENCES = {name: entry for name, entry in FOUND.items() if entry.item is not None} | MORE
+COUNTS = {name: entry for name, entry in FOUND.items() if entry.item is None} | MORE_COUNTS
+FORMS: dict[str, Callable[[Any], object]] = {
     "range": lambda _: range(HUGE),
     "liar": Liar,
     "greatest liar": lambda item: Liar(item, sys.maxsize),
@@ -366,19 +231,26 @@ KINDS: dict[str, Callable[[Any], object]] = {
     "mapping array": lambda _: np.broadcast_to(np.int64(1), (HUGE, 2)),
 }
 NUMBERS = {str(number): number for number in (2**31, HUGE, 2**63 - 1, 2**64 - 1, 2**127, 2**200)}
+#: One argument of each kind takes every form. The others take one: clippy refuses other ways to read a sequence.
+WHOLLY = {entry.kind: name for name, entry in reversed(FOUND.items())}
 CASES = [
-    *[("sequence", entry, kind) for entry in SEQUENCES for kind in KINDS],
+    *[
+        ("sequence", name, form)
+        for name, entry in SEQUENCES.items()
+        for form in FORMS
+        if form == "liar" or entry.kind is None or WHOLLY[entry.kind] == name
+    ],
     *[("count", entry, number) for entry in COUNTS for number in NUMBERS],
 ]
 
 
 def call(world: World, case: tuple[str, str, str]) -> object:
-    what, entry, kind = case
+    what, name, form = case
     if what == "count":
-        return COUNTS[entry](world, NUMBERS[kind])
-    run, item = SEQUENCES[entry]
-    item = {"block": world.vllm.blocks[1], "store": world.store}.get(item, item) if isinstance(item, str) else item
-    return run(world, KINDS[kind](item))
+        return COUNTS[name].call(world, NUMBERS[form])
+    run, item, _ = SEQUENCES[name]
+    item = {"block": world.vllm.blocks[1], "store": world.target}.get(item, item) if isinstance(item, str) else item
+    return run(world, FORMS[form](item))
 
 
 def outcome(world: World, case: tuple[str, str, str]) -> str:
@@ -398,11 +270,12 @@ def limit_memory() -> None:
 
 
 def main(first: int) -> None:
-    world = World()
-    for number, case in enumerate(CASES[first:], first):
-        print(json.dumps([number, None]), flush=True)
-        limit_memory()
-        print(json.dumps([number, outcome(world, case)]), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder))
+        for number, case in enumerate(CASES[first:], first):
+            print(json.dumps([number, None]), flush=True)
+            limit_memory()
+            print(json.dumps([number, outcome(world, case)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvpool import errors
-from kvpool.testing import ReferenceManager, ReferenceRequest
+from tests.reference.tables import ReferenceRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.reference.manager import ReferenceManager
 
 
 @dataclass(frozen=True)

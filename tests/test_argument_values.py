@@ -1,4 +1,4 @@
-"""Arguments are integers of every kind, chains, cursors and buffers; an argument of another type is a typed error."""
+"""Integers of every class are ids and counts, and a cursor stands for its chain."""
 
 from __future__ import annotations
 
@@ -8,48 +8,9 @@ import numpy as np
 import pytest
 
 import kvpool
-from kvpool import errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SETTINGS: list[tuple[Callable[[], object], str, tuple[str, ...]]] = [
-    (lambda: kvpool.BlockHasher(16), "algorithm", ("16", "sha256", "BlockHasher(block_size=16)")),  # type: ignore[arg-type]
-    (lambda: kvpool.BlockHasher(block_size="16"), "block_size", ("'16'", "str", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager("64"), "num_blocks", ("'64'", "str", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, 16.0), "block_size", ("16.0", "float", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, np.array([1, 2])), "block_size", ("ndarray", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, algorithm=256), "algorithm", ("256", "int", "a str")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, seed=0), "seed", ("0", "int", "a str")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, key="k" * 32), "key", ("str", "bytes")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, digest="yes"), "digest", ("'yes'", "a bool")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, watermark="x"), "watermark", ("'x'", "a float")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(64, journal="a.kvj"), "journal", ("'a.kvj'", "a Journal")),  # type: ignore[arg-type]
-    (lambda: kvpool.BlockPool(None), "num_blocks", ("None", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.BlockPool(64, verify=1), "verify", ("1", "a str")),  # type: ignore[arg-type]
-    (lambda: kvpool.GroupSpec("full", "16"), "block_size", ("'16'", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.GroupSpec(16), "kind", ("16", "a str")),  # type: ignore[arg-type]
-    (lambda: kvpool.parts.FreeBlockList("9"), "num_blocks", ("'9'", "an int")),  # type: ignore[arg-type]
-    (lambda: kvpool.TieredPool([8], verify=2), "verify", ("2", "a str")),  # type: ignore[arg-type]
-    (lambda: kvpool.BlockPool(8).probe([b"x"]), "chain", ("list", "HashChain", "HashCursor")),  # type: ignore[arg-type]
-    (lambda: kvpool.BlockPool(8).acquire_match([1]), "found", ("[1]", "a Match")),  # type: ignore[arg-type]
-    (lambda: kvpool.BlockPool(8).allocate("2"), "n", ("'2'", "an int")),  # type: ignore[call-overload]
-    (lambda: kvpool.CacheManager(8).evict(1.5), "n", ("1.5", "an int")),  # type: ignore[call-overload]
-    (lambda: kvpool.CacheManager(8).admit(1, [1], extra="salt"), "extra", ("'salt'", "an ExtraKeys")),  # type: ignore[arg-type]
-    (lambda: kvpool.CacheManager(8).admit(1, [1], reuse=0), "reuse", ("0", "a bool")),  # type: ignore[arg-type]
-]
-
-
-@pytest.mark.parametrize(
-    ("call", "argument", "words"), SETTINGS, ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_an_argument_of_another_type_is_refused_with_its_name_its_value_and_what_to_write(
-    call: Callable[[], object], argument: str, words: tuple[str, ...]
-) -> None:
-    with pytest.raises(errors.ArgumentTypeError) as raised:
-        call()
-    assert isinstance(raised.value, TypeError)
-    assert all(word in str(raised.value) for word in (argument, *words)), str(raised.value)
 
 
 class Index:
@@ -95,23 +56,6 @@ def test_integers_of_every_kind_are_ids_and_counts(kind: Callable[[int], Any]) -
     assert pool.ref_count(kind(blocks[0])) == 2
     pool.release([kind(block) for block in blocks])
     assert pool.state(kind(blocks[0])) == "active"
-
-
-class Failing:
-    """An int that fails."""
-
-    def __index__(self) -> int:
-        raise RuntimeError("no")
-
-
-def test_what_an_id_of_a_caller_raises_is_raised() -> None:
-    manager = kvpool.CacheManager(64)
-    for call in (lambda: manager.admit(Failing(), [1]), lambda: manager.append([Failing()], [1])):
-        with pytest.raises(RuntimeError, match="no"):
-            call()
-    with pytest.raises(errors.ArgumentTypeError, match="not a ndarray"):
-        manager.admit(np.array([1, 2]), [1])
-    assert len(manager) == 0
 
 
 def test_a_cursor_stands_for_its_chain_in_every_call() -> None:

@@ -19,11 +19,11 @@ WHOLLY_READ_NEVER = ("pass_on", "submit, row", "from_tensors, shape", "from_tens
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[int, str]:
-    """What came of each case; a process that ends early says of what, and the next one goes on behind it."""
+    """The outcome of each case. When a call ends the process, the next process continues with the next case."""
     found: dict[int, str] = {}
     while len(found) < len(hostile.CASES):
-        run = [sys.executable, "-W", "ignore", hostile.__file__, str(len(found))]
-        done = subprocess.run(run, capture_output=True, text=True, check=False)
+        run = [sys.executable, "-W", "ignore", "-m", "tests.hostile", str(len(found))]
+        done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
         for line in done.stdout.splitlines():
             number, outcome = json.loads(line)
             found[number] = outcome or f"ended the process with {done.returncode}: {done.stderr[-500:]}"

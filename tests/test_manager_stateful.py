@@ -2,8 +2,8 @@
 
 Random calls, valid and not. After each the result, the class and the figures of the error, block tables, both orders,
 the sums of both tiers, planned copies, the events, the digest and all invariants are compared; a call that failed has
-changed nothing. Not driven here: journals (tests/test_journal.py), hints (tests/test_retention.py), policies of one's
-own (tests/test_python_policy.py).
+changed nothing. Not driven here: journals (test_journal.py), hints (Rust: operations/manager_retention.rs), policies
+of one's own (tests/test_python_policy.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import kvpool
-from kvpool.testing import Content, ReferenceManager, ReferencePool, ReferenceRequest, observe_manager, stats_dict
+from kvpool.testing import observe_manager
 from tests.manager_plan import Operation, Plan
+from tests.reference.manager import ReferenceManager
+from tests.reference.pool import Content, ReferencePool
+from tests.reference.tables import ReferenceRequest
 from tests.shares import in_shares, run_share
 
 if TYPE_CHECKING:
@@ -185,10 +188,8 @@ class ManagerMachine(RuleBasedStateMachine):
                 assert (info.tokens, info.blocks) == (len(request.tokens), len(request.blocks))
                 assert (info.computed_tokens, info.cached_tokens) == (request.computed, request.cached)
                 assert info.external_end == (request.external or request.computed)
-        figures = stats_dict(stats)
-        assert {name: figures[name] for name in self.counts} == dict(self.counts)
-        brought = figures["hit_tokens"] + figures["external_tokens"]
-        assert brought + figures["computed_tokens"] == figures["prompt_tokens"]
+        assert {name: getattr(stats, name) for name in self.counts} == dict(self.counts)
+        assert stats.hit_tokens + stats.external_tokens + stats.computed_tokens == stats.prompt_tokens
         self.replay_events()
 
     def replay_events(self) -> None:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import kvpool
-from kvpool.testing import Content, ReferencePool, observe_pool
+from kvpool.testing import observe_pool
+from tests.reference.pool import Content, ReferencePool
 from tests.shares import in_shares, run_share
 
 if TYPE_CHECKING:

@@ -89,76 +89,32 @@ def test_each_runs_and_prints_what_it_did(module: ModuleType, capsys: pytest.Cap
 # --------------------------------------------------------------------------------------------- plain managers and ports
 
 
+#: How the manager of a port is made, and the plain one; what serves both.
+PORTS: list[tuple[Any, Any, Any]] = [
+    (sequence_manager.PlainBlockManager, sequence_manager.BlockManager, sequence_manager.serve),
+    (ids_and_trie.PlainIdsAndTrie, ids_and_trie.IdsAndTrie, ids_and_trie.serve),
+    (ids_and_trie.PlainIdsAndTrie, index_only.BatchIdsAndTrie, ids_and_trie.serve),
+    (radix_cache.PlainRadixCache, radix_cache.RadixCache, radix_cache.serve),
+    (radix_cache.PlainRadixCache, index_only.IndexOnly, radix_cache.serve),
+]
+
+
+@pytest.mark.parametrize(("plain", "port", "serve"), PORTS, ids=[port.__name__ for _, port, _ in PORTS])
 @FEW
 @given(WORKLOADS)
-def test_the_sequence_manager_answers_as_the_plain_one(workload: Workload) -> None:
+def test_a_port_answers_as_the_plain_manager(plain: Any, port: Any, serve: Any, workload: Workload) -> None:
     blocks = workload.blocks()
-    plain = sequence_manager.PlainBlockManager(blocks, workload.block_size)
-    port = sequence_manager.BlockManager(blocks, workload.block_size)
-    logs = [
-        sequence_manager.serve(manager, memory(blocks, workload), workload.prompts, workload.new_tokens)
-        for manager in (plain, port)
-    ]
+    new_tokens = [] if serve is radix_cache.serve else [workload.new_tokens]
+    managers = [kind(blocks, workload.block_size) for kind in (plain, port)]
+    logs = [serve(manager, memory(blocks, workload), workload.prompts, *new_tokens) for manager in managers]
     assert logs[0] == logs[1]
-    port.manager.check_invariants()
-    assert port.num_available == blocks - 1
-
-
-@FEW
-@given(WORKLOADS)
-def test_ids_and_trie_answer_as_the_plain_ones(workload: Workload) -> None:
-    blocks = workload.blocks()
-    plain = ids_and_trie.PlainIdsAndTrie(blocks, workload.block_size)
-    port = ids_and_trie.IdsAndTrie(blocks, workload.block_size)
-    logs = [
-        ids_and_trie.serve(cache, memory(blocks, workload), workload.prompts, workload.new_tokens)
-        for cache in (plain, port)
-    ]
-    assert logs[0] == logs[1]
-    port.pool.check_invariants()
-    assert port.num_available == blocks - 1
-
-
-@FEW
-@given(WORKLOADS)
-def test_the_radix_cache_answers_as_the_plain_one(workload: Workload) -> None:
-    blocks = workload.blocks()
-    plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
-    port = radix_cache.RadixCache(blocks, workload.block_size)
-    caches: list[radix_cache.Tree] = [plain, port]
-    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in caches]
-    assert logs[0] == logs[1]
-    port.pool.check_invariants()
-    assert port.sizes[1] == 0
-
-
-@FEW
-@given(WORKLOADS)
-def test_ids_and_trie_in_batches_answer_as_the_plain_ones(workload: Workload) -> None:
-    blocks = workload.blocks()
-    plain = ids_and_trie.PlainIdsAndTrie(blocks, workload.block_size)
-    port = index_only.BatchIdsAndTrie(blocks, workload.block_size)
-    logs = [
-        ids_and_trie.serve(cache, memory(blocks, workload), workload.prompts, workload.new_tokens)
-        for cache in (plain, port)
-    ]
-    assert logs[0] == logs[1]
-    port.pool.check_invariants()
-    assert not port.ref_counts(np.arange(1, blocks, dtype=np.int32)).any()
-
-
-@FEW
-@given(WORKLOADS)
-def test_an_index_over_ids_of_the_engine_answers_as_the_plain_tree(workload: Workload) -> None:
-    blocks = workload.blocks()
-    plain = radix_cache.PlainRadixCache(blocks, workload.block_size)
-    port = index_only.IndexOnly(blocks, workload.block_size)
-    caches: list[radix_cache.Tree] = [plain, port]
-    logs = [radix_cache.serve(cache, memory(blocks, workload), workload.prompts) for cache in caches]
-    assert logs[0] == logs[1]
-    port.pool.check_invariants()
-    assert port.sizes[1] == 0
-    assert len(port.free) + port.sizes[0] == blocks - 1
+    ported = managers[1]
+    (ported.manager if port is sequence_manager.BlockManager else ported.pool).check_invariants()
+    assert ported.num_available == blocks - 1
+    if serve is radix_cache.serve:
+        assert ported.sizes[1] == 0
+    if port is index_only.BatchIdsAndTrie:
+        assert not ported.ref_counts(np.arange(1, blocks, dtype=np.int32)).any()
 
 
 @FEW

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import doctest
-import functools
 import subprocess
 import sys
 
-import pytest
-
 import kvpool
 import kvpool.testing
-from kvpool.testing import ReferenceManager, ReferencePool, observe_manager, observe_pool, stats_dict
+from kvpool.testing import observe_manager, observe_pool
 
 
 def modules_after(code: str) -> set[str]:
@@ -35,43 +31,8 @@ def test_it_needs_no_other_package() -> None:
 
 
 def test_its_examples_run() -> None:
-    for module in (kvpool.testing, kvpool.testing.reference):
-        result = doctest.testmod(module)
-        assert result.failed == 0
-    assert doctest.testmod(kvpool.testing).attempted > 0
-
-
-def test_a_refused_call_leaves_the_model_as_it_was() -> None:
-    pool = ReferencePool(5, 2)
-    pool.release_after(pool.allocate(3)[:1], 4)
-    before = copy.deepcopy(vars(pool))
-    for ids in ([2, 1], [2, 2], [2, 9], [0]):
-        for call in (pool.release, functools.partial(pool.release_after, step=5)):
-            with pytest.raises(kvpool.errors.InvalidBlockError):
-                call(ids)
-            assert vars(pool) == before
-    with pytest.raises(kvpool.errors.InvalidBlockError):
-        pool.register([2, 3, 2], None, [1] * 6)
-    assert vars(pool) == before
-    manager = ReferenceManager(ReferencePool(4, 2))
-    manager.admit("a", [1, 1, 2, 2, 3])
-    with pytest.raises(kvpool.errors.OutOfBlocksError):
-        manager.admit("b", [1, 1])
-    assert list(manager.requests) == ["a"]
-
-
-def test_the_watermark_grows_with_the_pool() -> None:
-    manager = kvpool.CacheManager(num_blocks=4, block_size=2, watermark=0.2)
-    model = ReferenceManager(ReferencePool(4, 2), watermark=0.2)
-    assert model.watermark_blocks == 0
-    manager.resize(6)
-    model.pool.resize(6)
-    assert model.watermark_blocks == 1
-    manager.admit("a", [1, 1, 2, 2, 3])
-    model.admit("a", [1, 1, 2, 2, 3])
-    for each in (manager, model):
-        with pytest.raises(kvpool.errors.OutOfBlocksError):
-            each.admit("b", [3, 3, 4])
+    result = doctest.testmod(kvpool.testing)
+    assert (result.failed, result.attempted > 0) == (0, True)
 
 
 def test_observations_see_every_change() -> None:
@@ -100,5 +61,5 @@ def test_observations_see_every_change() -> None:
     admitted = observe_manager(manager, ["a"])
     manager.commit("a", 1)
     assert before != admitted != observe_manager(manager, ["a"])
-    assert stats_dict(manager.stats())["prompt_tokens"] == 3
-    assert "free" in stats_dict(pool.stats())
+    assert before[0]["prompt_tokens"] == 0  # type: ignore[index]
+    assert admitted[0]["prompt_tokens"] == 3  # type: ignore[index]

@@ -80,7 +80,7 @@ MODULES: Final = {
     "kvpool.parts": "Parts of a pool",
     "kvpool.store": "Stores",
     "kvpool.transfer": "Moved bytes",
-    "kvpool.testing": "Reference models",
+    "kvpool.testing": "Snapshots for tests",
 }
 
 

@@ -26,6 +26,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
@@ -38,7 +39,7 @@ if __name__ == "__main__":
 from tools import fuzz  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 MOST_OPERATIONS: Final = 12
 #: Built again for every defect, run for a minute at most: what is built quickly wins.
@@ -48,7 +49,7 @@ QUICK_BUILDS: Final = {
     "CARGO_PROFILE_FUZZ_DEBUG": "0",
 }
 #: What the copy is made of: the workspace as cargo sees it.
-COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "cuda")
+COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "lab", "cuda")
 
 
 class MutantError(Exception):
@@ -245,6 +246,47 @@ DEFECTS: Final = (
         ("manager_groups",),
         "groups",
     ),
+    Defect(
+        "long-hit",
+        "a hit that the pool lacks blocks for gives way to no shorter one: a cached prefix refuses an admission",
+        (
+            Replacement(
+                "kvpool/sequence/staged.rs",
+                "let mut found = search.shorter(groups, longest)?;",
+                "let mut found = longest;",
+            ),
+        ),
+        ("manager_groups",),
+        "groups",
+    ),
+    Defect(
+        "saved-null",
+        "a swap reads what a window gave up, and saves the null block's bytes under another block's digest",
+        (
+            Replacement(
+                "kvpool/manager/tables.rs",
+                "references.extend(self.at(slot)?.sequence.held());",
+                "let tables = self.at(slot)?.sequence.tables();\n"
+                "            references.extend(tables.flat_map(|table| table.blocks.iter().copied()));",
+            ),
+            Replacement(
+                "kvpool/tiers/swap.rs",
+                "self.plan(self.resolve(place), Place { tier: to, block: dst }, Some(id));",
+                "let read = blocks.get(moved.len()).copied().filter(|block| block.is_null()).unwrap_or(src);\n"
+                "                let read = self.resolve(Place { tier: from, block: read });\n"
+                "                self.plan(read, Place { tier: to, block: dst }, Some(id));",
+            ),
+            Replacement(
+                "kvpool/tiers/plan.rs",
+                "                if place.block.is_null() {\n"
+                "                    return Err(PlanError::NullBlock { role });",
+                "                if place.block.is_null() && role.is_empty() {\n"
+                "                    return Err(PlanError::NullBlock { role });",
+            ),
+        ),
+        ("manager_tables",),
+        "groups",
+    ),
 )
 
 
@@ -280,8 +322,11 @@ class Copy:
     def __init__(self, source: Path, tree: Path) -> None:
         self.source, self.tree = source, tree
 
-    def refresh(self) -> None:
-        """Makes the copy equal to the sources; equal files keep their times, so nothing is built anew for them."""
+    def refresh(self, planted: Mapping[Path, str] = MappingProxyType({})) -> None:
+        """Makes the copy equal to the sources, but for the texts of `planted`.
+
+        Equal files keep their times, so nothing is built anew for them.
+        """
         wanted = set[Path]()
         for name in COPIED:
             top = self.source / name
@@ -290,7 +335,7 @@ class Copy:
                 relative = path.relative_to(self.source)
                 if "target" not in relative.parts:
                     wanted.add(relative)
-                    self.write(relative, path.read_bytes())
+                    self.write(relative, planted[path].encode() if path in planted else path.read_bytes())
         for path in list(self.tree.rglob("*")):
             if path.is_file() and path.relative_to(self.tree) not in wanted:
                 path.unlink()  # regressions that a failing test has left

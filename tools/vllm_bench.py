@@ -14,16 +14,13 @@ made. 2: bad usage. 130: Ctrl-C.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import kvpool
@@ -36,9 +33,13 @@ from tools.vllm.bench_loads import LOADS, POOL_BLOCKS, TRACE_REQUESTS, Load, Loa
 from tools.vllm.bench_report import Result, as_json, describe, facts, markdown, rich_table  # noqa: E402
 from tools.vllm.bench_run import import_vllm, run_level  # noqa: E402
 from tools.vllm.bench_stats import CLOCKS, STOCK, BenchError, Run, clock_cost_ns, compare, figures, rotations  # noqa: E402
+from tools.vllm.common import arguments, ended, wide_console  # noqa: E402
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
+
+    from rich.console import Console
 
 LEVELS: Final = (STOCK, "pool", "manager")
 ROUNDS: Final = 3
@@ -46,9 +47,7 @@ Runs = dict[tuple[str, bool, str], list[Run]]  # by load, events and level
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = arguments(__doc__, venv=False)
     parser.add_argument(
         "--levels",
         nargs="+",
@@ -160,30 +159,17 @@ def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clo
     return results
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
-    console = Console(stderr=True)
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.pop("KVPOOL_VLLM", None)  # the levels are put in place and taken out here
-    begun = time.monotonic()
-    try:
-        settings = Settings(options.trace, options.requests, options.blocks, options.max_output, options.quick)
-        loads = [make_load(name, settings) for name in options.load or LOADS]
-        with console.status("importing vLLM"):
-            vllm = import_vllm(options.levels)
-        clock_ns = clock_cost_ns(clock=CLOCKS[options.clock])
-        results = evaluate(loads, measure(loads, options, console), options, clock_ns)
-    except (BenchError, LoadError) as error:
-        console.print(f"vllm_bench: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("vllm_bench: stopped")
-        return 130
+def bench(options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
+    """Runs all loads at all levels, and writes what was asked for. Returns what is wrong."""
+    settings = Settings(options.trace, options.requests, options.blocks, options.max_output, options.quick)
+    loads = [make_load(name, settings) for name in options.load or LOADS]
+    with console.status("importing vLLM"):
+        vllm = import_vllm(options.levels)
+    clock_ns = clock_cost_ns(clock=CLOCKS[options.clock])
+    results = evaluate(loads, measure(loads, options, console), options, clock_ns)
     known = facts(vllm, kvpool.__version__, (options.clock, clock_ns), options.rounds)
     if options.json != Path("-"):
-        out = Console()
-        if not out.is_terminal:  # a log has no width: nothing of the tables is cut
-            out = Console(width=200)
+        out = wide_console(200)
         for result in results:
             out.print(f"\n{result.heading}", style="bold", highlight=False)
             out.print(f"{result.title}. {describe(result)}.", highlight=False)
@@ -198,11 +184,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     problems = [f"{result.heading}: {problem}" for result in results for problem in result.problems]
-    for problem in problems:
-        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
     agreed = "" if problems or len(options.levels) == 1 else "; every level hands out the same block ids"
-    console.print(f"{time.monotonic() - begun:.0f} s{agreed}", markup=False, highlight=False)
-    return 1 if problems else 0
+    return problems, agreed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse(argv)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.pop("KVPOOL_VLLM", None)  # the levels are put in place and taken out here
+    return ended("vllm_bench", lambda console: bench(options, console), (BenchError, LoadError))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ level has to give each request the same blocks. Exit code 0: it did. 1: it did n
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import gc
 import importlib
@@ -39,9 +38,10 @@ from tools.vllm.bench_loads import BLOCK_SIZE, output_token  # noqa: E402
 from tools.vllm.bench_models import MODELS, make_groups  # noqa: E402
 from tools.vllm.bench_run import check_level, import_vllm  # noqa: E402
 from tools.vllm.bench_stats import STOCK, BenchError, rotations  # noqa: E402
-from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+from tools.vllm.common import ConformanceError, arguments, read_settings  # noqa: E402
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 LEVELS: Final = (STOCK, "pool", "manager")
@@ -187,15 +187,12 @@ def run_level(level: str, model: str, vllm: SimpleNamespace, options: argparse.N
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS), help="default: all")
     parser.add_argument("--model", action="append", choices=list(MODELS), help="can be repeated (default: all)")
     parser.add_argument("--requests", type=int, default=256, help="that run at once (default: 256)")
     parser.add_argument("--steps", type=int, default=200, help="that are timed in a run (default: 200)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each level (default: 3)")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
     parser.add_argument("--json", type=Path, help="write every run's medians")
     options = parser.parse_args(argv)
     if min(options.requests, options.steps, options.rounds) < 1:

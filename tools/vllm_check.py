@@ -17,20 +17,15 @@ by one. Exit code 0: every level did what stock did. 1: a difference, or a run t
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import dataclasses
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -38,12 +33,15 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
+from tools.vllm import common  # noqa: E402
 from tools.vllm.check_compare import EXACT, STOCK, Engine, Record, changes, verdict  # noqa: E402
 from tools.vllm.check_engine import MODELS  # noqa: E402
-from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
 
 LEVELS: Final = ("pool", "manager", "shadow")
 # Levels that are run with vLLM's events, too; shadow hands out vLLM's own.
@@ -77,36 +75,6 @@ def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, 
     return kept
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends an engine's process and those that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def run_child(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[str, str]:
-    """Runs an engine's process to its end, or ends it. Returns what is wrong, if anything, and what it printed."""
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = process.wait(timeout=timeout)
-            problem = f"exited with {code}" if code else ""
-        except subprocess.TimeoutExpired:
-            problem = f"still running after {timeout:g} s"
-        finally:
-            kill(process)
-        output.seek(0)
-        return problem, output.read().decode("utf-8", "replace")
-
-
 def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options: argparse.Namespace) -> None:
     """Runs one engine in a process of its own and reads what it did."""
     begun = time.monotonic()
@@ -114,7 +82,7 @@ def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options:
         result = Path(scratch) / "record.json"
         command = [settings["python"], "-m", "tools.vllm.check_engine", "--model", model]
         command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]
-        problem, text = run_child(command, child_environment(engine, settings), options.timeout)
+        problem, text = common.run_child(command, child_environment(engine, settings), options.timeout)
         if options.logs:
             (options.logs / f"{model}-{engine.level}-{engine.events}.log").write_text(text, encoding="utf-8")
         try:
@@ -124,7 +92,7 @@ def run_engine(engine: Engine, model: str, settings: Mapping[str, Any], options:
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem = problem or f"left no record: {error}"
         if problem:
-            engine.broken = problem + "\n" + "\n".join(text.splitlines()[-20:])
+            engine.broken = problem + "\n" + common.last_lines(text, 20)
     engine.seconds = time.monotonic() - begun
 
 
@@ -140,7 +108,7 @@ def run_all(
             run_engine(engine, model, settings, options)
             progress.advance(task)
             if engine.level == STOCK and engine.broken:
-                raise ConformanceError(f"stock: {engine.broken}")
+                raise common.ConformanceError(f"stock: {engine.broken}")
         progress.update(task, description=model)
 
 
@@ -179,44 +147,14 @@ def make_table(model: str, engines: Sequence[Engine]) -> Table:
     return table
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument(
-        "--levels", nargs="*", default=list(LEVELS), metavar="LEVEL", choices=(STOCK, *LEVELS), help="(default: all)"
-    )
-    parser.add_argument(
-        "--model", action="append", choices=list(MODELS), help="this one; can be repeated (default: all)"
-    )
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
-    parser.add_argument("--prompts", type=int, default=200, help="how many prompts (default: 200)")
-    parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one engine (default: 900)")
-    parser.add_argument("--json", type=Path, help="write everything that was recorded as JSON")
-    parser.add_argument("--logs", type=Path, help="a folder for what the engines print, one file each")
-    options = parser.parse_args(argv)
-    if options.prompts < 1 or options.blocks < 16 or options.timeout <= 0:
-        parser.error("--prompts is at least 1, --blocks at least 16, --timeout above zero")
-    console = Console(stderr=True)
-    begun = time.monotonic()
-    models = {model: planned(options.levels) for model in dict.fromkeys(options.model or MODELS)}
-    try:
-        settings = read_settings(options.venv.absolute())
-        if options.logs:
-            options.logs.mkdir(parents=True, exist_ok=True)
-        for model, engines in models.items():
-            run_all(engines, model, settings, options, console)
-    except ConformanceError as error:
-        console.print(f"vllm_check: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("vllm_check: stopped")
-        return 130
-    out = Console()
-    if not out.is_terminal:  # a log has no width: nothing of the table is cut
-        out = Console(width=160)
-    problems = []
+def check(models: dict[str, list[Engine]], options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
+    """Runs all engines. Returns what is wrong, and how many runs were compared."""
+    settings = common.read_settings(options.venv.absolute())
+    if options.logs:
+        options.logs.mkdir(parents=True, exist_ok=True)
+    for model, engines in models.items():
+        run_all(engines, model, settings, options, console)
+    out, problems = common.wide_console(), []
     for model, engines in models.items():
         out.print(make_table(model, engines))
         problems += [f"{model}: {problem}" for problem in verdict(engines)]
@@ -225,12 +163,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = {model: [dataclasses.asdict(engine) for engine in engines] for model, engines in models.items()}
         report = {"problems": problems, "engines": runs}
         options.json.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    for problem in problems:
-        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
     compared = sum(len(engines) - 1 for engines in models.values())
-    agreed = f"; {compared} runs did what stock did" if compared and not problems else ""
-    console.print(f"{time.monotonic() - begun:.0f} s{agreed}", markup=False, highlight=False)
-    return 1 if problems else 0
+    return problems, f"; {compared} runs did what stock did" if compared and not problems else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = common.engine_arguments(__doc__, prompts=200)
+    parser.add_argument(
+        "--levels", nargs="*", default=list(LEVELS), metavar="LEVEL", choices=(STOCK, *LEVELS), help="(default: all)"
+    )
+    parser.add_argument(
+        "--model", action="append", choices=list(MODELS), help="this one; can be repeated (default: all)"
+    )
+    parser.add_argument("--json", type=Path, help="write everything that was recorded as JSON")
+    parser.add_argument("--logs", type=Path, help="a folder for what the engines print, one file each")
+    options = common.parse_engine(parser, argv)
+    models = {model: planned(options.levels) for model in dict.fromkeys(options.model or MODELS)}
+    return common.ended("vllm_check", lambda console: check(models, options, console))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,10 @@ leaves vLLM as it is, or a run that broke. 2: bad usage. 130: Ctrl-C.
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
-import contextlib
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -32,17 +29,20 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
+from tools.vllm import common  # noqa: E402
 from tools.vllm.conformance_suites import (  # noqa: E402
     AGAIN,
     AGAINST_THE_CLOCK,
@@ -60,10 +60,6 @@ PLUGINS: Final = Path(__file__).resolve().parent / "vllm"
 # pytest's exit codes that still tell what passed: all passed, some failed, interrupted (a file that cannot be
 # imported), nothing collected.
 TELLING: Final = frozenset({0, 1, 2, 5})
-
-
-class ConformanceError(Exception):
-    """The run cannot go on; the message says what to do."""
 
 
 @dataclasses.dataclass
@@ -87,13 +83,6 @@ Outcomes = dict[tuple[str, str], Outcome]  # by level and suite
 RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a test process and those that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def read_junit(file: Path) -> Outcome:
     """Sorts the tests of pytest's junit file; a test that fails and errs (in its teardown) is one that fails."""
     outcome = Outcome()
@@ -115,21 +104,6 @@ def differences(stock: set[str], level: set[str]) -> list[str]:
     return [f"- {name}" for name in sorted(stock - level)] + [f"+ {name}" for name in sorted(level - stock)]
 
 
-def read_settings(venv: Path) -> dict[str, Any]:
-    """What tools/vllm_env.py wrote about the environment."""
-    file = venv / "kvpool.json"
-    try:
-        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConformanceError(f"{venv} holds no vLLM: run tools/vllm_env.py (make vllm-env) first") from None
-    except (OSError, ValueError) as error:
-        raise ConformanceError(f"{file}: {error}; run tools/vllm_env.py again") from error
-    missing = [key for key in ("python", "tests", "environment") if key not in settings]
-    if missing or not Path(settings["python"]).exists():
-        raise ConformanceError(f"{file}: not whole; run tools/vllm_env.py again")
-    return settings
-
-
 def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
     """The test files that each pattern names, relative to vLLM's folder of tests; none of them twice."""
     root = tests / FOLDER
@@ -138,7 +112,7 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
         folder, star, _ = pattern.partition("*")
         names = sorted(f"{folder}{one.name}" for one in (root / folder).glob("test_*.py")) if star else [pattern]
         if not names or not all((root / name).is_file() for name in names):
-            raise ConformanceError(f"vLLM has no {FOLDER}/{pattern} in {tests}")
+            raise common.ConformanceError(f"vLLM has no {FOLDER}/{pattern} in {tests}")
         known = {name for others in found.values() for name in others}
         if star:
             known |= LEFT_OUT
@@ -204,7 +178,7 @@ def run_suite(
                 problem = f"still running after {options.timeout:g} s"
             finally:
                 RUNNING.discard(process)
-                kill(process)
+                common.kill(process)
         text = log.read_text(encoding="utf-8", errors="replace")
         if options.logs:
             (options.logs / f"{level}-{suite.replace('/', '-').replace('*', 'all')}.log").write_text(
@@ -216,7 +190,7 @@ def run_suite(
             outcome = Outcome()
             problem = problem or "pytest wrote no results"
         if problem:
-            outcome.broken = problem + "\n" + "\n".join(text.splitlines()[-15:])
+            outcome.broken = problem + "\n" + common.last_lines(text, 15)
         if replaced.exists():
             outcome.replaced = json.loads(replaced.read_text(encoding="utf-8"))
         outcome.seconds = time.monotonic() - begun
@@ -262,7 +236,7 @@ def run_all(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(RUNNING):
-                kill(process)
+                common.kill(process)
             raise
     return outcomes
 
@@ -358,14 +332,44 @@ def verdict(levels: Sequence[str], suites: Suites, outcomes: Outcomes) -> list[s
     return problems
 
 
+def check(levels: list[str], options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
+    """Runs all suites at all levels. Returns what is wrong, and where the report is."""
+    settings = common.read_settings(options.venv.absolute())
+    suites = {name: list(files) for name, files in OFFLOAD_SUITES.items()}
+    if not any(level.startswith(OFFLOAD) for level in levels):
+        suites = find_files(Path(settings["tests"]), options.file or FILES)
+    if options.logs:
+        options.logs.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    outcomes = run_all(levels, suites, settings, options, console)
+    steady = run_again(levels, suites, outcomes, settings, options)
+    seconds = time.monotonic() - begun
+    print_table(levels, suites, outcomes, common.wide_console(60 + 30 * len(levels)))
+    problems = verdict(levels, suites, outcomes)
+    report = {
+        "vllm": settings.get("vllm"),
+        "torch": settings.get("torch"),
+        "seconds": round(seconds, 1),
+        "problems": problems,
+        "steady": steady,
+        "levels": {
+            level: {suite: outcomes[level, suite].as_json() for suite in suites if (level, suite) in outcomes}
+            for level in levels
+        },
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for line in steady:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    agreed = "" if problems or len(levels) == 1 else "; every level passes exactly the tests that stock passes"
+    return problems, f"; sets of tests in {options.json}{agreed}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = common.arguments(__doc__)
     parser.add_argument(
         "levels", nargs="*", default=[STOCK], help="stock, and values of KVPOOL_VLLM, or offload-* (default: stock)"
     )
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
     parser.add_argument(
         "--file",
         action="append",
@@ -393,51 +397,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     offload = {level.startswith(OFFLOAD) for level in levels[1:]}
     if len(offload) > 1:
         parser.error(f"levels {', '.join(levels[1:])}: those of {OFFLOAD}* run other suites than the others do")
-    console = Console(stderr=True)
-    try:
-        settings = read_settings(options.venv.absolute())
-        suites = {name: list(files) for name, files in OFFLOAD_SUITES.items()}
-        if True not in offload:
-            suites = find_files(Path(settings["tests"]), options.file or FILES)
-        if options.logs:
-            options.logs.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
-        outcomes = run_all(levels, suites, settings, options, console)
-        steady = run_again(levels, suites, outcomes, settings, options)
-        seconds = time.monotonic() - begun
-    except ConformanceError as error:
-        console.print(f"vllm_conformance: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("vllm_conformance: stopped")
-        return 130
-    out = Console()
-    if not out.is_terminal:  # a log has no width: nothing of the table is cut
-        out = Console(width=60 + 30 * len(levels))
-    print_table(levels, suites, outcomes, out)
-    problems = verdict(levels, suites, outcomes)
-    report = {
-        "vllm": settings.get("vllm"),
-        "torch": settings.get("torch"),
-        "seconds": round(seconds, 1),
-        "problems": problems,
-        "steady": steady,
-        "levels": {
-            level: {suite: outcomes[level, suite].as_json() for suite in suites if (level, suite) in outcomes}
-            for level in levels
-        },
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for line in steady:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for problem in problems:
-        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
-    agreed = "" if problems or len(levels) == 1 else "; every level passes exactly the tests that stock passes"
-    console.print(
-        f"{seconds:.0f} s; sets of tests in {options.json}{agreed}", markup=False, highlight=False, soft_wrap=True
-    )
-    return 1 if problems else 0
+    return common.ended("vllm_conformance", lambda console: check(levels, options, console))
 
 
 if __name__ == "__main__":

@@ -13,27 +13,24 @@ Ctrl-C.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
+from tools.vllm import common  # noqa: E402
 from tools.vllm.check_compare import STOCK, Engine  # noqa: E402
 from tools.vllm.identity_cases import CASES  # noqa: E402
-from tools.vllm_check import child_environment, run_child  # noqa: E402
-from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+from tools.vllm_check import child_environment  # noqa: E402
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 
@@ -59,43 +56,20 @@ def problems_of(record: dict[str, Any]) -> list[str]:
     return problems
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--case", action="append", default=[], help="cases with this in their name; can be repeated")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
-    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for all cases (default: 3600)")
-    options = parser.parse_args(argv)
-    if options.timeout <= 0:
-        parser.error("--timeout is above zero")
-    chosen = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
-    if not chosen:
-        parser.error(f"--case: no case has {' or '.join(options.case)} in its name")
-    console = Console(stderr=True)
-    begun = time.monotonic()
-    try:
-        settings = read_settings(options.venv.absolute())
-        with tempfile.TemporaryDirectory(prefix="kvpool-identity-check-") as folder:
-            result = Path(folder) / "records.json"
-            command = [settings["python"], "-m", "tools.vllm.identity_engine", "--scratch", folder]
-            command += ["--result", str(result), *(f"--case={part}" for part in options.case)]
-            environment = child_environment(Engine(STOCK, STOCK), settings) | {"PYTHONPATH": str(ROOT / "python")}
-            problem, log = run_child(command, environment, options.timeout)
-            try:
-                records: list[dict[str, Any]] = json.loads(result.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                said = "\n".join(log.splitlines()[-30:])
-                raise ConformanceError(f"{problem or error}\n{said}") from error
-    except KeyboardInterrupt:
-        return 130
-    except ConformanceError as error:
-        console.print(str(error), style="red", markup=False)
-        return 1
+def check(cases: int, options: argparse.Namespace) -> tuple[list[str], str]:
+    """Runs the cases. Returns what is wrong, and how many have run."""
+    settings = common.read_settings(options.venv.absolute())
+    with tempfile.TemporaryDirectory(prefix="kvpool-identity-check-") as folder:
+        result = Path(folder) / "records.json"
+        command = [settings["python"], "-m", "tools.vllm.identity_engine", "--scratch", folder]
+        command += ["--result", str(result), *(f"--case={part}" for part in options.case)]
+        environment = child_environment(Engine(STOCK, STOCK), settings) | {"PYTHONPATH": str(ROOT / "python")}
+        problem, log = common.run_child(command, environment, options.timeout)
+        records: list[dict[str, Any]] = common.read_result(result, problem, log)
     table = Table(
         "change", "base", "KV", "written", "loaded", "tokens as stock", "s", title="Two starts over one store"
     )
-    problems = [f"{problem}\n" + "\n".join(log.splitlines()[-30:])] if problem else []
+    problems = [f"{problem}\n{common.last_lines(log)}"] if problem else []
     for record in records:
         problems += problems_of(record)
         second, stock = record["second"], record["stock"]
@@ -103,13 +77,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         kv = "same" if record["hits"] else "other"
         counts = [str(record["first"].get("writes", "")), str(second.get("loads", "")), "yes" if same else "no"]
         table.add_row(record["case"], record["base"], kv, *counts, f"{record['seconds']:.1f}")
-    if len(records) < len(chosen):
-        problems.append(f"only {len(records)} of {len(chosen)} cases have run")
-    console.print(table)
-    for one in problems:
-        console.print(one, style="red", markup=False)
-    console.print(f"{len(records)} cases, {len(problems)} problems, {time.monotonic() - begun:.0f} s")
-    return 1 if problems else 0
+    if len(records) < cases:
+        problems.append(f"only {len(records)} of {cases} cases have run")
+    common.wide_console().print(table)
+    return problems, f", {len(records)} cases, {len(problems)} problems"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = common.arguments(__doc__)
+    parser.add_argument("--case", action="append", default=[], help="cases with this in their name; can be repeated")
+    parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for all cases (default: 3600)")
+    options = parser.parse_args(argv)
+    if options.timeout <= 0:
+        parser.error("--timeout is above zero")
+    chosen = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
+    if not chosen:
+        parser.error(f"--case: no case has {' or '.join(options.case)} in its name")
+    return common.ended("vllm_identity_check", lambda _: check(len(chosen), options))
 
 
 if __name__ == "__main__":

@@ -12,27 +12,24 @@ difference, or a run that broke. 2: bad usage. 130: Ctrl-C.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
+from tools.vllm import common  # noqa: E402
 from tools.vllm.check_compare import STOCK, Engine  # noqa: E402
 from tools.vllm.check_engine import MODELS  # noqa: E402
-from tools.vllm_check import child_environment, run_child  # noqa: E402
-from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+from tools.vllm_check import child_environment  # noqa: E402
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 #: Where the tier is.
@@ -51,12 +48,8 @@ def run(
         command += ["--folder", str(scratch / "kv")]
     elif place:
         command += ["--url", f"folder://{scratch / 'kv'}"]
-    problem, log = run_child(command, child_environment(Engine(STOCK, STOCK), settings), options.timeout)
-    try:
-        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        said = "\n".join(log.splitlines()[-30:])
-        raise ConformanceError(f"{model}, {name}: {problem or error}\n{said}") from error
+    problem, log = common.run_child(command, child_environment(Engine(STOCK, STOCK), settings), options.timeout)
+    found: dict[str, Any] = common.read_result(result, problem, log, f"{model}, {name}: ")
     return found
 
 
@@ -92,42 +85,24 @@ def check(model: str, place: str, settings: dict[str, Any], options: argparse.Na
     return problems
 
 
+def check_all(models: Sequence[str], options: argparse.Namespace) -> tuple[list[str], str]:
+    heads = ("model", "tier", "engine", "tokens", "same", "cached", "writes", "loads", "misses", "damaged", "s")
+    table = Table(*heads, title="vLLM over kvpool's tier, and restarted over what it left")
+    settings, problems = common.read_settings(options.venv.absolute()), []
+    for model in models:
+        for place in dict.fromkeys(options.place or PLACES):
+            problems += check(model, place, settings, options, table)
+    common.wide_console().print(table)
+    return problems, ""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = common.engine_arguments(__doc__, prompts=80)
     models = [model for model in MODELS if model != "states"]
     parser.add_argument("--model", action="append", choices=models, help="this one; can be repeated (default: all)")
     parser.add_argument("--place", action="append", choices=PLACES, help="of the tier; can be repeated (default: all)")
-    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-vllm", help="the environment (default: .venv-vllm)")
-    parser.add_argument("--prompts", type=int, default=80, help="how many prompts (default: 80)")
-    parser.add_argument("--blocks", type=int, default=80, help="blocks of the pool, of 32 tokens (default: 80)")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one engine (default: 900)")
-    options = parser.parse_args(argv)
-    if options.prompts < 1 or options.blocks < 16 or options.timeout <= 0:
-        parser.error("--prompts is at least 1, --blocks at least 16, --timeout above zero")
-    console = Console(stderr=True)
-    heads = ("model", "tier", "engine", "tokens", "same", "cached", "writes", "loads", "misses", "damaged", "s")
-    table = Table(*heads, title="vLLM over kvpool's tier, and restarted over what it left")
-    begun = time.monotonic()
-    problems: list[str] = []
-    try:
-        settings = read_settings(options.venv.absolute())
-        for model in dict.fromkeys(options.model or models):
-            for place in dict.fromkeys(options.place or PLACES):
-                problems += check(model, place, settings, options, table)
-    except ConformanceError as error:
-        console.print(f"vllm_tier_check: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("vllm_tier_check: stopped")
-        return 130
-    out = Console()
-    (out if out.is_terminal else Console(width=160)).print(table)
-    for problem in problems:
-        console.print(problem, style="red", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{time.monotonic() - begun:.0f} s", markup=False, highlight=False)
-    return 1 if problems else 0
+    options = common.parse_engine(parser, argv)
+    return common.ended("vllm_tier_check", lambda _: check_all(list(dict.fromkeys(options.model or models)), options))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
-from tools.vllm_conformance import ConformanceError, read_settings  # noqa: E402
+from tools.vllm.common import ConformanceError, read_settings  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

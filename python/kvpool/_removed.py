@@ -6,6 +6,14 @@ from __future__ import annotations
 REPLACEMENTS = {
     "kvpool.Sequences": "use CacheManager, or a BlockPool or TieredPool with block tables of your own",
     "kvpool.errors.StaleSequenceError": "kvpool.Sequences, which raised it, was removed, too: use CacheManager",
+    **dict.fromkeys(
+        (
+            f"kvpool.testing.{name}"
+            for name in ("Content", "ReferenceBlock", "ReferenceManager", "ReferencePool", "ReferenceRequest")
+        ),
+        "compare observe_pool of a BlockPool, or observe_manager of a CacheManager, before and after a call",
+    ),
+    "kvpool.testing.stats_dict": "read the attributes of CacheManager.stats()",
 }
 
 

@@ -25,7 +25,6 @@ from tests.integrations.hicache_stand_ins import (
     fill,
     indices,
     key,
-    loaded,
 )
 
 if TYPE_CHECKING:
@@ -91,12 +90,6 @@ class Part:
     def _begin(self, name: str) -> None:
         if not RECORD.fullmatch(name):
             self._server.begin(self._pool)
-
-
-@pytest.fixture
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 @pytest.fixture

@@ -18,20 +18,13 @@ from tests.integrations.hicache_stand_ins import (
     fill,
     indices,
     key,
-    loaded,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 KEYS = [key(number) for number in range(4)]
-
-
-@pytest.fixture
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 @pytest.fixture

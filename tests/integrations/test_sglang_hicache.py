@@ -30,22 +30,14 @@ from tests.integrations.hicache_stand_ins import (
     fill,
     indices,
     key,
-    loaded,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LAYOUTS = ["page_first", "page_first_direct", "page_head", "layer_first"]
 #: Of latents, which have no heads.
 FLAT = [one for one in LAYOUTS if one != "page_head"]
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 def damage(folder: Path, pool: str = "kv") -> int:

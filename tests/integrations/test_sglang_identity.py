@@ -14,20 +14,14 @@ from kvpool.integrations.sglang import unrelated
 from kvpool.integrations.sglang.engine import Engine
 from kvpool.integrations.sglang.settings import Settings
 from tests.integrations import hicache_stand_ins
-from tests.integrations.hicache_stand_ins import Config, MhaPool, attach, content, fill, indices, key, loaded
+from tests.integrations.hicache_stand_ins import Config, MhaPool, attach, content, fill, indices, key
 from tools.sglang import settings as tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMITS = "1" * 40, "2" * 40
-
-
-@pytest.fixture
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -26,17 +26,7 @@ from tests.integrations.hicache_stand_ins import (
     fill,
     indices,
     key,
-    loaded,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 def digest(pool: Any = None, lend: bool = True, **changed: Any) -> bytes:

@@ -20,18 +20,10 @@ from tests.integrations.hicache_stand_ins import (
     fill,
     indices,
     key,
-    loaded,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 def test_the_room_is_shared_out_among_pools(storage: Any, tmp_path: Path) -> None:

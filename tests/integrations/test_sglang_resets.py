@@ -18,18 +18,10 @@ from tests.integrations.hicache_stand_ins import (
     attach,
     indices,
     key,
-    loaded,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def storage() -> Iterator[Any]:
-    with loaded() as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.integrations.fake_vllm import Lora, fake_vllm
+from tests.integrations.fake_vllm import Lora
 from tests.integrations.pool_stand_ins import BLOCK, Events, Metrics, cached_keys, digest, make_pool, order, request_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
+pytestmark = pytest.mark.usefixtures("vllm")
 
 
 def two_copies(pool: Any) -> tuple[list[Any], list[Any]]:

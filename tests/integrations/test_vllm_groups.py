@@ -137,20 +137,23 @@ class GroupsMachine(RuleBasedStateMachine):
     @rule(
         nth=st.integers(0, 5),
         chunk=st.integers(1, 6),
+        rejected=st.sampled_from([0, 0, 1, 3]),
         lookahead=st.integers(0, 3),
         reserved=st.sampled_from([0, 0, 2]),
         delay=st.sampled_from([False, False, True]),
     )
-    def step(self, nth: int, chunk: int, **how: Any) -> None:
-        """A chunk of a prompt, or some tokens that are decoded."""
+    def step(self, nth: int, chunk: int, rejected: int, **how: Any) -> None:
+        """A chunk of a prompt, or some tokens that are decoded, of which the last may be drafts that are rejected."""
         request = self.running[nth % len(self.running)]
         if request.num_computed_tokens + chunk > MAX_LEN:
             return
         left = request.num_tokens - request.num_computed_tokens
         if self.allocate(request, chunk, 0, None, whole=False, scheduled=True, **how):
-            request.num_computed_tokens += chunk
-            request.num_in_flight_tokens += chunk
             more = max(chunk - left, 0)
+            rejected = min(rejected, max(more - 1, 0))
+            more -= rejected
+            request.num_computed_tokens += chunk - rejected
+            request.num_in_flight_tokens += chunk - rejected
             request._all_token_ids += [7] * more
             request.block_hashes = hashes_of(request._all_token_ids)
 

@@ -21,17 +21,13 @@ from tests.integrations.fake_vllm import fake_vllm, part
 from tests.integrations.pool_stand_ins import BLOCK, make_pool, request_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
+pytestmark = pytest.mark.usefixtures("vllm")
 
 
 def use(pool: Any) -> None:

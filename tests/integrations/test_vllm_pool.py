@@ -11,7 +11,7 @@ import pytest
 
 import kvpool
 from kvpool import errors
-from tests.integrations.fake_vllm import BlockRemoved, BlockStored, LooseBlock, Request, fake_vllm, part
+from tests.integrations.fake_vllm import BlockRemoved, BlockStored, LooseBlock, Request, part
 from tests.integrations.pool_stand_ins import (
     BLOCK,
     Metrics,
@@ -25,14 +25,10 @@ from tests.integrations.pool_stand_ins import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
-@pytest.fixture(autouse=True)
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
+pytestmark = pytest.mark.usefixtures("vllm")
 
 
 @pytest.mark.parametrize("caching", [True, False])

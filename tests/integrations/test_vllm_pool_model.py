@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from kvpool.integrations.vllm.settings import EVICTIONS
-from tests.integrations.fake_vllm import Request, fake_vllm
 from tests.integrations.pool_stand_ins import (
     BLOCK,
     UNIT,
@@ -31,16 +30,13 @@ from tests.integrations.pool_stand_ins import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.integrations.fake_vllm import Request
 
 #: The group whose blocks hang on each other.
 CHAINED = (0).to_bytes(4, "big")
 
 
-@pytest.fixture(autouse=True)
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
+pytestmark = pytest.mark.usefixtures("vllm")
 
 
 class Model:

@@ -2,57 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import kvpool
-from tests.integrations.fake_vllm import BlockStored, fake_vllm
+from tests.integrations.fake_vllm import BlockStored
 from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_of
-from tests.properties.support import B
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@given(length=st.integers(1, 13), known=st.integers(0, 6), parts=st.lists(st.integers(0, 13), max_size=4))
-def test_property_15_each_stored_block_is_one_event_at_its_own_index(length: int, known: int, parts: list[int]) -> None:
-    """vllm#44451: with one event per block, there is one for each that became matchable, in order, at its own depth."""
-    tokens = list(range(length))
-    blocks = length // B
-    manager = kvpool.CacheManager(20, B, event_capacity=100)
-    manager.admit("a", tokens)
-    manager.admit("b", tokens)
-    manager.commit("a", min(known * B, length))
-    known = min(known, blocks)
-    assert len(manager.take_events()[0]) == known
-    told: list[Any] = []
-    for computed in sorted({*(part for part in parts if part <= length), length}):
-        manager.commit("b", computed)
-        events, lost = manager.take_events()
-        assert lost == 0
-        told += events
-    digests = manager.prepare(tokens).digests()
-    table = manager.block_ids("b")
-    assert told == [
-        {
-            "type": "stored",
-            "hash": digests[at],
-            "group": 0,
-            "parent": digests[at - 1] if at else None,
-            "depth": at,
-            "block_id": table[at],
-        }
-        for at in range(known, blocks)
-    ]
-
-
-@pytest.fixture
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
 
 
 @pytest.mark.parametrize("salt", [None, "s"])

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-import kvpool
-from tests.integrations.fake_vllm import fake_vllm
 from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_pool, replay, request_of
-from tests.properties.support import HASHER, B, chain_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def vllm() -> Iterator[Any]:
-    with fake_vllm() as package:
-        yield package
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -67,44 +54,3 @@ def test_property_17_a_superseded_part_is_not_found_and_not_told_of_again(vllm: 
     pool.get_new_blocks(pool.get_num_free_blocks())
     (removed,) = pool.take_events()
     assert removed.block_hashes == [digest(tuple(tokens))]
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-@pytest.mark.parametrize("computed", [False, True])
-def test_property_17_a_block_that_was_given_up_by_a_promotion_leads_nowhere(
-    order: tuple[int, ...], computed: bool
-) -> None:
-    """vllm#49125, in kvpool's pool: a block exchanged for another one carries nothing; nothing is said of it."""
-    pool = kvpool.BlockPool(9, B, event_capacity=100)
-    link = HASHER.link([1, 2])
-    own = pool.allocate(3)
-    first, *others = (own[at] for at in order)
-    assert pool.register_link(first, link) == first
-    if computed:
-        pool.mark_computed([first])
-    told = pool.take_events()[0]
-    assert [event["type"] for event in told] == ["stored"] * computed
-    for block in others:
-        assert pool.register_link(block, link) == first
-        assert (pool.hash_of(block), pool.state(block)) == (None, "free")
-        assert pool.copies(link.digest) == [first]
-    pool.release([first] * 3)
-    assert pool.probe(chain_of([1, 2])).cached_blocks == computed
-    pool.allocate(len(pool.free_order()))
-    assert pool.take_events() == ([], 0)
-    assert pool.probe(chain_of([1, 2])).cached_blocks == computed
-
-
-def test_property_17_a_part_of_a_block_is_never_found() -> None:
-    """vllm#49125: kvpool gives a part of a block no digest, however it is committed."""
-    for length in range(1, 8):
-        manager = kvpool.CacheManager(12, B, event_capacity=100)
-        tokens = list(range(length))
-        manager.admit("a", tokens)
-        told = 0
-        for computed in range(length + 1):
-            manager.commit("a", computed)
-            told += len(manager.take_events()[0])
-            assert told == manager.stats().pool.registered == computed // B
-            for asked in range(1, length + 1):
-                assert manager.probe([*tokens[:asked], 99]).cached_blocks == min(asked, computed) // B

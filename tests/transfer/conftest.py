@@ -15,9 +15,11 @@ import pytest
 
 from tests.transfer.fake_cuda.build import build
 from tests.transfer.fake_cuda.driver import Driver, FakeCuda
+from tests.transfer.fake_cuda.helpers import ready_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,3 +56,14 @@ def driver(fake_library: FakeCuda) -> Driver:
     context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
     assert driver.call("cuCtxSetCurrent", context) == 0
     return driver
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fake driver of its own for the tests of the fake driver."""
+    return build(tmp_path_factory.mktemp("fake-cuda"))
+
+
+@pytest.fixture
+def cuda(library: Path) -> Iterator[Driver]:
+    yield from ready_driver(library)

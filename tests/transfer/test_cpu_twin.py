@@ -16,7 +16,6 @@ import sys
 import textwrap
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from hypothesis import strategies as st
 import kvpool.transfer.ops  # noqa: F401 - registers the ops
 from kvpool import errors
 from kvpool.transfer import BlockStore, Transfer, TransferEngine
+from tests.together import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -902,18 +902,6 @@ def test_an_engine_may_be_dropped_under_its_transfers(own: TransferEngine) -> No
 
 
 # --- Threads, signals, forks --------------------------------------------------------------------------
-
-
-def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Runs each task on a thread of its own, all let go at once; raises what a task raises."""
-    barrier = threading.Barrier(len(tasks))
-
-    def run(task: Callable[[], Any]) -> Any:
-        barrier.wait()
-        return task()
-
-    with ThreadPoolExecutor(len(tasks)) as executor:
-        return [future.result() for future in [executor.submit(run, task) for task in tasks]]
 
 
 def copy(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.transfer.fake_cuda.build import build
 from tests.transfer.fake_cuda.helpers import (
     ALREADY_REGISTERED,
     FATBIN,
@@ -32,7 +31,6 @@ from tests.transfer.fake_cuda.helpers import (
     fresh_driver,
     pattern,
     read,
-    ready_driver,
     take_violation,
 )
 
@@ -43,19 +41,9 @@ if TYPE_CHECKING:
     from tests.transfer.fake_cuda.driver import Driver
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cuda"))
-
-
 @pytest.fixture
 def bare(library: Path) -> Iterator[Driver]:
     yield from fresh_driver(library)
-
-
-@pytest.fixture
-def cuda(library: Path) -> Iterator[Driver]:
-    yield from ready_driver(library)
 
 
 # --- the device and the way to it

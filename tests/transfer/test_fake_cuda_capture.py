@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.transfer.fake_cuda.build import build
 from tests.transfer.fake_cuda.helpers import (
     CAPTURED_EVENT,
     CAPTURING,
@@ -19,24 +18,10 @@ from tests.transfer.fake_cuda.helpers import (
     UNJOINED,
     Store,
     copy_params,
-    ready_driver,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.transfer.fake_cuda.driver import Driver
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cuda"))
-
-
-@pytest.fixture
-def cuda(library: Path) -> Iterator[Driver]:
-    yield from ready_driver(library)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.transfer.fake_cuda.build import build
 from tests.transfer.fake_cuda.helpers import (
     ANY_ORDER,
     DURING_CALL,
@@ -24,25 +23,11 @@ from tests.transfer.fake_cuda.helpers import (
     copy_params,
     pattern,
     read,
-    ready_driver,
     take_violation,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.transfer.fake_cuda.driver import Driver
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("fake-cuda"))
-
-
-@pytest.fixture
-def cuda(library: Path) -> Iterator[Driver]:
-    yield from ready_driver(library)
 
 
 @pytest.fixture

@@ -40,6 +40,24 @@ WINDOW: Final = 48  # neither a block nor a multiple of one
 STATE: Final = 3  # tokens that a short convolution reads: its state is what a Mamba layer's is to vLLM
 
 
+def engine_settings(folder: str, blocks: int) -> dict[str, Any]:
+    """Arguments of a small `vllm.LLM` that logs its statistics."""
+    return {
+        "model": folder,
+        "skip_tokenizer_init": True,
+        "dtype": "float32",
+        "seed": 0,
+        "enforce_eager": True,
+        "block_size": BLOCK_SIZE,
+        "num_gpu_blocks_override": blocks,
+        "max_model_len": MAX_LENGTH,
+        "max_num_seqs": RUNNING,
+        "max_num_batched_tokens": 256,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+    }
+
+
 def config(model: str) -> dict[str, Any]:
     """The model's config.json: a Llama, or an LFM2, whose convolutions keep a recurrent state, as Mamba's layers do."""
     common = {
@@ -226,21 +244,8 @@ def main(argv: list[str] | None = None) -> int:
     vllm = importlib.import_module("vllm")
     with tempfile.TemporaryDirectory(prefix="kvpool-check-") as folder:
         write_model(Path(folder), options.model)
-        llm = vllm.LLM(
-            model=folder,
-            skip_tokenizer_init=True,
-            dtype="float32",
-            seed=0,
-            enforce_eager=True,
-            block_size=BLOCK_SIZE,
-            num_gpu_blocks_override=options.blocks,
-            max_model_len=MAX_LENGTH,
-            max_num_seqs=RUNNING,
-            max_num_batched_tokens=256,
-            enable_prefix_caching=True,
-            disable_log_stats=False,
-            kv_events_config={"enable_kv_cache_events": True, "publisher": "null"},
-        )
+        events = {"enable_kv_cache_events": True, "publisher": "null"}
+        llm = vllm.LLM(**engine_settings(folder, options.blocks), kv_events_config=events)
     core = llm.llm_engine.engine_core.engine_core
     core.scheduler.kv_event_publisher = recorder = Recorder()
     prompts = make_prompts(options.prompts)

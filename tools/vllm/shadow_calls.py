@@ -24,7 +24,7 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
     install = importlib.import_module(f"{PACKAGE}.install")
     core = importlib.import_module("kvpool._core.vllm")
     python: dict[CodeType, str] = {}
-    rust = {f"{calls.__name__}.{name}" for calls in (core.VllmSlots, core.VllmGroups) for name in public(calls)}
+    rust = {f"VllmGroups.{name}" for name in public(core.VllmGroups)}
     of_pools = public(core.VllmPool)
     for owner, name, value in install.replacements("manager"):
         value = getattr(value, "__func__", value)

@@ -16,15 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tools.vllm.check_engine import (
-    BLOCK_SIZE,
-    MAX_LENGTH,
-    MODELS,
-    RUNNING,
-    make_prompts,
-    sampling,
-    write_model,
-)
+from tools.vllm.check_engine import MODELS, engine_settings, make_prompts, sampling, write_model
 
 
 def spec_class() -> type[Any]:
@@ -145,21 +137,8 @@ def main(argv: list[str] | None = None) -> int:
     if not (options.model_folder / "config.json").exists():
         write_model(options.model_folder, options.model)
     offloads = bool(options.folder or options.url)
-    llm = vllm.LLM(
-        model=str(options.model_folder),
-        skip_tokenizer_init=True,
-        dtype="float32",
-        seed=0,
-        enforce_eager=True,
-        block_size=BLOCK_SIZE,
-        num_gpu_blocks_override=options.blocks,
-        max_model_len=MAX_LENGTH,
-        max_num_seqs=RUNNING,
-        max_num_batched_tokens=256,
-        enable_prefix_caching=True,
-        disable_log_stats=False,
-        **({"kv_transfer_config": offloading(options)} if offloads else {}),
-    )
+    more = {"kv_transfer_config": offloading(options)} if offloads else {}
+    llm = vllm.LLM(**engine_settings(str(options.model_folder), options.blocks), **more)
     core = llm.llm_engine.engine_core.engine_core
     prompts = make_prompts(options.prompts)
     parameters = [vllm.SamplingParams(**one) for one in sampling("n=1", len(prompts))]

@@ -17,7 +17,6 @@ __all__ = [
     "VllmGroups",
     "VllmHasher",
     "VllmPool",
-    "VllmSlots",
     "vllm_block_ids",
 ]
 
@@ -201,8 +200,10 @@ class VllmPool:
     def owns(self, block: object) -> bool:
         """Says whether it is a block of this pool."""
     @overload
-    def allocate(self, n: int, observed: Literal[False] = False) -> tuple[list[VllmBlock], None]:
-        """Takes the next free blocks, each with one reference, and evicts their keys.
+    def allocate(
+        self, n: int, observed: Literal[False] = False, feed: VllmFeed | None = None
+    ) -> tuple[list[VllmBlock], None]:
+        """Takes the next free blocks, each with one reference, and evicts their keys, which a feed notes.
 
         Returns the blocks and, if ``observed``, the keys that led to them, in order, each with whether it leads nowhere
         now. O(n).
@@ -211,7 +212,9 @@ class VllmPool:
             InvalidArgumentError: Fewer are free.
         """
     @overload
-    def allocate(self, n: int, observed: Literal[True]) -> tuple[list[VllmBlock], list[tuple[bytes, bool]]]: ...
+    def allocate(
+        self, n: int, observed: Literal[True], feed: VllmFeed | None = None
+    ) -> tuple[list[VllmBlock], list[tuple[bytes, bool]]]: ...
     def claim(self, blocks: Iterable[VllmBlock]) -> list[tuple[bytes, bool]]:
         """Gives blocks that were taken by hand a reference each; returns the keys that led to them.
 
@@ -294,25 +297,6 @@ class VllmPool:
         Raises:
             InvalidArgumentError: A digest of more than 35 bytes.
         """
-    def allocate_fed(self, n: int, feed: VllmFeed) -> list[VllmBlock]:
-        """Takes the next free blocks as allocate does, and tells a feed of the keys that were evicted."""
-    def cache_full_fed(
-        self,
-        feed: VllmFeed,
-        request: Any,
-        blocks: Sequence[object],
-        hashes: Sequence[bytes],
-        first: int,
-        end: int,
-        block_size: int,
-        group: int,
-        mask: Sequence[bool] | None = None,
-        scale: int = 1,
-    ) -> bool:
-        """Caches the full blocks of a run, and tells a feed of it.
-
-        Returns whether all are of this pool: if not, nothing has changed.
-        """
     def cache_full(
         self,
         blocks: Sequence[object],
@@ -324,6 +308,8 @@ class VllmPool:
         mask: Sequence[bool] | None = None,
         scale: int = 1,
         observed: bool = False,
+        feed: VllmFeed | None = None,
+        request: Any | None = None,
     ) -> tuple[list[tuple[bytes, bool]], list[bool | None]] | None:
         """Caches the blocks first..end of a request's table, which are full; None if one is not of this pool.
 
@@ -341,6 +327,8 @@ class VllmPool:
             mask: For each of the blocks, whether to cache it.
             scale: As in ``find_run``.
             observed: Whether to tell what is new.
+            feed: A feed that notes what went and what is new of a request. Both lists are empty then.
+            request: The request.
 
         Raises:
             InvalidBlockError: A block is cached for as many tokens, or more.
@@ -517,134 +505,13 @@ class VllmHasher:
         """Computes what is missing at the end of ``request.block_hashes``."""
 
 @final
-class VllmSlots:
-    """The calls that vLLM's scheduler makes for every request and step, for one group of full attention.
-
-    It keeps no requests: their tables are vLLM's own lists in vLLM's own dictionaries. A call that is out of the
-    ordinary (external or encoder tokens, hits of a running request, nothing to compute) goes to ``fallback`` before
-    anything has changed.
-
-    Args:
-        core: The pool.
-        block_size: Tokens per block, and per digest.
-        max_model_len: Tokens that a request may have.
-        group: The KV-cache group.
-        caching: Whether blocks are cached.
-        drop_last: Whether the last block of a hit is dropped.
-        recomputed: Tokens at the end that are not cached, for a later step may compute them again.
-        watermark: Blocks that must stay free when a waiting request is admitted.
-        waiting: The values of ``request.status`` that this is for.
-        tables: Request id to its list of ``VllmBlock``.
-        num_cached: Request id to the number of its blocks that are cached.
-        blocks_class: Makes a result of a tuple of one list of blocks.
-        empty: The result without blocks.
-        fallback: vLLM's ``allocate_slots``; gets all arguments by position.
-        on_removed: Called with evicted keys, as ``VllmPool.allocate`` returns them; or a feed that is told of them.
-        on_cached: Called instead of caching, with the arguments of vLLM's ``cache_full_blocks``; or that feed.
-
-    Raises:
-        InvalidArgumentError: ``block_size`` is 0.
-
-    >>> from types import SimpleNamespace
-    >>> slots = kvpool._core.vllm.VllmSlots(
-    ...     kvpool._core.vllm.VllmPool(4, True), block_size=2, max_model_len=8, group=0, caching=True, drop_last=False,
-    ...     recomputed=0, watermark=0, waiting=[], tables={}, num_cached={}, blocks_class=tuple, empty=None,
-    ...     fallback=None,
-    ... )
-    >>> request = SimpleNamespace(
-    ...     request_id="a", num_computed_tokens=0, _all_token_ids=[1, 2, 3], block_hashes=[bytes(32)], status=0
-    ... )
-    >>> (blocks,) = slots.allocate_slots(request, 3)
-    >>> [block.block_id for block in blocks]
-    [1, 2]
-    >>> slots.free("a"), slots.lookup([bytes(32)], 2)[1]
-    (True, 2)
-    """
-
-    def __new__(
-        cls,
-        core: VllmPool,
-        *,
-        block_size: int,
-        max_model_len: int,
-        group: int,
-        caching: bool,
-        drop_last: bool,
-        recomputed: int,
-        watermark: int,
-        waiting: Sequence[int],
-        tables: dict[Any, Any],
-        num_cached: dict[Any, int],
-        blocks_class: Callable[[tuple[list[VllmBlock]]], Any],
-        empty: Any,
-        fallback: Any,
-        on_removed: Callable[[list[tuple[bytes, bool]]], object] | VllmFeed | None = None,
-        on_cached: Callable[..., object] | VllmFeed | None = None,
-    ) -> Self: ...
-    def lookup(self, hashes: Sequence[bytes], max_length: int) -> tuple[Any, int]:
-        """Returns the cached blocks of a request and the tokens they hold.
-
-        The last result is kept while no key is removed, and found again by the digest of its last block: O(1) and a
-        list then, O(blocks found) otherwise.
-
-        Args:
-            hashes: The digests of the request's full blocks.
-            max_length: Tokens that may be hit.
-
-        Raises:
-            InvalidArgumentError: A digest of more than 35 bytes.
-        """
-    def allocate_slots(
-        self,
-        request: Any,
-        num_new_tokens: int,
-        num_new_computed_tokens: int = 0,
-        new_computed_blocks: Any | None = None,
-        num_lookahead_tokens: int = 0,
-        num_external_computed_tokens: int = 0,
-        delay_cache_blocks: bool = False,
-        num_encoder_tokens: int = 0,
-        full_sequence_must_fit: bool = False,
-        reserved_blocks: int = 0,
-        has_scheduled_reqs: bool = True,
-        skip_zeroing_group_ids: Any | None = None,
-    ) -> Any:
-        """Takes the blocks that a request needs next and caches those that are full; None if too few are free.
-
-        vLLM's ``KVCacheManager.allocate_slots``. O(new blocks + hits).
-
-        Raises:
-            InvalidBlockError: A block that is to be cached is cached already.
-        """
-    def cache_blocks(self, request: Any, num_computed_tokens: int) -> None:
-        """Caches the blocks of a request that are full with so many tokens.
-
-        O(new full blocks).
-
-        Raises:
-            InvalidBlockError: A block that is to be cached is cached already.
-        """
-    def free(self, id: object) -> bool:  # noqa: A002
-        """Frees the blocks of a request, the last first; False, and nothing done, if one is not of the pool.
-
-        O(blocks).
-
-        Raises:
-            InvalidBlockError: A block has no references.
-        """
-    def cached_tokens(self, id: object) -> int:  # noqa: A002
-        """Returns the most tokens that a block of a request's table is cached for.
-
-        O(blocks).
-        """
-
-@final
 class VllmGroups:
     """The calls that vLLM's scheduler makes for every request and step, for any KV-cache groups.
 
-    As ``VllmSlots``, it keeps no requests: what it works on is vLLM's own, group by group. A call that is out of the
-    ordinary (external or encoder tokens, a hit inside a block, a state that is shared or exported, nothing to compute)
-    goes to ``fallback`` before anything has changed. A step that asks nothing of any group takes about 0.1 us a group.
+    It keeps no requests: tables and counts are vLLM's own lists and dictionaries, group by group. A call that is out of
+    the ordinary (external or encoder tokens, a hit inside a block, hits of a running request, a state that is shared or
+    exported, nothing to compute) goes to ``fallback`` before anything has changed. A step that asks nothing of any
+    group takes about 0.1 us a group.
 
     A group is a dict with the keys:
 

@@ -1,7 +1,7 @@
 //! [`Journaled`]: a pool or a manager, and the journal of what it is asked.
 //!
-//! Owns: the subject, its journal, and the ways to change it: its calls ([`crate::PoolCalls`], [`crate::ManagerCalls`],
-//! [`crate::VllmCalls`]). The subject knows nothing of it.
+//! Owns: the subject, its journal, and the ways to change it: its calls ([`crate::PoolCalls`],
+//! [`crate::ManagerCalls`], [`crate::VllmCalls`]). The subject knows nothing of it.
 //!
 //! Invariants:
 //! - What a journal holds leads from a new subject to the one there is: every call goes through here, in its order.
@@ -67,8 +67,9 @@ pub trait Recording {
     ) -> A;
 }
 
-/// A pool or a manager with or without a journal. Whatever only looks goes to the subject ([`Deref`]); what changes it goes
-/// through [`crate::PoolCalls`], [`crate::ManagerCalls`] or [`crate::VllmCalls`].
+/// A pool or a manager with or without a journal. Methods that only look are those of the subject
+/// ([`Deref`]). Methods that change it are those of [`crate::PoolCalls`], [`crate::ManagerCalls`] or
+/// [`crate::VllmCalls`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -143,7 +144,8 @@ impl<S: Recordable> Journaled<S> {
         self.journal.as_deref_mut().map(|journal| take(&self.subject, journal))
     }
 
-    /// [`Recording::call`], but `write` writes the record, with the check of the answer. It returns whether a digest is due.
+    /// [`Recording::call`], but `write` writes the record, with the check of the answer. It returns whether a
+    /// digest is due.
     #[inline]
     pub(crate) fn write<B, A: Outcome>(
         &mut self,

@@ -128,7 +128,7 @@ pub(crate) fn steps<S: Subject>(
 /// Operations between two calls of `progress`.
 const PROGRESS: u64 = 4096;
 
-/// What is told of each operation that has run, and the subject after it; an error ends the run.
+/// Gets each operation that has run, and the subject after it. An error ends the run.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
 /// What is shown the subject after each operation, with how many there were.

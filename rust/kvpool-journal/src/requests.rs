@@ -1,7 +1,7 @@
-//! What a replay of a manager keeps to make the arguments of recorded calls.
+//! The memory of a replay of a manager: it makes the arguments of recorded calls.
 //!
-//! Owns: the request in each slot, the batch before, and the contents of prompts. A manager gives the slot of a released request to
-//! the next new one, in a replay as in the recorded run.
+//! Owns: the request in each slot, the batch before, and the contents of prompts. A manager gives the slot of
+//! a released request to the next new request, in a replay as in the recorded run.
 
 use kvpool::{CacheManager, Covered, ManagerConfig, ManagerError, RequestId, RequestRef, StepPlan};
 
@@ -52,7 +52,7 @@ impl Requests {
         names.iter().map(|name| self.id(name)).collect()
     }
 
-    /// The requests of a batch, whose slots are the next batch's if that is the same.
+    /// The requests of a batch. Keeps its slots for the next batch, whose record may be [`Rows::Same`].
     pub(crate) fn batch(&mut self, rows: &Rows) -> Result<Vec<RequestId>, ReplayError> {
         match rows {
             Rows::Ids(ids) => return Ok(ids.iter().map(|IdRecord(id)| id.clone()).collect()),
@@ -138,7 +138,7 @@ impl Requests {
     ) -> Result<StepPlan, ReplayError> {
         let mut plan = manager.plan_step();
         for one in planned {
-            // A part that is refused here and was not when it was recorded shows in the answer: it is one outcome less.
+            // If this build refuses a part that was planned, the answer has one outcome less.
             let _refused = match one {
                 Planned::Admit { request, prompt, options } => {
                     let (id, cursor) = (self.expect(request), self.contents.cursor(prompt, false)?);

@@ -1,8 +1,8 @@
 //! Replays beside a second one that stops and is restored: what shows whether a warm restart can be told from none.
 //!
 //! Two subjects run a journal side by side. One never stops. The other one ends wherever nobody holds a block, and what comes in its place
-//! is a new one, made warm by its image. From then on both have to answer the same, block for block, and have the same cached, in the
-//! same order.
+//! is a new one, made warm by its image. From then on both have to answer the same, block for block, and have
+//! the same cached, in the same order.
 //!
 //! What numbers itself begins anew in a new process and is not compared: the tickets of fences; what was counted; events, which a new
 //! process tells from its beginning. Nor are the journal's digests, of which counters are part.
@@ -120,7 +120,7 @@ impl<S: Subject> Restarted<'_, S> {
         for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
             if let Mention::Ticket(ticket) = mention {
                 named.push(*ticket);
-                // One that is not open is none of its own either, whatever number it had.
+                // A ticket that is not open here must not be open there, whatever its number.
                 *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
             }
         }

@@ -20,7 +20,7 @@ pub struct Step<O> {
     pub operation: O,
     /// The epoch of the pool when it was recorded.
     pub epoch: u64,
-    /// What was answered when it was recorded.
+    /// The recorded answer.
     pub answer: Answer,
 }
 
@@ -79,13 +79,13 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// Where calls run on their own: what differs from the recorded run.
+    /// The names of the recorded run that differ here, if calls run on their own.
     fn moved(&mut self) -> &mut Moved;
 
     /// The pool of which an image is taken.
     fn device(&self) -> &BlockPool;
 
-    /// Whether all that there is is cached: a process that ends here loses nothing else.
+    /// Whether no caller holds a block, so that an image contains everything that a new process needs.
     fn is_idle(&self) -> bool {
         let stats = self.device().stats();
         stats.active == 0 && stats.fenced == 0

@@ -153,16 +153,22 @@ impl Reply for bool {
     }
 }
 
-impl Reply for usize {
-    fn value(&self) -> Value {
-        Value::Number(*self as u64)
-    }
+/// Answers that are one number.
+macro_rules! numbers {
+    ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
+        impl Reply for $answer {
+            fn value(&self) -> Value {
+                let $given = *self;
+                Value::Number($number)
+            }
+        }
+    )* };
 }
 
-impl Reply for u64 {
-    fn value(&self) -> Value {
-        Value::Number(*self)
-    }
+numbers! {
+    usize: |n| n as u64;
+    u64: |n| n;
+    Ticket: |ticket| ticket.get();
 }
 
 impl Reply for BlockId {
@@ -172,12 +178,6 @@ impl Reply for BlockId {
 
     fn blocks(&self) -> Vec<BlockId> {
         vec![*self]
-    }
-}
-
-impl Reply for Ticket {
-    fn value(&self) -> Value {
-        Value::Number(self.get())
     }
 }
 

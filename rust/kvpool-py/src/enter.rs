@@ -153,7 +153,7 @@ pub(crate) fn enter<T: Send, R: Send>(
     locked: &Locked<T>,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    enter_measured(py, locked, |_| 0, call)
+    enter_sized(py, locked, 0, call)
 }
 
 /// Runs a call of `size` blocks or tokens on the locked state, detached from the interpreter if that is long.
@@ -163,10 +163,12 @@ pub(crate) fn enter_sized<T: Send, R: Send>(
     size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> R {
-    if size < LONG {
-        return enter(py, locked, call);
-    }
     protect();
+    if size < LONG
+        && let Some(mut state) = locked.try_lock()
+    {
+        return call(&mut state);
+    }
     py.detach(|| call(&mut locked.wait()))
 }
 
@@ -186,17 +188,12 @@ pub(crate) fn enter_measured<T: Send, R: Send>(
     py.detach(|| call(&mut locked.wait()))
 }
 
-/// Runs a call on state that may have a policy written in Python: `guarded`, if it has one.
+/// Runs a call on state that has a policy written in Python.
 pub(crate) fn enter_guarded<T: Send, R: Send>(
     py: Python<'_>,
     locked: &Locked<T>,
-    guarded: bool,
-    size: usize,
     call: impl FnOnce(&mut T) -> R + Send,
 ) -> PyResult<R> {
-    if !guarded {
-        return Ok(enter_sized(py, locked, size, call));
-    }
     protect();
     let mut first = None;
     loop {

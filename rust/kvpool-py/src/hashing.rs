@@ -141,13 +141,13 @@ pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraK
     extra.map(|extra| extra.get().0.clone()).unwrap_or_default()
 }
 
-/// A prompt: hashed already, or tokens to hash now, in the epoch of whoever asks, detached from the interpreter.
+/// A prompt: hashed already, or tokens to hash now in `epoch`, detached from the interpreter.
 pub(crate) fn prompt(
     py: Python<'_>,
     hasher: &Arc<BlockHasher>,
     prompt: &Bound<'_, PyAny>,
     extra: Option<&Bound<'_, PyExtraKeys>>,
-    epoch: impl FnOnce() -> PyResult<u64>,
+    epoch: u64,
 ) -> PyResult<HashCursor> {
     if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
         if extra.is_some() {
@@ -157,7 +157,7 @@ pub(crate) fn prompt(
         return Ok(cursor.get().snapshot(py));
     }
     let tokens = tokens(prompt)?;
-    let extra = ExtraKeys { epoch: epoch()?, ..extra_or_default(extra) };
+    let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
     hash(py, hasher.clone(), extra, tokens)
 }
 

@@ -589,6 +589,7 @@ pub(crate) fn export_journal(
         "rust" => Language::Rust,
         "python" => Language::Python,
         other => {
+            let other = kvpool::shorten(other);
             let message = format!("language is {other:?}: must be one of rust, python");
             return Err(raise(py, "InvalidArgumentError", message));
         }

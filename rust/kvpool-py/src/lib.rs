@@ -197,9 +197,7 @@ mod _core {
     #[pymodule]
     mod vllm {
         #[pymodule_export]
-        use crate::vllm::{
-            PyVllmBlock, PyVllmFeed, PyVllmGroups, PyVllmHasher, PyVllmPool, PyVllmSlots, block_ids,
-        };
+        use crate::vllm::{PyVllmBlock, PyVllmFeed, PyVllmGroups, PyVllmHasher, PyVllmPool, block_ids};
     }
 
     #[pymodule_init]

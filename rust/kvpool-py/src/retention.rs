@@ -55,7 +55,10 @@ impl PyRetention {
         let then = match then {
             "normal" => Then::Normal,
             "demote" => Then::Demote,
-            other => return Err(invalid(py, format!("then is {other:?}: must be one of normal, demote"))),
+            other => {
+                let other = shorten(other);
+                return Err(invalid(py, format!("then is {other:?}: must be one of normal, demote")));
+            }
         };
         let ttl = match (ttl, idle) {
             (None, true) => return Err(invalid(py, "idle says how a ttl is counted: give one")),

@@ -241,7 +241,7 @@ fn step_with_policy(py: Python<'_>, shared: &Shared) {
         fn drop(&mut self) {
             self.0.0.run_python();
             let refused = |again: PyResult<()>| assert_eq!(again, Err(PyErr("PolicyError")));
-            refused(enter_guarded(self.0, &self.1.1, true, 0, |_| ()));
+            refused(enter_guarded(self.0, &self.1.1, |_| ()));
         }
     }
     let policy = |state: &mut State| {
@@ -253,17 +253,16 @@ fn step_with_policy(py: Python<'_>, shared: &Shared) {
         Destructor(py, shared) // as a copy goes that the call made
     };
     let copies = |state: &mut State| drop(policy(state));
-    let raised = enter_guarded(py, &shared.1, true, 0, copies);
+    let raised = enter_guarded(py, &shared.1, copies);
     assert_eq!(raised, Err(PyErr("KeyboardInterrupt")));
-    enter_guarded(py, &shared.1, true, 0, |state| state.call(|| ())).expect("it was raised");
+    enter_guarded(py, &shared.1, |state| state.call(|| ())).expect("it was raised");
 }
 
 fn policies(global_lock: bool) {
     let shared = shared(global_lock);
     let others = |py: Python<'_>, shared: &Shared| {
         for _ in 0..2 {
-            enter_guarded(py, &shared.1, true, LONG, |state| state.call(|| ()))
-                .expect("not inside of a policy");
+            enter_guarded(py, &shared.1, |state| state.call(|| ())).expect("not inside of a policy");
         }
     };
     together(vec![
@@ -313,7 +312,11 @@ fn a_call_waits_for_one_call_of_each_other_thread() {
                         });
                     };
                     let size = if nth % 2 == 0 { LONG } else { 0 };
-                    enter_guarded(py, &shared.1, guarded, size, call).expect("not inside of a policy");
+                    if guarded {
+                        enter_guarded(py, &shared.1, call).expect("not inside of a policy");
+                    } else {
+                        enter_sized(py, &shared.1, size, call);
+                    }
                 }
             };
             together((0..THREADS).map(|_| thread(&shared, calls.clone())).collect());

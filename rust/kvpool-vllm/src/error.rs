@@ -64,7 +64,27 @@ pub enum VllmError {
         /// The most there may be.
         max: usize,
     },
+    /// A setting of a KV-cache group that can't be.
+    #[error("{field} is {value}: must be {expected}")]
+    Setting {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        value: Box<str>,
+        /// What is allowed.
+        expected: Box<str>,
+    },
+    /// Groups that can't be looked up together; the text says why.
+    #[error("{0}")]
+    Families(String),
     /// The pool can't be made.
     #[error(transparent)]
     Pool(#[from] kvpool::PoolError),
+}
+
+impl VllmError {
+    #[cold]
+    pub(crate) fn setting(field: &'static str, value: &impl ToString, expected: impl Into<Box<str>>) -> Self {
+        Self::Setting { field, value: value.to_string().into(), expected: expected.into() }
+    }
 }

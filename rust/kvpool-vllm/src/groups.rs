@@ -5,13 +5,55 @@
 
 use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
+/// What a call of `allocate_slots` asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Tokens to be computed now.
+    pub new: usize,
+    /// Slots beyond those.
+    pub lookahead: usize,
+    /// Whether full blocks are cached.
+    pub caches: bool,
+    /// Whether all tokens of the request must find room, not only those of this call.
+    pub whole: bool,
+    /// Blocks that others rely on.
+    pub reserved: usize,
+    /// Whether the watermark applies to requests that wait.
+    pub watermark: bool,
+}
+
+impl Call {
+    /// The step of a request with so many computed tokens, tokens in flight, and tokens in all. None grows beyond `max_len`.
+    #[must_use]
+    pub fn step(&self, computed: usize, in_flight: usize, tokens: usize, max_len: usize) -> Step {
+        let computed = computed.min(max_len);
+        let main = computed.saturating_add(self.new);
+        Step {
+            computed,
+            settled: computed.saturating_sub(in_flight),
+            slots: main.saturating_add(self.lookahead).min(max_len),
+            main,
+            cached: if self.caches { main.min(tokens) } else { 0 },
+            whole: self.whole.then(|| tokens.min(max_len)),
+        }
+    }
+}
+
 /// A step of a request, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
+    /// Computed: of a request that comes, those of its hit.
+    pub computed: usize,
     /// Computed, and not in flight: no step that runs reads before them, and none takes them back.
     pub settled: usize,
     /// That need slots: computed ones, those of this step, lookahead.
     pub slots: usize,
+    /// Computed after this step, without lookahead.
+    pub main: usize,
+    /// Of those, the ones whose blocks may be cached.
+    pub cached: usize,
+    /// All, if all of them must find room.
+    pub whole: Option<usize>,
 }
 
 /// What the step asks of a group.
@@ -32,6 +74,23 @@ impl Growth {
             dead: spec.full_blocks(reach).min(Blocks(table)).0,
             missing: spec.covering(Tokens(step.slots)).minus(Blocks(table)).0,
         }
+    }
+}
+
+/// Free blocks that a call must leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Blocks that others rely on.
+    pub reserved: usize,
+    /// Blocks that stay free when a request comes.
+    pub watermark: usize,
+}
+
+impl Room {
+    /// Whether a call may take `blocks` of `free` blocks.
+    #[must_use]
+    pub const fn fits(self, blocks: usize, free: usize) -> bool {
+        blocks.saturating_add(self.reserved).saturating_add(self.watermark) <= free
     }
 }
 
@@ -72,7 +131,7 @@ mod tests {
     #[test]
     fn a_window_gives_up_what_lies_left_of_it() {
         let window = GroupSpec::new(GroupKind::Sliding { window: 4 }, 2);
-        let step = Step { settled: 7, slots: 9 };
+        let step = Step { settled: 7, slots: 9, ..Step::default() };
         // The next token is 7: it reads 4 to 7.
         assert_eq!(Growth::of(&window, step, 4, 0), Growth { dead: 2, missing: 1 });
         assert_eq!(Growth::of(&window, step, 4, 1).dead, 1);

@@ -9,6 +9,46 @@
 use std::ops::Range;
 
 use crate::key::Key;
+use crate::pool::Pool;
+
+/// Digests that are read at once, behind the first: few, and then more.
+const STRETCHES: [usize; 2] = [16, 256];
+
+/// The digests of a request, and the pool in which they are looked up.
+pub trait Digests {
+    /// Why a digest can't be read.
+    type Error;
+
+    /// Number of digests.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The key of a digest in a group.
+    ///
+    /// # Errors
+    /// [`Self::Error`].
+    fn key(&self, unit: usize, group: u32) -> Result<Key, Self::Error>;
+
+    /// Appends the blocks that the last digests of some blocks, of `scale` digests each, lead to in a group
+    /// ([`Pool::find_run`]).
+    ///
+    /// # Errors
+    /// [`Self::Error`].
+    fn find_run(
+        &self,
+        blocks: Range<usize>,
+        scale: usize,
+        group: u32,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Self::Error>;
+
+    /// Looks at the pool.
+    fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
+}
 
 /// The blocks of the last hit, from the first block of a prompt.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +57,7 @@ pub struct LastHit {
     removals: u64,
     last: Option<Key>,
     blocks: Vec<u32>,
+    changes: u64,
 }
 
 impl LastHit {
@@ -24,6 +65,51 @@ impl LastHit {
     #[must_use]
     pub fn blocks(&self) -> &[u32] {
         &self.blocks
+    }
+
+    /// How often [`Self::look`] found other blocks than before.
+    #[must_use]
+    pub const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// How many of a request's first `blocks` blocks, of `scale` digests each, are cached in a group, from the first on.
+    ///
+    /// # Errors
+    /// Those of the digests.
+    pub fn look<D: Digests>(
+        &mut self,
+        digests: &D,
+        group: u32,
+        scale: usize,
+        blocks: usize,
+    ) -> Result<usize, D::Error> {
+        let blocks = blocks.min(digests.len() / scale);
+        let removals = digests.look(Pool::removals);
+        let key_of = |at: usize| digests.key((at + 1) * scale - 1, group);
+        let find = |Range { start: mut first, end }: Range<usize>, out: &mut Vec<u32>| {
+            // Most that miss do so at once.
+            if first < end {
+                let key = key_of(first)?;
+                let Some(block) = digests.look(|pool| pool.find(&key)) else { return Ok(()) };
+                out.push(block);
+                first += 1;
+            }
+            for stretch in STRETCHES.into_iter().chain(std::iter::repeat(STRETCHES[1])) {
+                if first >= end {
+                    break;
+                }
+                let (until, known) = (end.min(first + stretch), out.len());
+                digests.find_run(first..until, scale, group, out)?;
+                if out.len() - known < until - first {
+                    break;
+                }
+                first = until;
+            }
+            Ok(())
+        };
+        self.changes += u64::from(self.resume(removals, blocks, key_of, find)?);
+        Ok(self.blocks.len())
     }
 
     /// Looks up a prompt of `len` blocks: `key_of` has the key of a position, `find` appends the blocks of a stretch of positions, up
@@ -42,7 +128,7 @@ impl LastHit {
         let stands =
             self.removals == removals && (1..=len).contains(&known) && self.last == Some(key_of(known - 1)?);
         if !stands {
-            *self = Self { removals, ..Self::default() };
+            *self = Self { removals, changes: self.changes, ..Self::default() };
         }
         let from = self.blocks.len();
         find(from..len, &mut self.blocks)?;

@@ -9,9 +9,12 @@
 //! - [`Keys`]: the keys of blocks, and the blocks of keys in the order in which they were cached.
 //! - [`LastHit`]: the last lookup, for the next one to go on from.
 //! - [`find_window`]: the lookup of a sliding window, which skips what can't hit.
-//! - [`Slots`]: how many blocks a request needs for its tokens, and whether they may be taken.
-//! - [`Lookup`]: the hit of a request in several groups; [`Finals`], [`Retention`]: what of it is cached.
-//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of several groups.
+//! - [`Hits`]: the blocks of the longest hit of a request, by group; [`Lookup`]: how long it is.
+//! - [`Group`]: what vLLM's manager of a group decides about a request, over the caller's tables ([`Table`]).
+//! - [`Finals`], [`Retention`]: which blocks of a request are cached.
+//! - [`Arrival`], [`Growth`]: what a request that comes, or a step of one that runs, asks of each of its groups; [`Room`]: whether
+//!   it may take that.
+//! - [`FeedLog`]: what came and went, for a publisher of KV events.
 //!
 //! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`); where they differ, or kvpool departs
 //! from both, the item says so.
@@ -33,28 +36,32 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod feed;
+mod group;
 mod groups;
+mod hits;
 mod key;
 mod last_hit;
 mod lookup;
 mod pool;
 mod retain;
-mod slots;
 mod states;
 mod window;
 
 pub use error::VllmError;
-pub use groups::{Arrival, Growth, Step};
+pub use feed::{FeedKeys, FeedLog, FeedRun, Link};
+pub use group::{Arrived, Caching, Change, Group, Noted, Table, Tail};
+pub use groups::{Arrival, Call, Growth, Room, Step};
+pub use hits::{GroupFound, Hits};
 pub use key::Key;
-pub use last_hit::LastHit;
+pub use last_hit::{Digests, LastHit};
 pub use lookup::{Family, Found, GroupsHit, Index, Lookup, Reads};
 pub use pool::history::Start;
 pub use pool::keys::Keys;
 pub use pool::{Pool, Removed};
-pub use retain::{Finals, Retention, boundaries};
-pub use slots::{Demand, Slots};
+pub use retain::{Finals, Prompt, Retains, Retention};
 pub use states::{Move, NoState, States};
-pub use window::{Window, find_window};
+pub use window::{Window, WindowSearch, find_window};
 
 /// The example of the README is a test.
 #[cfg(doctest)]

@@ -39,22 +39,43 @@ impl Finals {
     }
 }
 
-/// Where hits of later requests are expected to end: the replays of this prompt, and a junction, which is 0 if there is none; with
-/// `before`, also so many tokens before the junction, whose end is computed again.
-#[must_use]
-pub fn boundaries(
-    prompt: usize,
-    scheduler_block: usize,
-    drops: bool,
-    junction: usize,
-    before: Option<usize>,
-) -> Vec<usize> {
-    let mut ends = replays(prompt, scheduler_block, drops).to_vec();
-    if junction > 0 {
-        ends.push(junction);
-        ends.extend(before.and_then(|tokens| junction.checked_sub(tokens)));
+/// What decides what of a request is cached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Its tokens.
+    pub tokens: usize,
+    /// Where the request turned off from an earlier one; 0 if it did not.
+    pub junction: usize,
+    /// Tokens of the request that were computed before this step.
+    pub computed: usize,
+    /// Digests of the request.
+    pub digests: usize,
+    /// vLLM's `prefix_cache_retention_interval`.
+    pub interval: Option<usize>,
+}
+
+/// What all groups of a model keep of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retains {
+    /// Tokens of a block of the scheduler.
+    pub scheduler_block: usize,
+    /// Whether some group drops the end of a hit.
+    pub drops: bool,
+    /// Whether vLLM is 0.33 or later, which keeps more at junctions.
+    pub by_series_33: bool,
+}
+
+impl Retains {
+    /// Where hits of later requests are expected to end: the replays of this prompt, and its junction; with `before`, also so many
+    /// tokens before the junction, whose end is computed again.
+    pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
+        let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
+        if prompt.junction > 0 {
+            ends.push(prompt.junction);
+            ends.extend(before.and_then(|tokens| prompt.junction.checked_sub(tokens)));
+        }
+        ends
     }
-    ends
 }
 
 /// Where a later request with this prompt can end its hit: one that asks the same again, and one that goes on behind it.

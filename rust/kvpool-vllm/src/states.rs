@@ -18,6 +18,8 @@ pub struct States {
     pub drops: bool,
     /// Tokens behind a block that are in its digest; `None` where vLLM knows no such digests.
     pub lookahead: Option<usize>,
+    /// Whether the state at a junction is cached, too.
+    pub junctions: bool,
 }
 
 /// How a table grows when its state moves on.
@@ -138,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_prompt_is_where_the_same_prompt_goes_on() {
-        let tail = |drops, lookahead| States { drops, lookahead, speculative: 0 }.tail(16, 4);
+        let tail = |drops, lookahead| States { drops, lookahead, ..States::default() }.tail(16, 4);
         assert_eq!([tail(false, None), tail(false, Some(5)), tail(true, None)], [12, 8, 12]);
         assert_eq!(States::default().tail(17, 4), 16);
         assert_eq!(States::default().tail(0, 4), 0);

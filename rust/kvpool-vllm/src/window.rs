@@ -4,6 +4,9 @@
 //! a window is probed from its left end, so that a miss rules out every window that contains it. A prompt without a hit
 //! costs one probe per window instead of one per block.
 
+use crate::key::Key;
+use crate::pool::Pool;
+
 /// What a lookup found: blocks `first..end`, all cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -40,6 +43,47 @@ pub fn find_window(
     let run = run.unwrap_or_else(|| len.min(need.saturating_sub(1)));
     let end = (0..=run).rev().find(|&end| end == 0 || may_end(end)).unwrap_or(0);
     Window { first: 0, end }
+}
+
+/// How a window ends, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSearch {
+    /// Blocks of a window that a hit needs.
+    pub need: usize,
+    /// Tokens per block.
+    pub block_size: usize,
+    /// What the length of a hit is a multiple of.
+    pub alignment: usize,
+    /// Blocks behind the end of a hit, which are computed again.
+    pub shift: usize,
+}
+
+impl Pool {
+    /// The block of each key; `None` if a key leads nowhere.
+    #[must_use]
+    pub fn find_all(&self, keys: &[Key]) -> Option<Vec<u32>> {
+        keys.iter().map(|key| self.find(key)).collect()
+    }
+
+    /// The rightmost window of blocks that several groups have, null blocks before it, group by group, and whether it has as many
+    /// blocks as are needed. `keys` has one key per group for each block.
+    #[must_use]
+    pub fn find_window(&self, keys: &[Key], groups: usize, search: WindowSearch) -> (Vec<Vec<u32>>, bool) {
+        let WindowSearch { need, block_size, alignment, shift } = search;
+        let keys_of = |at: usize| &keys[at * groups..(at + 1) * groups];
+        let may_end = |end: usize| {
+            block_size == alignment
+                || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
+        };
+        let cached = |at: usize| keys_of(at).iter().all(|key| self.find(key).is_some());
+        let blocks = keys.len().checked_div(groups).unwrap_or(0);
+        let window = find_window(blocks, need, cached, may_end);
+        let table = |group: usize| {
+            let run = (window.first..window.end).map(|at| self.find(&keys_of(at)[group]).unwrap_or(0));
+            std::iter::repeat_n(0, window.first).chain(run).collect()
+        };
+        ((0..groups).map(table).collect(), need > 0 && window.end - window.first == need)
+    }
 }
 
 #[cfg(test)]

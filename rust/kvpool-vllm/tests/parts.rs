@@ -1,7 +1,8 @@
-//! The parts by themselves: keys, the table of keys, and the arithmetic of slots against vLLM's formulas.
+//! The parts by themselves: keys, the table of keys, and what a call takes against vLLM's formulas.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use kvpool_vllm::{Demand, Key, Pool, Slots, Start, VllmError, find_window};
+use kvpool::groups::{GroupKind, GroupSpec};
+use kvpool_vllm::{Arrival, Finals, Growth, Key, Pool, Room, Start, Step, VllmError, find_window};
 use proptest::prelude::*;
 
 fn key(nth: u8) -> Key {
@@ -317,6 +318,8 @@ struct Case {
     reserved: i64,
     whole: bool,
     recomputed: i64,
+    /// A request that runs has a table and no hits; one that comes has no table.
+    is_running: bool,
 }
 
 impl Case {
@@ -359,10 +362,14 @@ prop_compose! {
         evictable in 0i64..6,
         (watermark, reserved, recomputed) in (0i64..4, 0i64..12, 0i64..8),
         whole in any::<bool>(),
+        is_running in any::<bool>(),
     ) -> Case {
+        let (runs, comes) = (i64::from(is_running), i64::from(!is_running));
+        let (table, hits) = (table * runs, hits * comes);
         Case {
-            block_size, max_model_len, num_computed, new_computed, new, lookahead, num_tokens, table, hits,
-            evictable: evictable.min(hits), watermark, reserved, whole, recomputed,
+            block_size, max_model_len, num_computed: num_computed * runs, new_computed: new_computed * comes,
+            new, lookahead, num_tokens, table, hits, evictable: evictable.min(hits), watermark, reserved,
+            whole: whole && !is_running, recomputed, is_running,
         }
     }
 }
@@ -373,27 +380,34 @@ proptest! {
     #[test]
     fn slots_are_what_vllms_formulas_say(case in case()) {
         let size = |value: i64| usize::try_from(value).unwrap();
-        let slots = Slots { block_size: size(case.block_size), max_model_len: size(case.max_model_len) };
-        let demand = Demand {
-            computed: size(case.num_computed + case.new_computed),
-            new: size(case.new),
-            lookahead: size(case.lookahead),
-            num_tokens: size(case.num_tokens),
-            table: size(case.table),
-            hits: size(case.hits),
-            evictable: size(case.evictable),
-            watermark: size(case.watermark),
-            reserved: size(case.reserved),
-            whole: case.whole,
+        let spec = GroupSpec::new(GroupKind::Full, size(case.block_size));
+        let [computed, tokens] = [case.num_computed + case.new_computed, case.num_tokens]
+            .map(|tokens| size(tokens.min(case.max_model_len)));
+        let main = computed + size(case.new);
+        let slots = (main + size(case.lookahead)).min(size(case.max_model_len));
+        let comes = |slots| Arrival::of(&spec, computed, slots, size(case.hits), 0, usize::MAX).missing;
+        let missing = if case.is_running {
+            Growth::of(&spec, Step { slots, ..Step::default() }, size(case.table), 0).missing
+        } else {
+            comes(slots)
         };
+        let taken = size(case.evictable);
+        let (reserved, watermark) = (size(case.reserved), size(case.watermark));
         // Every number of free blocks: what decides is one block more or less.
         for free in 0..40 {
-            let planned = slots.plan(&demand, size(free));
+            let whole = Room { reserved: 0, watermark }.fits(comes(tokens) + taken, size(free));
+            let fits = Room { reserved, watermark }.fits(missing + taken, size(free));
+            let planned = ((whole || !case.whole) && fits).then_some(missing);
             prop_assert_eq!(planned, case.allocated(free).map(size));
-            // What is planned can be taken: the hits first, then the new blocks.
-            prop_assert!(planned.is_none_or(|missing| missing + demand.evictable <= size(free)));
         }
-        prop_assert_eq!(slots.full_blocks(&demand, size(case.recomputed)), size(case.full_blocks()));
+        let finals = Finals {
+            alignment: None,
+            recomputed: size(case.recomputed),
+            drops: false,
+            block_tokens: size(case.block_size),
+        };
+        let full = finals.of(main.min(size(case.num_tokens))) / size(case.block_size);
+        prop_assert_eq!(full, size(case.full_blocks()));
     }
 }
 

@@ -1,11 +1,10 @@
 """``KVCacheManager``: vLLM's KV-cache manager, whose calls per request and step are one call into Rust each.
 
 vLLM's manager is the base class, and all of its state is where it was: tables in ``req_to_blocks``, cached counts in
-``num_cached_block``. For models with one group of full attention the calls that a scheduler makes for every request
-work on that state from Rust (:class:`kvpool._core.vllm.VllmSlots`); with other groups (windows, chunks, states, several
-of full attention) the same calls do (:class:`kvpool._core.vllm.VllmGroups`), lookups of all groups as one. A call with
-anything out of the ordinary, such as tokens from a connector, is vLLM's own method on the same state, and so is
-everything of the few configurations that :func:`_calls_of` leaves alone.
+``num_cached_block``. The calls that a scheduler makes for every request work on that state from Rust
+(:class:`kvpool._core.vllm.VllmGroups`), for any KV-cache groups: full attention, windows, chunks and states. One lookup
+asks all groups. A call with anything out of the ordinary, such as tokens from a connector, is vLLM's own method on the
+same state, and so is everything of the few configurations that :func:`_calls_of` leaves alone.
 
 A request that waits at the head of the queue asks for its hit at every step: the last hit is kept, and stands while no
 key has been removed from the index.
@@ -60,45 +59,42 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self.empty_kv_cache_blocks = KVCacheBlocks(tuple(() for _ in range(self.num_kv_cache_groups)))
         pool = self.block_pool
         self._hinted = getattr(pool, "hints", None) is not None or getattr(pool, "hears_ends", False)
-        calls = _calls_of(self)
-        #: What the calls go to with one group of full attention, else ``None``.
-        self.slots = calls if isinstance(calls, _core.vllm.VllmSlots) else None
-        #: What they go to with other groups, or ``None`` where they are vLLM's.
-        self.groups = calls if isinstance(calls, _core.vllm.VllmGroups) else None
-        if calls is not None:
-            # What is called for every request at every step goes to Rust without a frame of Python's.
-            self.allocate_slots = calls.allocate_slots
-            self.cache_blocks = calls.cache_blocks
-        if self.groups is not None and _lookup_of(self.coordinator) is not None:
-            # Whoever asks the coordinator, vLLM's own manager above all, gets its answer in one call.
-            self.coordinator.find_longest_cache_hit = self.groups.find_longest_cache_hit
-            self.coordinator.find_longest_cache_hit_per_group = self.groups.find_longest_cache_hit_per_group
+        #: The calls into Rust, or ``None`` where they are vLLM's.
+        self.groups = calls = _calls_of(self)
+        self._find: Any = None
+        if calls is None:
+            return
+        # What is called for every request at every step goes to Rust without a frame of Python's.
+        self.allocate_slots = calls.allocate_slots
+        self.cache_blocks = calls.cache_blocks
+        if _lookup_of(self.coordinator) is not None:
+            self._find = calls.find_longest_cache_hit
+            # Callers of the coordinator also get their answer in one call.
+            self.coordinator.find_longest_cache_hit = calls.find_longest_cache_hit
+            self.coordinator.find_longest_cache_hit_per_group = calls.find_longest_cache_hit_per_group
 
     def create_kv_cache_blocks(self, blocks: tuple[list[Any], ...]) -> Any:
         """These blocks as vLLM passes them on."""
         return KVCacheBlocks(blocks) if any(blocks) else self.empty_kv_cache_blocks
 
     def get_computed_blocks(self, request: Any, *max_cache_hit_length: int | None) -> tuple[Any, int, int]:
-        """The cached blocks of a request, the tokens they hold, and 0: no group lags behind another.
+        """The cached blocks of a request, the tokens they hold, and where a group that has more of it ends, or 0.
 
         All blocks of a request hit but for the last token, which has to be computed; vLLM 0.33 may pass another limit.
         """
-        if self.slots is None:
+        if self._find is None or request.skip_reading_prefix_cache:
             return cast("tuple[Any, int, int]", super().get_computed_blocks(request, *max_cache_hit_length))
-        if not self.enable_caching or request.skip_reading_prefix_cache:
-            return self.empty_kv_cache_blocks, 0, 0
         limit = max_cache_hit_length[0] if max_cache_hit_length else None
-        blocks, tokens = self.slots.lookup(request.block_hashes, request.num_tokens - 1 if limit is None else limit)
+        found, tokens, more = self._find(request.block_hashes, request.num_tokens - 1 if limit is None else limit)
         if tokens and self.enable_kv_cache_events and _reports_hits(request):
-            self.coordinator.emit_cached_block_events(request, blocks.blocks)
-        return blocks, tokens, 0
+            self.coordinator.emit_cached_block_events(request, found)
+        return self.create_kv_cache_blocks(found), tokens, tokens + more if more else 0
 
     def free(self, request: Any) -> None:
         """Gives a request's blocks back, the last first."""
         if self._hinted:
             hints.say(self, request)
-        calls = self.slots or self.groups
-        if calls is None or not calls.free(request.request_id):
+        if self.groups is None or not self.groups.free(request.request_id):
             super().free(request)
 
     def pop_blocks_for_free(self, request: Any) -> list[Any]:
@@ -113,10 +109,9 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
 
     def estimate_cached_tokens(self, request: Any) -> int:
         """Tokens of a request that are cached."""
-        calls = self.slots or self.groups
-        if calls is None:
+        if self.groups is None:
             return cast("int", super().estimate_cached_tokens(request))
-        return calls.cached_tokens(request.request_id)
+        return self.groups.cached_tokens(request.request_id)
 
 
 def _reports_hits(request: Any) -> bool:
@@ -136,25 +131,10 @@ def _why_not(manager: KVCacheManager) -> str | None:
     return None
 
 
-def _is_plain(manager: KVCacheManager) -> bool:
-    """Whether there is one group of full attention with a hash per block, and nobody zeroes or measures its blocks."""
-    groups, pool = manager.coordinator.single_type_managers, manager.block_pool
-    return (
-        len(groups) == 1
-        and type(groups[0]) is single_type.FullAttentionManager
-        and groups[0].kv_cache_spec.prefix_cacheable
-        and not groups[0].records_new_block_ids
-        and manager.metrics_collector is None
-        and (not manager.enable_caching or pool.hash_block_size == groups[0].block_size)
-    )
-
-
-def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmSlots | _core.vllm.VllmGroups | None:
+def _calls_of(manager: KVCacheManager) -> _core.vllm.VllmGroups | None:
     """The calls into Rust for this configuration; ``None`` where they are vLLM's."""
     reason = _why_not(manager)
     if reason is None:
-        if _is_plain(manager):
-            return _slots_of(manager)
         groups = [_group_of(manager, group) for group in manager.coordinator.single_type_managers]
         known = [group for group in groups if group is not None]
         if len(known) == len(groups):
@@ -253,7 +233,7 @@ def _lookup_of(coordinator: Any) -> tuple[int, list[tuple[list[int], bool, int]]
 
 
 def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.vllm.VllmGroups:
-    """The Rust calls for several groups over kvpool's pool."""
+    """The Rust calls for these groups over kvpool's pool."""
     coordinator, pool = manager.coordinator, manager.block_pool
     listening = pool.enable_kv_cache_events
     # vLLM 0.33 drops a block only for those speculations that still need it.
@@ -277,31 +257,4 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
         # A collector wants to be told of every block, in order.
         metered=pool if manager.metrics_collector is not None else None,
-    )
-
-
-def _slots_of(manager: KVCacheManager) -> _core.vllm.VllmSlots:
-    """The Rust calls for one group of full attention over kvpool's pool."""
-    coordinator, pool = manager.coordinator, manager.block_pool
-    group = coordinator.single_type_managers[0]
-    # vLLM 0.33 drops a block only for those speculations that still need it.
-    dropping = getattr(coordinator, "drop_eagle_group_ids", coordinator.eagle_group_ids)
-    listening = pool.enable_kv_cache_events
-    return _core.vllm.VllmSlots(
-        pool.core,
-        block_size=group.block_size,
-        max_model_len=manager.max_model_len,
-        group=group.kv_cache_group_id,
-        caching=manager.enable_caching,
-        drop_last=group.kv_cache_group_id in dropping,
-        recomputed=coordinator.num_reprefillable_tokens,
-        watermark=manager.watermark_blocks,
-        waiting=WAITING,
-        tables=group.req_to_blocks,
-        num_cached=group.num_cached_block,
-        blocks_class=KVCacheBlocks,
-        empty=manager.empty_kv_cache_blocks,
-        fallback=super(KVCacheManager, manager).allocate_slots,
-        on_removed=(pool.feed or pool.events.removed) if listening else None,
-        on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
     )

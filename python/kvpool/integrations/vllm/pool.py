@@ -211,7 +211,7 @@ class BlockPool:
             scale = self._hashes_per_block(block_size)
         if self.feed is not None:
             run = (num_cached_blocks, num_full_blocks, block_size, kv_cache_group_id, block_mask, scale)
-            if self.core.cache_full_fed(self.feed, request, blocks, block_hashes, *run):
+            if self.core.cache_full(blocks, block_hashes, *run, feed=self.feed, request=request) is not None:
                 return
         result = self.core.cache_full(
             blocks,
@@ -399,7 +399,7 @@ class BlockPool:
         if not (self._reuse_watchers or self.metrics_collector or self.enable_kv_cache_events):
             return self.core.allocate(num_blocks)[0]
         if self.feed is not None and not (self._reuse_watchers or self.metrics_collector):
-            return self.core.allocate_fed(num_blocks, self.feed)
+            return self.core.allocate(num_blocks, feed=self.feed)[0]
         if self._reuse_watchers and 0 <= num_blocks <= self.core.num_free:
             # Told between the taking and the eviction: what they are told of is what is handed out.
             blocks = self.core.queue_pop(num_blocks)

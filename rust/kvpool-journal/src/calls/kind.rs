@@ -1,7 +1,8 @@
 //! `kinds!`: from a row per kind to the kinds of arguments.
 
-/// Kinds of arguments of a subject: record, argument, what a replay makes to lend it; then how each of them is made, and the words.
-/// A name in parentheses is that of the slot, if it is not that of the kind.
+/// Kinds of arguments of a subject. A row has the types of the record, of the argument, and of the value that
+/// a replay lends it from; three closures that make them; and the words. In parentheses is the slot, if it
+/// has another name than the kind.
 macro_rules! kinds {
     ($any:tt $subject:ty; $(
         $(#[$doc:meta])*

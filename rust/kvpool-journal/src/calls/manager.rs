@@ -29,12 +29,13 @@ type Answer<T> = Result<T, ManagerError>;
 calls! {
     /// A call of a [`CacheManager`].
     pub enum ManagerCall of CacheManager;
-    /// The calls of a [`CacheManager`], recorded if there is a journal. `Journaled<CacheManager>` has those that take what they
-    /// consume, and those whose records contain what the manager hashed.
+    /// The calls of a [`CacheManager`], recorded if there is a journal. `Journaled<CacheManager>` has the
+    /// calls that consume an argument, and those whose records contain digests that the manager computed.
     pub trait ManagerCalls;
 
     /// As [`CacheManager::admit_with`].
-    Admit admit(request: NewRequest, prompt: Prompt, options: Options) by hand, "{request}: {prompt}{options}",
+    Admit admit(request: NewRequest, prompt: Prompt, options: Options) by hand,
+        "{request}: {prompt}{options}",
         |manager| {
             let admitted = manager.admit(request.to_owned(), prompt.clone(), options);
             answer(&admitted.map_err(|refused| refused.error))
@@ -65,8 +66,10 @@ calls! {
         found |answer| looked_up(answer), "{rows}, computed: {computed_tokens}";
     Fork fork(parent: Request, child: NewRequest) -> Answer<()>, "{child} of {parent}",
         |manager| manager.fork(parent, child.to_owned());
-    Truncate truncate(request: Request, tokens: Length, until: Reuse) -> Answer<()>, "{request} to {tokens}{until}";
-    TrimWindow trim_window(request: Request, window: Length) -> Answer<usize>, "{request} to a window of {window}";
+    Truncate truncate(request: Request, tokens: Length, until: Reuse) -> Answer<()>,
+        "{request} to {tokens}{until}";
+    TrimWindow trim_window(request: Request, window: Length) -> Answer<usize>,
+        "{request} to a window of {window}";
     TakePlan take_plan() -> Answer<TransferPlan>, "";
     BeginSwapOut begin_swap_out(requests: Requests) -> Answer<SwapId>, "{requests}";
     BeginSwapIn begin_swap_in(requests: Requests) -> Answer<SwapId>, "{requests}";
@@ -96,7 +99,7 @@ calls! {
     Fence fence() -> Answer<kvpool::Ticket>, "";
     EndFence end_fence(ticket: Ticket) -> Answer<usize>, "ticket {ticket}";
     EndSession end_session(request: Request, until: Reuse) -> Answer<HintReport>, "{request}{until}";
-    /// `drop_cached` is of blocks that are named.
+    /// The caller names the blocks of `drop_cached`, and only the number of these.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
     /// The parents, and a child for each.
@@ -112,14 +115,14 @@ const fn looked_up<T>(answer: &Answer<T>) -> usize {
     matches!(answer, Ok(_) | Err(ManagerError::OutOfBlocks(_))) as usize
 }
 
-/// Blocks of a prompt that are cached, so the journal has recorded them before. A hit needs no cached block if all groups are windows,
-/// chunks, or cache nothing.
+/// The number of cached blocks of a prompt. The journal has recorded these blocks before. A hit needs no
+/// cached block if all groups are windows, chunks, or cache nothing.
 fn cached(manager: &CacheManager, cursor: &HashCursor, cached_tokens: usize) -> usize {
     let full = |groups: &Groups| groups.specs().iter().any(|spec| spec.kind.is_full() && spec.is_cached());
     if manager.groups().is_none_or(full) { cached_tokens / cursor.hasher().block_size() } else { 0 }
 }
 
-/// The record of a planned operation; of an append without what it fills.
+/// The record of a planned operation. That of an append does not contain the blocks that it fills.
 fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOperation) -> Planned {
     let name = |id: &RequestId| name(manager, id.as_ref());
     match planned {
@@ -148,7 +151,7 @@ fn planned(manager: &CacheManager, journal: &mut Journal, planned: &PlannedOpera
     }
 }
 
-/// What an append to the batch before filled, if all that its record says besides is a [`SteadyAppend`].
+/// The blocks that an append filled, if its record has besides no more than a [`SteadyAppend`].
 fn steady(
     manager: &CacheManager,
     journal: &Journal,
@@ -239,8 +242,8 @@ impl Journaled<CacheManager> {
         self.call(record, move |manager| manager.resume_with(request, part), |record, _, _, _| Some(record))
     }
 
-    /// [`CacheManager::append_ragged`], recorded. An append that is as the one before but for what it fills is copied
-    /// ([`SteadyAppend`]).
+    /// [`CacheManager::append_ragged`], recorded. If the append differs from the one before only in the
+    /// blocks that it fills, the journal copies the bytes of that record.
     ///
     /// # Errors
     /// Those of that method.
@@ -261,8 +264,8 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// [`CacheManager::append_turn`], recorded; without items, [`CacheManager::append_tokens`]. What items there are shows in the
-    /// keys of the blocks that the tokens fill.
+    /// [`CacheManager::append_turn`], recorded; without items, [`CacheManager::append_tokens`]. The record
+    /// has no items: the keys of the blocks that the tokens fill depend on them.
     ///
     /// # Errors
     /// Those of that method.
@@ -292,7 +295,7 @@ impl Journaled<CacheManager> {
         )
     }
 
-    /// [`CacheManager::commit_step`], recorded. What its appends fill is taken after the call.
+    /// [`CacheManager::commit_step`], recorded. The record gets the blocks that appends fill after the call.
     ///
     /// # Errors
     /// Those of that method.

@@ -1,4 +1,4 @@
-//! Kinds of arguments of managers. A request is recorded by its slot, which its release takes away.
+//! Kinds of arguments of managers. A record names a request by its slot, which a release takes away.
 
 use kvpool::hash::HashCursor;
 use kvpool::{
@@ -55,12 +55,15 @@ kinds! { [] CacheManager;
     Requests: Vec<Name>, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| ids.iter().map(|&id| name(to.subject, id)).collect(), |names, from| from.ids(names),
         |ids| &refs(ids), |names: &[Name]| words::list(names.iter().map(words::name));
-    /// The requests of a batch. They are recorded after the call: by slot if the manager has looked up all of them.
+    /// The requests of a batch. The record is made after the call: by slot if the manager looked all of them
+    /// up.
     Batch: Rows, &'a [RequestRef<'a>], Vec<RequestId>,
-        |ids, to| batch(to.subject, to.journal, ids, to.indexed), |rows, from| from.batch(rows), |ids| &refs(ids), words::rows;
+        |ids, to| batch(to.subject, to.journal, ids, to.indexed), |rows, from| from.batch(rows),
+        |ids| &refs(ids), words::rows;
     /// A request that the call makes.
     NewRequest: IdRecord, RequestRef<'a>, RequestId,
-        |id, _| id.into(), |id, from| Ok(from.expect(id)), |id| id.as_ref(), |IdRecord(id): &IdRecord| id.to_string();
+        |id, _| id.into(), |id, from| Ok(from.expect(id)), |id| id.as_ref(),
+        |IdRecord(id): &IdRecord| id.to_string();
     /// Requests that are forked, and a new request for each.
     Forks: ForksRecord, (&'a [RequestRef<'a>], &'a [RequestRef<'a>]), (Vec<RequestId>, Vec<RequestId>),
         |(parents, children), to| ForksRecord {
@@ -85,7 +88,8 @@ kinds! { [] CacheManager;
     /// A prompt whose cached blocks the journal knows.
     Prompt: PromptRecord, &'a HashCursor, HashCursor,
         |cursor, to| {
-            let cached = to.subject.pool().probe(cursor.chain(), usize::MAX).map_or(0, |found| found.cached_blocks);
+            let found = to.subject.pool().probe(cursor.chain(), usize::MAX);
+            let cached = found.map_or(0, |found| found.cached_blocks);
             let foreign = matches!(to.subject.probe(cursor), Err(ManagerError::ForeignCursor));
             PromptRecord { chain: to.journal.chain(cursor.chain(), cursor.num_tokens(), cached), foreign }
         },

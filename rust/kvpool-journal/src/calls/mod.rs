@@ -35,13 +35,13 @@ use crate::journaled::Recordable;
 use crate::value::Answer;
 use crate::{Check, Journal};
 
-/// What an argument is recorded with.
+/// The subject and the journal of a call whose arguments are recorded.
 #[derive(Debug)]
 pub struct Recorder<'a, S> {
     subject: &'a S,
     journal: &'a mut Journal,
-    /// Blocks at the start of a chain that the journal knows, if the last of them is in the index. For a batch, 1 if the
-    /// manager has looked up its requests.
+    /// Blocks at the start of a chain that the journal knows, if the last of them is in the index. For a
+    /// batch, 1 if the manager has looked up its requests.
     indexed: usize,
 }
 

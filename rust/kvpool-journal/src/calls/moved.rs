@@ -6,7 +6,7 @@ use kvpool::BlockId;
 use super::{Mention, Slot};
 use crate::{Answer, Ids};
 
-/// What the answers of two runs of the same calls tell apart.
+/// The names in two runs of the same calls that differ, by their answers.
 #[derive(Debug, Default)]
 pub struct Moved {
     /// Blocks of the recorded run -> blocks of this one.

@@ -8,7 +8,8 @@ use crate::{
     RetentionRecord, Rows, SignalRecord, StartRecord, TurnRecord, UntilRecord,
 };
 
-/// The record of an argument, by its kind ([`super::kinds`], [`super::manager_kinds`], [`super::vllm_kinds`]).
+/// The record of an argument, by its kind: [`super::kinds`], [`super::manager_kinds`],
+/// [`super::vllm_kinds`].
 #[derive(Debug)]
 #[expect(missing_docs, reason = "as the kinds of these names")]
 pub enum Slot<'a> {
@@ -70,7 +71,7 @@ pub enum Slot<'a> {
     Plan(&'a mut PlanRecord),
 }
 
-/// What an argument names: in another run it may have another name.
+/// A name in an argument. Another run may have another name for the same thing.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Mention<'a> {
@@ -84,7 +85,7 @@ pub enum Mention<'a> {
     Swap(&'a mut u64),
 }
 
-/// The kinds that mention nothing and have one size.
+/// The kinds that contain no [`Mention`], and that a shrinker leaves as they are.
 macro_rules! plain {
     () => {
         Slot::AtMost(_)
@@ -118,7 +119,7 @@ macro_rules! plain {
 pub(super) use plain;
 
 impl<'a> Slot<'a> {
-    /// What the argument mentions, in order.
+    /// The names in the argument, in order.
     #[must_use]
     pub fn mentions(self) -> Vec<Mention<'a>> {
         match self {
@@ -154,7 +155,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// What an operation of a step mentions.
+/// The names in an operation of a step.
 fn planned(planned: &mut Planned) -> Vec<Mention<'_>> {
     match planned {
         Planned::Admit { prompt, .. } => vec![Mention::Chain(prompt)],

@@ -5,7 +5,7 @@
 
 use kvpool::BlockId;
 use kvpool::retention::HintReport;
-use kvpool_vllm::{Demand, Key, Pool, Removed, Slots, Start, VllmError};
+use kvpool_vllm::{Key, Pool, Removed, Start, VllmError};
 
 use super::answer;
 use super::kinds::{Count, Ended, Hint, Seconds, Size, Tenant};
@@ -178,25 +178,5 @@ impl Journaled<Pool> {
         };
         let run = |pool: &mut Pool| pool.cache_full(start, blocks, &key_of, block_size, removed, stored);
         self.call(record, run, |record, _, _, _| Some(record))
-    }
-
-    /// Takes the blocks that `demand` needs, if they may be taken ([`Pool::plan_slots`]): holds its `hits`,
-    /// which are cached, and allocates the others into `out`: two calls. False, and nothing has changed, if
-    /// they may not. What is evicted goes to `removed`.
-    ///
-    /// # Errors
-    /// [`VllmError::UnknownBlock`] among the hits.
-    pub fn take_slots(
-        &mut self,
-        slots: Slots,
-        demand: Demand,
-        hits: &[u32],
-        out: &mut Vec<u32>,
-        removed: Option<&mut Vec<Removed>>,
-    ) -> Answer<bool> {
-        let Some(blocks) = self.plan_slots(slots, demand, hits) else { return Ok(false) };
-        self.touch(hits)?;
-        self.allocate(blocks, out, removed)?;
-        Ok(true)
     }
 }

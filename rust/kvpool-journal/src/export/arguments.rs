@@ -13,7 +13,7 @@ use kvpool::{AdmitOptions, HashAlgorithm, Part, RequestId, RetentionRange, Signa
 use super::text::{self, Language};
 use crate::numbers::Numbers;
 
-/// The tokens of a request before an append of so many.
+/// The number of tokens of a request before the call, given the number that the call appends.
 pub(super) type Length<'a> = dyn Fn(&RequestId, usize) -> usize + 'a;
 
 /// What arguments are written with.
@@ -30,7 +30,7 @@ impl Arguments {
         self.language == Language::Rust
     }
 
-    /// What Rust writes before an argument that it borrows.
+    /// The prefix of an argument that Rust borrows.
     pub(super) fn and(&self) -> &'static str {
         if self.is_rust() { "&" } else { "" }
     }

@@ -1,4 +1,4 @@
-//! Calls of pools and managers: which method of each language makes a call, where its name is another one.
+//! Calls of pools and managers: the methods of the two languages whose names differ from those of the tables.
 
 use kvpool::RequestId;
 use kvpool::hash::HashCursor;
@@ -48,7 +48,7 @@ pub(super) fn manager(
         ManagerCall::Append { .. } => "append_ragged",
         ManagerCall::CommitStep { plan } => {
             source.plan_step(plan.stale)?;
-            // Of a stale plan nothing is looked at.
+            // The manager does not look at a stale plan.
             for one in plan.planned.iter().filter(|_| !plan.stale) {
                 let (name, arguments) = source.arguments.planned(one, &length);
                 source.plan(name, &arguments)?;

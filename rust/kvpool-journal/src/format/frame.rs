@@ -14,8 +14,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The bytes that a journal begins with; the last two digits are the version of the format.
 pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 
-/// The bytes that the journal of a manager with KV-cache groups begins with, which are written behind its header: readers that know of
-/// no groups refuse it by its version.
+/// The bytes that the journal of a manager with KV-cache groups begins with. The groups are written after its
+/// header, so readers that do not know groups refuse the journal by its version.
 pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
 /// One entry of a journal.

@@ -92,40 +92,25 @@ impl Outcome for () {
     fn add_to(&self, _: &mut Check) {}
 }
 
-impl Outcome for bool {
-    fn add_to(&self, check: &mut Check) {
-        check.add(u64::from(*self));
-    }
+/// Answers that are one number.
+macro_rules! numbers {
+    ($($answer:ty: |$given:ident| $number:expr;)*) => { $(
+        impl Outcome for $answer {
+            fn add_to(&self, check: &mut Check) {
+                let $given = *self;
+                check.add($number);
+            }
+        }
+    )* };
 }
 
-impl Outcome for usize {
-    fn add_to(&self, check: &mut Check) {
-        check.add(*self as u64);
-    }
-}
-
-impl Outcome for u64 {
-    fn add_to(&self, check: &mut Check) {
-        check.add(*self);
-    }
-}
-
-impl Outcome for BlockId {
-    fn add_to(&self, check: &mut Check) {
-        check.add(u64::from(self.get()));
-    }
-}
-
-impl Outcome for Ticket {
-    fn add_to(&self, check: &mut Check) {
-        check.add(self.get());
-    }
-}
-
-impl Outcome for SwapId {
-    fn add_to(&self, check: &mut Check) {
-        check.add(self.get());
-    }
+numbers! {
+    bool: |is| is.into();
+    usize: |n| n as u64;
+    u64: |n| n;
+    BlockId: |block| block.get().into();
+    Ticket: |ticket| ticket.get();
+    SwapId: |swap| swap.get();
 }
 
 impl Outcome for Registered {

@@ -1,7 +1,7 @@
 //! Reads the records of a journal, which may be cut or damaged.
 //!
-//! A reader stops at the first frame that is incomplete or whose checksum differs, and says where. Whole frames whose numbers
-//! do not follow each other are refused: no process writes such.
+//! A reader stops at the first frame that is incomplete or whose checksum differs, and reports the position.
+//! It refuses whole frames whose numbers do not follow each other: no process writes such.
 
 use std::marker::PhantomData;
 
@@ -18,7 +18,7 @@ use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 pub enum Tail {
     /// At the end of the last frame.
     Complete,
-    /// Behind the last whole frame: so many bytes are left of one that was cut, or whose checksum differs.
+    /// After the last whole frame. The bytes that are left belong to a frame that was cut or changed.
     Cut {
         /// Where it begins.
         at: usize,
@@ -27,7 +27,7 @@ pub enum Tail {
     },
 }
 
-/// What a whole frame says of its records, which are behind the first twelve bytes of the payload.
+/// The numbers of a whole frame. Its records follow the first twelve bytes of the payload.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     /// The number of its first operation.
@@ -52,7 +52,7 @@ struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// What is behind the frames so far.
+    /// The bytes after the frames so far.
     const fn tail(&self) -> Tail {
         match self.source.len() - self.at {
             0 => Tail::Complete,
@@ -122,7 +122,8 @@ pub struct JournalReader<'a> {
 }
 
 impl<'a> JournalReader<'a> {
-    /// Reads the header, and checks every frame: of bytes, or of a [`crate::JournalFile`], of which it holds a frame at a time. O(bytes).
+    /// Reads the header and checks every frame of bytes or of a [`crate::JournalFile`]. The reader holds one
+    /// frame of a file at a time. O(bytes).
     ///
     /// # Errors
     /// [`JournalError::NotAJournal`], [`JournalError::Version`], [`JournalError::NoHeader`],
@@ -165,7 +166,7 @@ impl<'a> JournalReader<'a> {
         Ok(Self { header, frames, first, operations, tail: walk.tail() })
     }
 
-    /// What was recorded, and with which settings.
+    /// The header: the subject and its settings.
     #[must_use]
     pub const fn header(&self) -> &JournalHeader {
         &self.header
@@ -211,7 +212,8 @@ impl<'a> JournalReader<'a> {
     }
 }
 
-/// Operations and digests of a journal, with their numbers: a digest has the number of the operation that comes next.
+/// Operations and digests of a journal, with their numbers. A digest has the number of the operation after
+/// it.
 #[derive(Clone, Debug)]
 pub struct Records<'a, O> {
     frames: Frames<'a>,
@@ -220,7 +222,7 @@ pub struct Records<'a, O> {
     number: u64,
     /// The number behind the last operation of the frame, as the frame says.
     end: u64,
-    /// The same of the journal.
+    /// The number after the last operation of the journal.
     last: u64,
     kind: PhantomData<O>,
 }
@@ -261,7 +263,7 @@ impl<O: DeserializeOwned> Records<'_, O> {
 }
 
 impl<O> Records<'_, O> {
-    /// Ends here: nothing behind a record that cannot be read can be.
+    /// Ends the iteration: no record after one that cannot be read can be read.
     const fn stop(&mut self) {
         (self.at, self.number, self.end) = (usize::MAX, self.last, self.last);
         self.frames.at = self.frames.source.len();

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Keys;
 
-/// The keys and fingerprints of blocks that tokens filled, row by row. The record of an append ends with them.
+/// The keys and fingerprints of the blocks that tokens filled, in order. The record of an append ends with
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
     /// The first eight bytes of their digests.

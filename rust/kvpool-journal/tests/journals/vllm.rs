@@ -5,7 +5,7 @@ use kvpool::{EvictionPolicy, Finish, Signal};
 use kvpool_journal::{
     Entry, Goal, JournalReader, Journaled, Language, Options, VllmCall, VllmCalls, VllmConfig, replay, shrink,
 };
-use kvpool_vllm::{Demand, Key, Pool, Slots, Start};
+use kvpool_vllm::{Key, Pool, Start};
 use proptest::prelude::*;
 
 use super::exports::exported;
@@ -177,20 +177,14 @@ fn what_is_withheld_is_not_told_nor_what_only_that_refuses() {
 }
 
 #[test]
-fn a_group_is_told_once_and_slots_are_two_operations_or_none() {
+fn a_group_is_recorded_once_and_a_free_without_its_null_blocks() {
     let mut pool = recorded(8, true, kvpool_policies::LRU);
     pool.chain_group(3);
     pool.chain_group(3);
-    let slots = Slots { block_size: 4, max_model_len: 64 };
-    let mut out = Vec::new();
-    for (new, fits) in [(40, false), (8, true)] {
-        let demand = Demand { new, num_tokens: new, ..Demand::default() };
-        assert_eq!(pool.take_slots(slots, demand, &[], &mut out, None), Ok(fits));
-    }
+    pool.allocate(2, &mut Vec::new(), None).unwrap();
     pool.free([2, 0, 1]).unwrap();
     let told = [
         VllmCall::ChainGroup { group: 3 },
-        VllmCall::Touch { blocks: vec![] },
         VllmCall::Allocate { blocks: 2 },
         VllmCall::Free { blocks: vec![2, 1] },
     ];

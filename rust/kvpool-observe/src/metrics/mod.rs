@@ -230,10 +230,9 @@ impl Meter {
         }
     }
 
-    /// All contents are forgotten. O(blocks), as it is for the pool.
+    /// All contents are forgotten. What was seen of them is overwritten when blocks become computed again.
     pub(crate) fn cleared(&mut self) {
         self.metrics.cleared += self.cached();
-        self.seen.fill(Seen::NOTHING);
     }
 
     /// Computed blocks now.

@@ -5,6 +5,7 @@ pub(crate) mod step;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use batch::{Batch, part, token_ranges};
 use kvpool::{
@@ -22,7 +23,7 @@ use crate::convert::{
     ChangesOut, IdsOut, Int, Text, blocks, both, count, counts, handed_out, ids, tokens, too_short, until_of,
 };
 use crate::ended;
-use crate::enter::{LONG, Locked, enter_guarded, enter_measured};
+use crate::enter::{LONG, Locked, enter_guarded, enter_measured, enter_sized};
 use crate::errors::{OrRaise, ToPyErr};
 use crate::explain::{self, PyExplanation};
 use crate::groups::{self, PyGroupFit, PyGroupSpec, added, changed};
@@ -45,6 +46,8 @@ pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
     /// The manager's own, so that prompts are hashed without its lock.
     hasher: Arc<BlockHasher>,
+    /// The pool's epoch, written with the lock held, so that prompts are hashed without it.
+    epoch: AtomicU64,
     /// Of a policy written in Python.
     health: Option<Arc<Health>>,
     /// Whether there are KV-cache groups: changes of block tables name them then.
@@ -68,7 +71,10 @@ impl PyCacheManager {
         size: usize,
         call: impl FnOnce(&mut Journaled<CacheManager>) -> R + Send,
     ) -> PyResult<R> {
-        enter_guarded(py, &self.inner, self.health.is_some(), size, call)
+        match self.health {
+            Some(_) => enter_guarded(py, &self.inner, call),
+            None => Ok(enter_sized(py, &self.inner, size, call)),
+        }
     }
 
     /// What is cached, for a snapshot.
@@ -84,7 +90,11 @@ impl PyCacheManager {
         elapsed: f64,
         agrees: impl FnMut(&SavedBlock) -> bool + Send,
     ) -> PyResult<Restored> {
-        self.run(py, LONG, |manager| manager.restore(image, elapsed, agrees))
+        self.run(py, LONG, |manager| {
+            let restored = manager.restore(image, elapsed, agrees);
+            self.epoch.store(manager.pool().epoch(), Ordering::Relaxed);
+            restored
+        })
     }
 
     /// Runs an operation whose size only the manager knows.
@@ -117,9 +127,7 @@ impl PyCacheManager {
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<HashCursor> {
-        hashing::prompt(py, &self.hasher, prompt, extra, || {
-            self.enter(py, 0, |manager| manager.pool().epoch())
-        })
+        hashing::prompt(py, &self.hasher, prompt, extra, self.epoch.load(Ordering::Relaxed))
     }
 }
 
@@ -210,6 +218,7 @@ impl PyCacheManager {
             };
         Ok(Self {
             hasher: manager.hasher().clone(),
+            epoch: AtomicU64::default(),
             inner: Locked::new(manager),
             health,
             grouped,
@@ -514,7 +523,7 @@ impl PyCacheManager {
     #[doc = doc!("CacheManager.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
-        Ok(PyTransferPlan(self.run_measured(py, planned, |manager| manager.take_plan())?))
+        Ok(PyTransferPlan(self.run_measured(py, planned, ManagerCalls::take_plan)?))
     }
 
     #[doc = doc!("CacheManager.begin_swap_out")]
@@ -815,12 +824,16 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.run(py, LONG, |manager| manager.bump_epoch())
+        self.run(py, LONG, |manager| {
+            let bumped = manager.bump_epoch();
+            self.epoch.store(manager.pool().epoch(), Ordering::Relaxed);
+            bumped
+        })
     }
 
     #[doc = doc!("CacheManager.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
-        self.run(py, LONG, |manager| manager.reset())
+        self.run(py, LONG, ManagerCalls::reset)
     }
 
     #[doc = doc!("CacheManager.evict")]
@@ -850,7 +863,7 @@ impl PyCacheManager {
 
     #[doc = doc!("CacheManager.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
-        let batch = self.enter(py, 0, |manager| manager.take_events())?;
+        let batch = self.enter(py, 0, ManagerCalls::take_events)?;
         events(py, &batch)
     }
 

@@ -93,7 +93,11 @@ impl PyBlockPool {
         match &self.held {
             Held::Own(pool) => {
                 let call = |pool: &mut _| call(&mut Entered::Own(pool));
-                enter_guarded(py, pool, self.health.is_some(), size, call)?.or_raise(py)
+                let done = match self.health {
+                    Some(_) => enter_guarded(py, pool, call)?,
+                    None => enter_sized(py, pool, size, call),
+                };
+                done.or_raise(py)
             }
             Held::Tier(tiers, tier) => {
                 enter_sized(py, tiers, size, |tiers| in_tier(tiers, *tier, call)).or_raise(py)

@@ -192,10 +192,6 @@ pub(crate) fn own<'a>(object: &'a Bound<'_, PyAny>, shared: &Arc<Shared>) -> Opt
     Arc::ptr_eq(&block.shared, shared).then_some(block)
 }
 
-pub(super) fn is_null(block: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> bool {
-    own(block, shared).is_some_and(|block| block.id == 0)
-}
-
 /// The ids of blocks of one pool.
 pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResult<Vec<u32>> {
     let id = |block: &Bound<'_, PyAny>| match own(block, shared) {

@@ -1,25 +1,21 @@
 //! `VllmFeed`: what a publisher of KV events is told of one of vLLM's pools, without an object of Python's per block.
 //!
-//! vLLM's pool names its contents by itself, so it is no observer that knows of them but the calls that cache and evict: they put what
-//! came and went into this log, tokens read from the request's own list. A publisher takes it away in its own thread.
+//! The log is [`FeedLog`]'s: here the tokens and keys of a run are read from Python. That may run Python's code or fail, so it happens
+//! before the pool caches anything ([`PyVllmFeed::read`]); noting what was cached then cannot fail ([`PyVllmFeed::stored`]). The log's
+//! lock is taken behind the pool's or alone.
 //!
-//! Owns: the log. Bounded: one that nobody takes for too long is dropped, and what is there by then is not told before it is cached
-//! anew. Whatever may run Python's code or fail is read before the pool caches anything ([`PyVllmFeed::read`]); what it then says of
-//! that goes into the log without any of it ([`PyVllmFeed::stored`]): an error leaves nothing cached that is not told. The log's lock
-//! is taken behind the pool's or alone.
-//!
-//! Costs: 100 bytes and the tokens per stored block until it is taken; some 30 ns per block of 16 tokens, most of them the look at a list of ints.
+//! Costs: 100 bytes and the tokens per stored block until it is taken; some 30 ns per block of 16 tokens, most of them the look at a
+//! list of ints.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool::BlockHash;
 use kvpool_observe::FeedBatch;
-use kvpool_observe::publish::{Digest, Extra, Group, GroupName, Keys, Label};
-use kvpool_vllm::{Key, Removed};
+use kvpool_observe::publish::{Extra, Group, GroupName, Keys, Label};
+use kvpool_vllm::{FeedKeys, FeedLog, FeedRun, Key, Link, Removed};
 use pyo3::PyVisit;
 use pyo3::gc::PyTraverseError;
 use pyo3::intern;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::{PyBytes, PyBytesMethods, PyList, PyString};
 
 use super::keys::{digest, removed_keys};
 use crate::convert::{Int, count, exact_ints, tokens};
@@ -27,13 +23,8 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{gather, gather_as};
 use crate::python::prelude::*;
 
-/// What is said of blocks beside their tokens: their digests, their groups.
-pub(crate) type Said = Vec<(Digest, u16, Keys)>;
-
-#[derive(Default)]
 struct Log {
-    batch: FeedBatch,
-    keys: Said,
+    changes: FeedLog,
     groups: Option<Vec<Group>>,
 }
 
@@ -41,7 +32,6 @@ struct Log {
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmFeed")]
 pub(crate) struct PyVllmFeed {
     log: Mutex<Log>,
-    capacity: usize,
     /// Says what some blocks of a request were hashed with beside tokens.
     describe: Py<PyAny>,
 }
@@ -57,28 +47,6 @@ pub(super) struct Run<'a, 'py> {
     pub(super) digests: &'a [Option<Bound<'py, PyBytes>>],
     pub(super) block_size: usize,
     pub(super) group: u32,
-}
-
-/// What can be told of a run, once it is known which of its keys are new.
-pub(super) struct Told {
-    first: usize,
-    group: u16,
-    block_size: usize,
-    /// Bytes of a digest.
-    len: usize,
-    /// By block: its place in the run, its hash, that of the block before it.
-    links: Vec<(usize, BlockHash, Option<BlockHash>)>,
-    /// Tokens of the whole run.
-    tokens: Vec<u32>,
-    /// Of each of the links; none at all if they are hashed with tokens alone.
-    keys: Vec<Keys>,
-}
-
-/// A digest as the core has it; `None` for one that is longer.
-fn padded(digest: &[u8]) -> Option<BlockHash> {
-    let mut bytes = [0; 32];
-    bytes.get_mut(..digest.len())?.copy_from_slice(digest);
-    Some(BlockHash::from_bytes(bytes))
 }
 
 /// Whether a request's blocks are hashed with tokens alone, and it belongs to no session.
@@ -125,40 +93,19 @@ impl PyVllmFeed {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log with room for so many changes more; what is there goes if there is none.
-    fn with_room(&self, changes: usize) -> MutexGuard<'_, Log> {
-        let mut log = self.lock();
-        if log.batch.events.len() + changes > self.capacity {
-            log.batch.cleared();
-            log.keys.clear();
-        }
-        log
-    }
-
-    /// What the keys that were removed led to.
+    /// Notes the contents of which the last copy is gone.
     pub(super) fn removed(&self, removed: &[Removed]) {
-        if removed.is_empty() {
-            return;
-        }
-        let mut log = self.with_room(removed.len());
-        for Removed { key, .. } in removed.iter().filter(|removed| removed.last_copy) {
-            Self::remove(&mut log, key);
+        if !removed.is_empty() {
+            self.lock().changes.removed(removed);
         }
     }
 
-    fn remove(log: &mut Log, key: &Key) {
-        if let (Some(hash), Ok(group)) = (padded(key.digest()), u16::try_from(key.group())) {
-            log.batch.removed(hash, group);
-        }
-    }
-
-    /// All that may be told of a run; `None` of one of which nothing can. Runs Python's code.
-    pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<Told>> {
+    /// What may be noted of a run; `None` if nothing can be. Runs Python's code.
+    pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<FeedRun>> {
         let &Run { request, hashes, scale, first, digests, block_size, group } = run;
         let Ok(group) = u16::try_from(group) else { return Ok(None) };
         let py = request.py();
-        let mut links = Vec::with_capacity(digests.len());
-        let mut len = 0;
+        let mut fed = FeedRun { first, group, block_size, ..FeedRun::default() };
         for (at, own) in digests.iter().enumerate() {
             let Some(own) = own else { continue };
             let before = match (at.checked_sub(1).and_then(|at| digests.get(at)), first + at) {
@@ -166,13 +113,9 @@ impl PyVllmFeed {
                 (Some(Some(before)), _) => Some(before.clone()),
                 (_, position) => Some(digest(hashes, position - 1, scale)?),
             };
-            let parent = before.as_ref().and_then(|before| padded(before.as_bytes()));
-            if let Some(hash) = padded(own.as_bytes()) {
-                len = own.as_bytes().len();
-                links.push((at, hash, parent));
-            }
+            fed.link(at, own.as_bytes(), before.as_ref().map(PyBytesMethods::as_bytes));
         }
-        if links.is_empty() {
+        if fed.links.is_empty() {
             return Ok(None);
         }
         let (start, end) = (first * block_size, (first + digests.len()) * block_size);
@@ -182,36 +125,21 @@ impl PyVllmFeed {
             Some(read) => read,
             None => tokens(&ids.get_item(pyo3::types::PySlice::new(py, start as isize, end as isize, 1))?)?,
         };
-        let keys = if is_plain(request)? { Vec::new() } else { self.keys(run, &links)? };
-        Ok(Some(Told { first, group, block_size, len, links, tokens, keys }))
+        let keys = if is_plain(request)? { Vec::new() } else { self.keys(run, &fed.links)? };
+        Ok(Some(FeedRun { tokens, keys, ..fed }))
     }
 
-    /// The blocks of a run whose keys are new: for each whether it is, `None` if it was left out.
-    pub(super) fn stored(&self, told: Option<Told>, new: &[Option<bool>]) {
-        let Some(Told { first, group, block_size, len, links, tokens, keys }) = told else { return };
-        let is_new = |at: usize| new.get(at) == Some(&Some(true));
-        let count = links.iter().filter(|&&(at, ..)| is_new(at)).count();
-        if count == 0 {
-            return;
+    /// Notes the blocks of a run whose keys are new: for each whether it is, `None` if it was left out.
+    pub(super) fn stored(&self, run: Option<FeedRun>, new: &[Option<bool>]) {
+        if let Some(run) = run {
+            self.lock().changes.stored(run, new);
         }
-        let mut log = self.with_room(count);
-        log.batch.digest_len = len;
-        for &(at, hash, parent) in links.iter().filter(|&&(at, ..)| is_new(at)) {
-            let some = tokens.get(at * block_size..(at + 1) * block_size);
-            log.batch.stored(hash, group, parent, (first + at) as u32, some);
-        }
-        let said = links.iter().zip(keys).filter(|((at, ..), _)| is_new(*at));
-        log.keys.extend(said.map(|(&(_, hash, _), keys)| (Digest::new(hash, len), group, keys)));
     }
 
     /// What the blocks of a run were hashed with beside tokens.
-    fn keys(
-        &self,
-        run: &Run<'_, '_>,
-        links: &[(usize, BlockHash, Option<BlockHash>)],
-    ) -> PyResult<Vec<Keys>> {
+    fn keys(&self, run: &Run<'_, '_>, links: &[Link]) -> PyResult<Vec<Keys>> {
         let py = run.request.py();
-        let range = |&(at, ..): &(usize, _, _)| {
+        let range = |&(at, ..): &Link| {
             let position = run.first + at;
             (position * run.block_size, (position + 1) * run.block_size)
         };
@@ -240,12 +168,8 @@ impl PyVllmFeed {
     }
 
     /// Exchanges spent ones for what came and went since the last call, and what is said of it.
-    pub(crate) fn take(&self, batch: &mut FeedBatch, keys: &mut Said) {
-        batch.renew();
-        keys.clear();
-        let mut log = self.lock();
-        std::mem::swap(&mut log.batch, batch);
-        std::mem::swap(&mut log.keys, keys);
+    pub(crate) fn take(&self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
+        self.lock().changes.take(batch, keys);
     }
 }
 
@@ -254,7 +178,8 @@ impl PyVllmFeed {
     #[new]
     #[pyo3(signature = (describe, capacity))]
     fn new(py: Python<'_>, describe: Py<PyAny>, capacity: Int) -> PyResult<Self> {
-        Ok(Self { log: Mutex::default(), capacity: count(py, "capacity", capacity)?.max(1), describe })
+        let changes = FeedLog::new(count(py, "capacity", capacity)?);
+        Ok(Self { log: Mutex::new(Log { changes, groups: None }), describe })
     }
 
     #[doc = doc!("VllmFeed.set_groups")]
@@ -282,7 +207,7 @@ impl PyVllmFeed {
         for (key, last_copy) in keys {
             if last_copy {
                 let key = Key::from_bytes(key.as_bytes()).or_raise(py)?;
-                Self::remove(&mut self.with_room(1), &key);
+                self.lock().changes.removed_key(&key);
             }
         }
         Ok(())
@@ -312,9 +237,7 @@ impl PyVllmFeed {
 
     #[doc = doc!("VllmFeed.cleared")]
     fn cleared(&self) {
-        let mut log = self.lock();
-        log.batch.cleared();
-        log.keys.clear();
+        self.lock().changes.cleared();
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

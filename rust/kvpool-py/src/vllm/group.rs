@@ -1,34 +1,21 @@
-//! One KV-cache group of [`super::groups`]: its table and counts in vLLM's dictionaries, and what a step asks of it.
+//! One KV-cache group of [`super::groups`]: its tables and counts in vLLM's dictionaries. What they are to become is
+//! [`kvpool_vllm::Group`]'s to say.
 
 use std::sync::Arc;
 
-use kvpool::groups::{GroupKind, GroupSpec};
-use kvpool_vllm::{Arrival, Finals, Growth, Reads, Retention, Step};
+use kvpool_vllm::{Arrived, Caching, Change, Noted, Prompt, States, Step, Table};
 use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::types::{PyDict, PyList, PySet};
 
-use super::block::{Shared, is_null};
-use super::caching::{Caching, Said};
-use super::states::{StateWork, States, StatesConfig};
-use crate::errors::raise;
+use super::block::{Shared, own};
+use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
-/// What a call of `allocate_slots` asks for.
-pub(super) struct Asked {
-    pub(super) new: usize,
-    pub(super) lookahead: usize,
-    pub(super) caches: bool,
-    /// Whether all of its tokens must find room, not only those of this call.
-    pub(super) whole: bool,
-    pub(super) reserved: usize,
-    /// Whether the watermark is for requests that wait.
-    pub(super) watermark: bool,
-}
-
-/// One group, as Python says it: see `VllmGroups` in the stub.
+/// What a group is like: see `VllmGroups` in the stub.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(super) struct GroupConfig<'py> {
+struct Settings {
     kind: String,
     block_size: usize,
     reads: usize,
@@ -38,237 +25,216 @@ pub(super) struct GroupConfig<'py> {
     group: u32,
     scale: usize,
     cached: bool,
-    counts: bool,
-    tables: Bound<'py, PyDict>,
-    num_cached: Bound<'py, PyDict>,
-    zeroed: bool,
-    manager: Bound<'py, PyAny>,
     ends: Option<usize>,
     alignment: usize,
     drops: bool,
     prompt_tail: Option<usize>,
-    this_step: Option<Bound<'py, PySet>>,
-    states: Option<StatesConfig<'py>>,
 }
 
-impl crate::python::Single for GroupConfig<'_> {}
-
-pub(super) struct Group {
-    pub(super) spec: GroupSpec,
-    /// Tokens before those that are read which are kept all the same.
-    pub(super) retained: usize,
-    /// Slots beyond those of the step.
-    pub(super) more_slots: usize,
-    /// Blocks that a whole request takes at most: it gives some up on the way.
-    pub(super) most: Option<usize>,
-    pub(super) number: u32,
-    /// Digests per block.
-    pub(super) scale: usize,
-    /// Whether its full blocks are cached.
-    pub(super) cached: bool,
-    /// Whether what it has cached counts where vLLM asks how much of a request is.
-    pub(super) counts: bool,
+/// vLLM's own objects of a group.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct Handles {
     pub(super) tables: Py<PyDict>,
     pub(super) num_cached: Py<PyDict>,
     /// vLLM's manager of the group.
     pub(super) manager: Py<PyAny>,
     /// Whether its list `new_block_ids` gets the ids of new blocks.
     pub(super) zeroed: bool,
-    /// How much of it is cached, and which blocks of that.
-    pub(super) finals: Finals,
-    pub(super) retention: Retention,
-    /// It caches the block in which the prompt, less so many tokens, ends with a digest.
-    pub(super) prompt_tail: Option<usize>,
-    /// Keys of states that were cached in this step of the engine: nobody can go on from them before the next.
+    /// Whether its cached blocks count where vLLM asks how much of a request is cached.
+    pub(super) counts: bool,
+    /// Keys of states that were cached in this step of the engine: no request can go on from them before the next.
     pub(super) this_step: Option<Py<PySet>>,
-    pub(super) states: Option<States>,
+    pub(super) states: Option<StateHandles>,
+}
+
+/// What vLLM's manager of a group of aligned states keeps of requests.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(super) struct StateHandles {
+    speculative: usize,
+    junctions: bool,
+    drops: bool,
+    lookahead: Option<usize>,
+    /// Requests whose running state has a block.
+    pub(super) allocated: Py<PySet>,
+    /// By request: leading blocks that were given up; the block of the state before; states that are shared inside a block; states
+    /// that are about to be exported; states that a connector may take when the request ends.
+    pub(super) retired: Py<PyDict>,
+    pub(super) last: Py<PyDict>,
+    partial: Py<PyDict>,
+    checkpoints: Py<PyDict>,
+    tails: Py<PyDict>,
+}
+
+impl StateHandles {
+    const fn by_request(&self) -> [&Py<PyDict>; 5] {
+        [&self.retired, &self.last, &self.partial, &self.checkpoints, &self.tails]
+    }
+
+    /// What is noted of a request; `None` of a state that is shared, exported or not there yet.
+    fn noted(&self, id: &Bound<'_, PyAny>) -> PyResult<Option<Noted>> {
+        let py = id.py();
+        if !self.allocated.bind(py).contains(id)?
+            || self.partial.bind(py).contains(id)?
+            || self.checkpoints.bind(py).contains(id)?
+        {
+            return Ok(None);
+        }
+        let number = |of: &Py<PyDict>| -> PyResult<Option<usize>> {
+            of.bind(py).get_item(id)?.map(|number| number.extract()).transpose()
+        };
+        Ok(Some(Noted { retired: number(&self.retired)?.unwrap_or(0), last: number(&self.last)? }))
+    }
+}
+
+impl crate::python::Single for Settings {}
+impl crate::python::Single for Handles {}
+
+/// A table of vLLM's, with its pool.
+pub(super) struct Blocks<'a, 'py>(pub(super) &'a Bound<'py, PyList>, pub(super) &'a Arc<Shared>);
+
+impl Table for Blocks<'_, '_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn block(&self, at: usize) -> Option<u32> {
+        own(&self.0.get_item(at).ok()?, self.1).map(|block| block.id)
+    }
+
+    fn look<R>(&self, look: impl FnOnce(&kvpool_vllm::Pool) -> R) -> R {
+        look(&self.1.lock())
+    }
+}
+
+/// A group of one request: its table, and what of it can be cached.
+pub(super) struct Cacheable<'py> {
+    pub(super) table: Bound<'py, PyList>,
+    pub(super) caching: Caching,
+}
+
+pub(super) struct Group {
+    pub(super) rules: kvpool_vllm::Group,
+    pub(super) of: Handles,
 }
 
 impl Group {
-    pub(super) fn new(py: Python<'_>, recomputed: usize, config: GroupConfig<'_>) -> PyResult<Self> {
-        let kind = match config.kind.as_str() {
-            "full" => GroupKind::Full,
-            "sliding" => GroupKind::Sliding { window: config.reads },
-            "chunked" => GroupKind::Chunked { chunk: config.reads },
-            "state" => GroupKind::State,
-            other => {
-                let said = format!("kind is {other:?}: must be full, sliding, chunked or state");
-                return Err(raise(py, "InvalidArgumentError", said));
-            }
+    pub(super) fn new(py: Python<'_>, recomputed: usize, config: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let settings: Settings = config.extract()?;
+        let of: Handles = config.extract()?;
+        let rules =
+            kvpool_vllm::Group::new(&settings.kind, settings.reads, settings.block_size, settings.scale)
+                .and_then(|rules| {
+                    rules.caching_to(settings.alignment, settings.ends, recomputed, settings.drops)
+                })
+                .or_raise(py)?;
+        let states = of.states.as_ref().map(|states| States {
+            speculative: states.speculative,
+            drops: states.drops,
+            lookahead: states.lookahead,
+            junctions: states.junctions,
+        });
+        let rules = kvpool_vllm::Group {
+            number: settings.group,
+            retained: settings.retained,
+            more_slots: settings.more_slots,
+            most: settings.most,
+            is_cached: settings.cached,
+            prompt_tail: settings.prompt_tail,
+            states,
+            ..rules
         };
-        for (name, value) in [("block_size", config.block_size), ("scale", config.scale)] {
-            if value == 0 {
-                return Err(raise(py, "InvalidArgumentError", format!("{name} is 0: must be at least 1")));
-            }
-        }
-        if !config.block_size.is_multiple_of(config.scale) {
-            let said =
-                format!("block_size is {}: must be a multiple of scale, {}", config.block_size, config.scale);
-            return Err(raise(py, "InvalidArgumentError", said));
-        }
-        for (name, value) in [("alignment", config.alignment), ("ends", config.ends.unwrap_or(1))] {
-            if value == 0 {
-                return Err(raise(py, "InvalidArgumentError", format!("{name} is 0: must be at least 1")));
-            }
-        }
-        let (block_tokens, drops) = (config.block_size, config.drops);
-        Ok(Self {
-            spec: GroupSpec::new(kind, block_tokens),
-            retained: config.retained,
-            more_slots: config.more_slots,
-            most: config.most,
-            number: config.group,
-            scale: config.scale,
-            cached: config.cached,
-            counts: config.counts,
-            tables: config.tables.unbind(),
-            num_cached: config.num_cached.unbind(),
-            manager: config.manager.unbind(),
-            zeroed: config.zeroed,
-            finals: Finals { alignment: config.ends, recomputed, drops, block_tokens },
-            retention: Retention { reads: reads(kind), block_tokens, alignment: config.alignment, drops },
-            prompt_tail: config.prompt_tail,
-            this_step: config.this_step.map(Bound::unbind),
-            states: config.states.map(States::new),
-        })
+        Ok(Self { rules, of })
     }
 
-    /// What a step asks of this group, where the request runs; `None` where vLLM's manager has to look.
-    pub(super) fn growth<'py>(
+    /// The table of a request, if it has one.
+    pub(super) fn table<'py>(&self, id: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
+        Ok(self.of.tables.bind(id.py()).get_item(id)?.map(Bound::cast_into::<PyList>).transpose()?)
+    }
+
+    /// How many blocks of a request are cached: none before its first block is full, or without a cache.
+    fn known(&self, id: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.of.num_cached.bind(id.py()).get_item(id)?.map_or(Ok(0), |known| known.extract())
+    }
+
+    /// What a step changes, and what can be cached then; `None` where vLLM's manager has to look.
+    pub(super) fn step<'py>(
         &self,
         shared: &Arc<Shared>,
         id: &Bound<'py, PyAny>,
-        said: Said,
-        step: Step,
-        (main, cached): (usize, usize),
-    ) -> PyResult<Option<Row<'py>>> {
-        let py = id.py();
-        let Some(table) = self.tables.bind(py).get_item(id)? else { return Ok(None) };
-        let table = table.cast_into::<PyList>()?;
-        if table.is_empty() {
-            return Ok(None); // it does not run yet
-        }
-        // It has none before its first block is full, or without a cache.
-        let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
-        let slots = step.slots.saturating_add(self.more_slots);
-        let mut growth = Growth::of(&self.spec, Step { slots, ..step }, table.len(), self.retained);
-        let mut state = None;
-        if let Some(states) = &self.states {
-            let Some(work) = states.work(shared, &self.spec, id, &table, growth.dead, step, main)? else {
-                return Ok(None);
-            };
-            (growth.dead, growth.missing) = (0, usize::from(work.moves.is_some()));
-            state = Some(work);
-        } else if growth.dead > 0 && is_null(&table.get_item(growth.dead - 1)?, shared) {
-            growth.dead = 0;
-        }
-        let caching = self.caching(shared, said, table, known, cached)?;
-        Ok(Some(Row { growth, caching, state }))
+        prompt: &Prompt,
+        step: &Step,
+    ) -> PyResult<Option<(Change, Cacheable<'py>)>> {
+        let Some(table) = self.table(id)? else { return Ok(None) };
+        let noted = self.of.states.as_ref().map_or(Ok(None), |states| states.noted(id))?;
+        let Some(change) = self.rules.step(&Blocks(&table, shared), step, noted) else { return Ok(None) };
+        Ok(Some((change, self.cacheable(shared, id, table, prompt, step.cached)?)))
     }
 
-    /// What can be cached of a request whose KV is final up to so many tokens.
+    /// What of a table can be cached, with the KV of so many tokens computed.
     pub(super) fn cacheable<'py>(
         &self,
         shared: &Arc<Shared>,
         id: &Bound<'py, PyAny>,
-        said: Said,
+        table: Bound<'py, PyList>,
+        prompt: &Prompt,
         tokens: usize,
-    ) -> PyResult<Caching<'py>> {
-        let py = id.py();
-        let known = self.num_cached.bind(py).get_item(id)?.map_or(Ok(0), |known| known.extract())?;
-        let table = match self.tables.bind(py).get_item(id)? {
-            Some(table) => table.cast_into::<PyList>()?,
-            None => PyList::empty(py),
-        };
-        self.caching(shared, said, table, known, tokens)
+    ) -> PyResult<Cacheable<'py>> {
+        let caching = self.rules.caching(prompt, &Blocks(&table, shared), self.known(id)?, tokens);
+        Ok(Cacheable { table, caching })
     }
 
-    /// What a request that comes asks of this group, with its hits; `None` where vLLM's manager has to look.
+    /// What a request that comes needs, with its hits; `None` where vLLM's manager has to look.
     pub(super) fn arrival(
         &self,
         id: &Bound<'_, PyAny>,
-        hits: Vec<u32>,
-        come: &Coming,
+        step: &Step,
+        hits: usize,
     ) -> PyResult<Option<Arrived>> {
-        let py = id.py();
-        let table = self.tables.bind(py).get_item(id)?;
-        let has_blocks = table.map_or(Ok(false), |table| table.len().map(|len| len > 0))?;
-        let inside_a_block = !hits.is_empty() && !come.hit.is_multiple_of(self.spec.block_tokens);
-        if has_blocks || self.num_cached.bind(py).contains(id)? || inside_a_block {
-            return Ok(None);
-        }
-        let of = |tokens: usize, main: usize, most| match &self.states {
-            Some(states) => states.rules.arrival(&self.spec, come.hit, main, hits.len()),
-            None => {
-                let slots = tokens.saturating_add(self.more_slots);
-                Arrival::of(&self.spec, come.hit, slots, hits.len(), self.retained, most)
-            }
-        };
-        let Arrival { skipped, missing } = of(come.slots, come.main, usize::MAX);
-        let most = self.most.unwrap_or(usize::MAX);
-        let whole = come.whole.map(|tokens| of(tokens, tokens, most).missing);
-        let kept = hits.get(skipped..).unwrap_or(&[]).to_vec();
-        Ok(Some(Arrived { skipped, missing, whole: whole.unwrap_or(0), kept }))
+        let runs = self.table(id)?.is_some_and(|table| !table.is_empty())
+            || self.of.num_cached.bind(id.py()).contains(id)?;
+        Ok(if runs { None } else { self.rules.arrival(step, hits) })
     }
 
-    /// Tokens of a digest.
-    pub(super) const fn unit(&self) -> usize {
-        self.spec.block_tokens / self.scale
+    /// Forgets a request, and what it offers to connectors: its blocks are about to be reused.
+    pub(super) fn forget(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = id.py();
+        let states = self.of.states.as_ref();
+        let of_states = states.into_iter().flat_map(StateHandles::by_request);
+        for of in [&self.of.tables, &self.of.num_cached].into_iter().chain(of_states) {
+            if of.bind(py).contains(id)? {
+                of.bind(py).del_item(id)?;
+            }
+        }
+        let Some(states) = states else { return Ok(()) };
+        states.allocated.bind(py).discard(id)?;
+        let offers = self.offers(py)?;
+        if offers.is_empty() {
+            return Ok(());
+        }
+        let left = PyList::empty(py);
+        for offer in offers.iter() {
+            if !offer.get_item(0)?.eq(id)? {
+                left.append(offer)?;
+            }
+        }
+        self.of.manager.bind(py).setattr(intern!(py, "_pending_boundary_state_offloads"), left)
+    }
+
+    /// vLLM's list of states that connectors may take.
+    pub(super) fn offers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let offers = self.of.manager.bind(py).getattr(intern!(py, "_pending_boundary_state_offloads"))?;
+        Ok(offers.cast_into()?)
     }
 
     pub(super) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.tables)?;
-        visit.call(&self.num_cached)?;
-        visit.call(&self.manager)?;
-        visit.call(&self.this_step)?;
-        self.states.as_ref().map_or(Ok(()), |states| states.traverse(visit))
-    }
-}
-
-/// A request that comes, in tokens.
-pub(super) struct Coming {
-    /// Of its hit.
-    pub(super) hit: usize,
-    /// That need slots.
-    pub(super) slots: usize,
-    /// That are computed after this step, without drafts.
-    pub(super) main: usize,
-    /// Of all, if all must find room.
-    pub(super) whole: Option<usize>,
-}
-
-/// What it asks of a group.
-pub(super) struct Arrived {
-    pub(super) skipped: usize,
-    pub(super) missing: usize,
-    /// Blocks that all of its tokens lack.
-    pub(super) whole: usize,
-    /// The blocks of its hit that are read.
-    pub(super) kept: Vec<u32>,
-}
-
-/// A group of a running request, and what a step asks of it.
-pub(super) struct Row<'py> {
-    pub(super) growth: Growth,
-    /// What is to be cached of it.
-    pub(super) caching: Caching<'py>,
-    /// Of a group of aligned states.
-    pub(super) state: Option<StateWork>,
-}
-
-impl Row<'_> {
-    pub(super) fn asks(&self) -> bool {
-        let Growth { dead, missing, .. } = self.growth;
-        self.caching.asks() || dead > 0 || missing > 0 || self.state.is_some_and(|state| state.asks())
-    }
-}
-
-/// What tokens of a kind read.
-pub(super) const fn reads(kind: GroupKind) -> Reads {
-    match kind {
-        GroupKind::Sliding { window } => Reads::Window(window),
-        GroupKind::Chunked { chunk } => Reads::Chunk(chunk),
-        GroupKind::State => Reads::State,
-        _ => Reads::Full,
+        visit.call(&self.of.tables)?;
+        visit.call(&self.of.num_cached)?;
+        visit.call(&self.of.manager)?;
+        visit.call(&self.of.this_step)?;
+        let Some(states) = &self.of.states else { return Ok(()) };
+        visit.call(&states.allocated)?;
+        states.by_request().into_iter().try_for_each(|of| visit.call(of))
     }
 }

@@ -1,26 +1,26 @@
 //! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for any KV-cache
 //! groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
-//! As [`super::slots`], it keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of
-//! any group, which is most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method,
-//! before anything has changed: tokens of a connector or an encoder, a hit inside a block, a state that is shared or exported.
+//! It keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of any group, which is
+//! most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method, before anything has
+//! changed: tokens of a connector or an encoder, a hit inside a block, a state that is shared or exported. vLLM's objects and this one
+//! refer to each other: `__traverse__` lets the collector see it.
 
 use std::sync::Arc;
 
 use kvpool_journal::VllmCalls;
+use kvpool_vllm::{Call, Hits, Retains};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 
-use super::block::{Shared, own};
+use super::block::{Shared, own, own_ids};
 use super::feed::Listener;
-use super::group::{Asked, Group, GroupConfig};
-use super::hits::Hits;
+use super::group::Group;
+use super::hits::Lookups;
 use super::pool::PyVllmPool;
-use super::slots::cached_tokens;
-use super::states::withdraw_offers;
 use crate::errors::{OrRaise, raise};
-use crate::gather::{gather, gather_as};
+use crate::gather::{extract, gather, gather_as};
 use crate::python::prelude::*;
 
 #[doc = doc!("VllmGroups")]
@@ -42,16 +42,28 @@ pub(crate) struct PyVllmGroups {
     pub(super) metered: Option<Py<PyAny>>,
     /// vLLM's coordinator: how much of windows and states is kept may be written to it.
     pub(super) coordinator: Py<PyAny>,
-    pub(super) scheduler_block: usize,
-    /// Whether heads compute the end of a hit again.
-    pub(super) drops: bool,
-    /// Whether this vLLM is 0.33 or later.
-    pub(super) by_series_33: bool,
+    pub(super) retains: Retains,
     /// `allocate_slots` of vLLM's manager, for what is out of the ordinary.
     pub(super) fallback: Py<PyAny>,
-    /// Whether a group caches where a prompt ends inside of a block.
+    /// Whether a group leaves out blocks that no hit is expected to need.
+    pub(super) leaves_out: bool,
+    /// Whether a group caches where a prompt ends inside of a block, or where it turned off from an earlier one.
     pub(super) looks_at_prompts: bool,
-    hits: Option<Hits>,
+    pub(super) looks_at_junctions: bool,
+    lookups: Option<Lookups>,
+}
+
+pub(super) fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<usize> {
+    request.getattr(name)?.extract()
+}
+
+/// How many tokens a request has: the length of the list that vLLM's `num_tokens` takes it of.
+pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
+    match tokens.cast::<PyList>() {
+        Ok(list) => Ok(list.len()),
+        Err(_) => tokens.len(),
+    }
 }
 
 #[pymethods]
@@ -85,21 +97,32 @@ impl PyVllmGroups {
             let said = "scheduler_block is 0: must be at least 1";
             return Err(raise(py, "InvalidArgumentError", said));
         }
-        let group =
-            |_, group: Bound<'_, PyAny>| Group::new(py, recomputed, group.extract::<GroupConfig<'_>>()?);
+        let group = |_, group: Bound<'_, PyAny>| Group::new(py, recomputed, &group);
         let groups = gather("groups", groups, group)?;
-        let hits =
-            lookup.map(|(alignment, families)| Hits::new(py, &groups, alignment, &families)).transpose()?;
+        let lookups = match lookup {
+            None => None,
+            Some((alignment, families)) => {
+                let families = gather("lookup", &families, |position, family| {
+                    let each = "groups, whether they drop, and tokens";
+                    let (members, drops, margin): (Bound<'_, PyAny>, bool, usize) =
+                        extract("lookup", position, &family, each)?;
+                    Ok((gather_as("lookup", &members, "an int")?, drops, margin))
+                })?;
+                let rules: Vec<_> = groups.iter().map(|group| group.rules.clone()).collect();
+                Some(Lookups::new(Hits::new(&rules, alignment, families).or_raise(py)?))
+            }
+        };
         let shared = core.get().shared.clone();
-        for group in groups.iter().filter(|group| group.spec.kind.is_full()) {
-            shared.with(|pool| pool.chain_group(group.number));
+        for group in groups.iter().filter(|group| group.rules.spec.kind.is_full()) {
+            shared.with(|pool| pool.chain_group(group.rules.number));
         }
+        let any = |of: fn(&kvpool_vllm::Group) -> bool| groups.iter().any(|group| of(&group.rules));
         Ok(Self {
             core,
             shared,
-            looks_at_prompts: groups
-                .iter()
-                .any(|group| group.prompt_tail.is_some() || group.states.is_some()),
+            leaves_out: any(|group| !group.spec.kind.is_full()),
+            looks_at_prompts: any(kvpool_vllm::Group::looks_at_prompts),
+            looks_at_junctions: any(|group| group.states.is_some_and(|states| states.junctions)),
             groups,
             max_model_len,
             watermark,
@@ -110,11 +133,9 @@ impl PyVllmGroups {
             on_cached: Listener::of(py, on_cached),
             metered,
             coordinator,
-            scheduler_block,
-            drops,
-            by_series_33,
+            retains: Retains { scheduler_block, drops, by_series_33 },
             fallback,
-            hits,
+            lookups,
         })
     }
 
@@ -125,7 +146,13 @@ impl PyVllmGroups {
         block_hashes: &Bound<'py, PyAny>,
         max_cache_hit_length: usize,
     ) -> PyResult<(Bound<'py, PyTuple>, usize, usize)> {
-        self.hits(py)?.find(self.core.get(), &self.groups, block_hashes, max_cache_hit_length)
+        let (lookups, limit) = (self.lookups(py)?, max_cache_hit_length);
+        let (tables, (tokens, more)) =
+            lookups.ask(self.core.get(), self.groups.len(), block_hashes, |hashes, last| {
+                let (found, tokens, more) = lookups.hits.find(hashes, last, limit)?;
+                Ok((found, (tokens, more)))
+            })?;
+        Ok((tables, tokens, more))
     }
 
     #[doc = doc!("VllmGroups.find_longest_cache_hit_per_group")]
@@ -135,7 +162,14 @@ impl PyVllmGroups {
         block_hashes: &Bound<'py, PyAny>,
         max_cache_hit_length: usize,
     ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
-        self.hits(py)?.find_each(self.core.get(), &self.groups, block_hashes, max_cache_hit_length)
+        let (lookups, limit) = (self.lookups(py)?, max_cache_hit_length);
+        let (tables, tokens) =
+            lookups.ask(self.core.get(), self.groups.len(), block_hashes, |hashes, last| {
+                let found = lookups.hits.find_each(hashes, last, limit)?;
+                let tokens = PyTuple::new(py, found.iter().map(|found| found.tokens))?;
+                Ok((found, tokens))
+            })?;
+        Ok((tables, tokens))
     }
 
     #[doc = doc!("VllmGroups.allocate_slots")]
@@ -160,7 +194,7 @@ impl PyVllmGroups {
         skip_zeroing_group_ids: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if num_new_tokens > 0 && num_external_computed_tokens == 0 && num_encoder_tokens == 0 {
-            let asked = Asked {
+            let call = Call {
                 new: num_new_tokens,
                 lookahead: num_lookahead_tokens,
                 caches: !delay_cache_blocks,
@@ -170,13 +204,13 @@ impl PyVllmGroups {
             };
             let hits = new_computed_blocks.filter(|blocks| !blocks.is(self.empty.bind(py)));
             let answer = match hits {
-                None if num_new_computed_tokens == 0 && !asked.whole => self.go_on(request, &asked)?,
+                None if num_new_computed_tokens == 0 && !call.whole => self.go_on(request, &call)?,
                 _ => None,
             };
             if let Some(answer) = answer {
                 return Ok(answer);
             }
-            if let Some(answer) = self.come(request, hits, num_new_computed_tokens, &asked)? {
+            if let Some(answer) = self.come(request, hits, num_new_computed_tokens, &call)? {
                 return Ok(answer);
             }
         }
@@ -205,24 +239,21 @@ impl PyVllmGroups {
     ) -> PyResult<()> {
         let id = request.getattr(intern!(py, "request_id"))?;
         let computed = usize::try_from(num_computed_tokens).unwrap_or(0);
-        let said = self.said(request)?;
+        let prompt = self.prompt(request)?;
         let mut rows = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            rows.push(group.cacheable(&self.shared, &id, said, computed)?);
+            let table = group.table(&id)?.unwrap_or_else(|| PyList::empty(py));
+            rows.push(group.cacheable(&self.shared, &id, table, &prompt, computed)?);
         }
-        self.cache(request, rows.iter())
+        self.cache(request, &id, &rows)
     }
 
     #[doc = doc!("VllmGroups.free")]
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            let Some(table) = group.tables.bind(py).get_item(id)? else {
-                tables.push(Vec::new());
-                continue;
-            };
             let mut ids = Vec::new();
-            for block in table.cast::<PyList>()?.iter() {
+            for block in group.table(id)?.iter().flatten() {
                 match own(&block, &self.shared) {
                     Some(own) => ids.push(own.id),
                     None => return Ok(false),
@@ -232,15 +263,7 @@ impl PyVllmGroups {
         }
         for (group, ids) in self.groups.iter().zip(tables) {
             self.shared.with(|pool| pool.free(ids.into_iter().rev())).or_raise(py)?;
-            for of in [&group.tables, &group.num_cached] {
-                if of.bind(py).contains(id)? {
-                    of.bind(py).del_item(id)?;
-                }
-            }
-            if let Some(states) = &group.states {
-                states.forget(id)?;
-                withdraw_offers(group.manager.bind(py), id)?;
-            }
+            group.forget(id)?;
         }
         Ok(true)
     }
@@ -248,9 +271,11 @@ impl PyVllmGroups {
     #[doc = doc!("VllmGroups.cached_tokens")]
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let mut least = None;
-        for group in self.groups.iter().filter(|group| group.counts) {
-            let Some(table) = group.tables.bind(py).get_item(id)? else { return Ok(0) };
-            let tokens = cached_tokens(&table, &self.shared)?;
+        for group in self.groups.iter().filter(|group| group.of.counts) {
+            let Some(table) = group.of.tables.bind(py).get_item(id)? else { return Ok(0) };
+            let ids = own_ids(&table, &self.shared)?;
+            let pool = self.shared.lock();
+            let tokens = ids.iter().filter_map(|&block| pool.keys().hash_of(block)?.1).max().unwrap_or(0);
             least = Some(least.map_or(tokens, |least: u32| least.min(tokens)));
         }
         Ok(least.unwrap_or(0))
@@ -269,8 +294,8 @@ impl PyVllmGroups {
 }
 
 impl PyVllmGroups {
-    fn hits(&self, py: Python<'_>) -> PyResult<&Hits> {
-        self.hits
+    fn lookups(&self, py: Python<'_>) -> PyResult<&Lookups> {
+        self.lookups
             .as_ref()
             .ok_or_else(|| raise(py, "InvalidArgumentError", "lookup is None: these groups have none"))
     }

@@ -1,190 +1,118 @@
-//! Lookups of [`super::groups`]: the hit of a request in all groups, as one call.
+//! Lookups of [`super::groups`]: what [`kvpool_vllm::Hits`] finds, as lists of blocks. A request at the head of vLLM's queue asks again at
+//! every step, so the list of the last hit of a group is kept.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvpool_vllm::{Family, Found, Index, Key, Lookup, Reads};
-use pyo3::types::{PyList, PyTuple};
+use kvpool_vllm::{Digests, GroupFound, Hits, Key, LastHit, Pool};
+use pyo3::types::{PyBytesMethods, PyList, PyTuple};
 
 use super::block::Shared;
-use super::group::{Group, reads};
-use super::keys::digest;
-use super::memo::Memo;
+use super::keys::{digest, digests};
 use super::pool::PyVllmPool;
-use crate::errors::{OrRaise, raise};
-use crate::gather::{extract, gather, gather_as, list_of};
+use crate::errors::OrRaise;
+use crate::gather::list_of;
 use crate::python::prelude::*;
 
-/// The lookups of several groups.
-pub(super) struct Hits {
-    lookup: Lookup,
-    /// By family its groups, by position.
-    members: Vec<Vec<usize>>,
-    /// By group, those of full attention.
-    memos: Mutex<Vec<Memo>>,
+/// What groups found last, and the lists of that, each with [`LastHit::changes`] of when it was made.
+#[derive(Default)]
+struct Last {
+    hits: Vec<LastHit>,
+    lists: Vec<Option<(u64, Py<PyList>)>>,
 }
 
-impl Hits {
-    pub(super) fn new(
-        py: Python<'_>,
-        groups: &[Group],
-        alignment: usize,
-        families: &Bound<'_, PyAny>,
-    ) -> PyResult<Self> {
-        let wrong = |said: String| raise(py, "InvalidArgumentError", said);
-        // Of each its groups, by position; whether the end of a hit is computed again; how many tokens behind a hit are looked up then.
-        let families = gather("lookup", families, |position, family| {
-            let each = "groups, whether they drop, and tokens";
-            let (members, drops, margin): (Bound<'_, PyAny>, bool, usize) =
-                extract("lookup", position, &family, each)?;
-            Ok((gather_as::<usize>("lookup", &members, "an int")?, drops, margin))
-        })?;
-        let mut unit = 1;
-        let mut of_kind = Vec::with_capacity(families.len());
-        for (members, drops, margin) in &families {
-            let known = groups.len();
-            if let Some(member) = members.iter().find(|&&member| member >= known) {
-                return Err(wrong(format!("families names group {member}: there are {known}")));
-            }
-            let Some(&first) = members.first() else {
-                return Err(wrong("families has one without groups".to_owned()));
-            };
-            let Group { spec, scale, .. } = &groups[first];
-            unit = spec.block_tokens / scale;
-            let (reads, block_tokens) = (reads(spec.kind), spec.block_tokens);
-            of_kind.push(Family { reads, block_tokens, drops: *drops, margin: *margin });
-        }
-        let lookup = Lookup::new(of_kind, unit, alignment).ok_or_else(|| {
-            wrong(format!(
-                "alignment is {alignment}: block sizes must be multiples of the tokens of a digest"
-            ))
-        })?;
-        let members = families.into_iter().map(|(members, ..)| members).collect();
-        Ok(Self { lookup, members, memos: Mutex::new(groups.iter().map(|_| Memo::default()).collect()) })
+/// The lookups of several groups.
+pub(super) struct Lookups {
+    pub(super) hits: Hits,
+    last: Mutex<Last>,
+}
+
+/// The digests of a request.
+pub(super) struct Hashes<'a, 'py> {
+    hashes: &'a Bound<'py, PyAny>,
+    len: usize,
+    shared: &'a Arc<Shared>,
+}
+
+impl Digests for Hashes<'_, '_> {
+    type Error = PyErr;
+
+    fn len(&self) -> usize {
+        self.len
     }
 
-    /// The blocks of the longest hit by group, its tokens, and how many more the group has that got furthest.
-    pub(super) fn find<'py>(
-        &self,
-        core: &PyVllmPool,
-        groups: &[Group],
-        hashes: &Bound<'py, PyAny>,
-        limit: usize,
-    ) -> PyResult<(Bound<'py, PyTuple>, usize, usize)> {
-        self.asking(core, groups, hashes, |ask, units| {
-            let hit = self.lookup.find(limit, units, ask)?;
-            Ok((ask.tables(&hit.found)?, hit.tokens, hit.longest.saturating_sub(hit.tokens)))
-        })
+    fn key(&self, unit: usize, group: u32) -> PyResult<Key> {
+        Key::new(digest(self.hashes, unit, 1)?.as_bytes(), group).or_raise(self.hashes.py())
     }
 
-    /// The blocks that each group alone has, and how many tokens they hold.
-    pub(super) fn find_each<'py>(
-        &self,
-        core: &PyVllmPool,
-        groups: &[Group],
-        hashes: &Bound<'py, PyAny>,
-        limit: usize,
-    ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyTuple>)> {
-        self.asking(core, groups, hashes, |ask, units| {
-            let found = self.lookup.find_each(limit, units, ask)?;
-            let mut tokens = vec![0; groups.len()];
-            for (members, found) in self.members.iter().zip(&found) {
-                members.iter().for_each(|&member| tokens[member] = found.tokens);
-            }
-            Ok((ask.tables(&found)?, PyTuple::new(hashes.py(), tokens)?))
-        })
+    fn find_run(&self, blocks: Range<usize>, scale: usize, group: u32, out: &mut Vec<u32>) -> PyResult<()> {
+        let digests = digests(self.hashes, blocks.start, scale, blocks.map(|_| true))?;
+        let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
+        self.shared.lock().find_run(each, group, out);
+        Ok(())
     }
 
-    fn asking<'py, R>(
+    fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R {
+        look(&self.shared.lock())
+    }
+}
+
+impl Lookups {
+    pub(super) fn new(hits: Hits) -> Self {
+        Self { hits, last: Mutex::default() }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `find` finds, as one list of blocks per group, and what else it returns. `find` gets what groups found last.
+    pub(super) fn ask<'py, R>(
         &self,
         core: &PyVllmPool,
-        groups: &[Group],
+        groups: usize,
         hashes: &Bound<'py, PyAny>,
-        call: impl FnOnce(&mut Ask<'_, 'py>, usize) -> PyResult<R>,
-    ) -> PyResult<R> {
-        let units = hashes.len()?;
-        // Taken out, for nothing is to be locked while Python objects are looked at or made.
-        let mut memos = std::mem::take(&mut *self.memos());
-        memos.resize_with(groups.len(), Memo::default);
-        let mut ask = Ask { hits: self, core, groups, hashes, memos };
-        let answer = call(&mut ask, units);
-        // Another thread's go without the lock: what they hold may be the last of its kind.
-        let others = std::mem::replace(&mut *self.memos(), ask.memos);
+        find: impl FnOnce(&Hashes<'_, 'py>, &mut [LastHit]) -> PyResult<(Vec<GroupFound>, R)>,
+    ) -> PyResult<(Bound<'py, PyTuple>, R)> {
+        let asked = Hashes { hashes, len: hashes.len()?, shared: &core.shared };
+        // Taken out, since nothing is to be locked while Python objects are looked at or made.
+        let mut last = std::mem::take(&mut *self.last());
+        last.hits.resize_with(groups, LastHit::default);
+        last.lists.resize_with(groups, || None);
+        let answer = find(&asked, &mut last.hits)
+            .and_then(|(found, more)| Ok((last.tables(hashes.py(), core, &found)?, more)));
+        // What another thread put back goes without the lock: it may hold the last reference to an object.
+        let others = std::mem::replace(&mut *self.last(), last);
         drop(others);
         answer
     }
-
-    fn memos(&self) -> MutexGuard<'_, Vec<Memo>> {
-        self.memos.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// The questions of one lookup.
-struct Ask<'a, 'py> {
-    hits: &'a Hits,
-    core: &'a PyVllmPool,
-    groups: &'a [Group],
-    hashes: &'a Bound<'py, PyAny>,
-    memos: Vec<Memo>,
-}
-
-impl<'py> Ask<'_, 'py> {
-    const fn shared(&self) -> &Arc<Shared> {
-        &self.core.shared
-    }
-
-    /// The blocks under the digest of a unit, by group of a family; `None` if one has none.
-    fn at(&self, family: usize, unit: usize) -> PyResult<Option<Vec<u32>>> {
-        let digest = digest(self.hashes, unit, 1)?;
-        let key = |&member: &usize| Key::new(digest.as_bytes(), self.groups[member].number);
-        let keys: Result<Vec<_>, _> = self.hits.members[family].iter().map(key).collect();
-        let keys = keys.or_raise(self.hashes.py())?;
-        let pool = self.shared().lock();
-        Ok(keys.iter().map(|key| pool.find(key)).collect())
-    }
-
-    /// The table of each group: empty for one that no family has.
-    fn tables(&mut self, found: &[Found]) -> PyResult<Bound<'py, PyTuple>> {
-        let py = self.hashes.py();
-        let mut tables: Vec<_> = self.groups.iter().map(|_| PyList::empty(py)).collect();
-        for (family, found) in found.iter().enumerate() {
-            let scale = self.hits.lookup.scale(family);
-            let is_full = self.hits.lookup.families()[family].reads == Reads::Full;
-            let blocks = if is_full { 0..0 } else { found.first..found.end };
-            let null = || list_of(py, "block_hashes", (0..found.first).map(|_| 0));
-            let mut ids: Vec<Vec<u32>> =
-                self.hits.members[family].iter().map(|_| null()).collect::<PyResult<_>>()?;
-            for unit in blocks.map(|block| (block + 1) * scale - 1).chain(found.tail) {
-                let each = self.at(family, unit)?.unwrap_or_default();
-                ids.iter_mut().zip(each).for_each(|(ids, id)| ids.push(id));
+impl Last {
+    fn tables<'py>(
+        &mut self,
+        py: Python<'py>,
+        core: &PyVllmPool,
+        found: &[GroupFound],
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let mut tables = Vec::with_capacity(found.len());
+        for (at, found) in found.iter().enumerate() {
+            let mut ids = list_of(py, "block_hashes", (0..found.nulls).map(|_| 0))?;
+            ids.extend(&found.blocks);
+            let mut table = core.handles(py, &ids)?;
+            if found.known > 0 {
+                let (hit, list) = (&self.hits[at], &mut self.lists[at]);
+                let list = match list {
+                    Some((changes, list)) if *changes == hit.changes() => list,
+                    list => &mut list.insert((hit.changes(), core.handles(py, hit.blocks())?.unbind())).1,
+                };
+                // A list of its own: the caller may change it.
+                let whole = list.bind(py).get_slice(0, found.known);
+                whole.set_slice(found.known, found.known, &table)?;
+                table = whole;
             }
-            for (&member, ids) in self.hits.members[family].iter().zip(&ids) {
-                let handles = self.core.handles(py, ids)?;
-                if is_full {
-                    let table = self.memos[member].handles(py, self.core, found.end)?;
-                    table.set_slice(found.end, found.end, &handles)?;
-                    tables[member] = table;
-                } else {
-                    tables[member] = handles;
-                }
-            }
+            tables.push(table);
         }
         PyTuple::new(py, tables)
-    }
-}
-
-impl Index for Ask<'_, '_> {
-    type Error = PyErr;
-
-    fn run(&mut self, family: usize, blocks: usize) -> PyResult<usize> {
-        let (mut run, scale) = (blocks, self.hits.lookup.scale(family));
-        for &member in &self.hits.members[family] {
-            let number = self.groups[member].number;
-            run = self.memos[member].run(&self.core.shared, self.hashes, (number, scale), run)?.min(run);
-        }
-        Ok(run)
-    }
-
-    fn has(&mut self, family: usize, unit: usize) -> PyResult<bool> {
-        Ok(self.at(family, unit)?.is_some())
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kvpool_journal::{Journaled, VllmCalls, VllmConfig};
-use kvpool_vllm::{Key, Pool, Removed, VllmError, find_window};
+use kvpool_vllm::{Key, Pool, Removed, VllmError, WindowSearch};
 use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
@@ -50,41 +50,35 @@ impl PyVllmPool {
     }
 }
 
-/// A run of blocks of a request's table: the table, the hashes, the first and the end, tokens of a block, the group.
-type TableRun<'a, 'py> = (&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>, usize, usize, usize, u32);
+/// A run of blocks of a request's table, of so many digests each.
+pub(super) struct TableRun<'a, 'py> {
+    pub(super) blocks: &'a Bound<'py, PyAny>,
+    pub(super) hashes: &'a Bound<'py, PyAny>,
+    pub(super) first: usize,
+    pub(super) block_size: usize,
+    pub(super) group: u32,
+    pub(super) scale: usize,
+}
 
 /// What caching a run has done.
-struct Cached {
+pub(super) struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches a run of blocks that are full, and tells a feed of a request's; `None` if one is not of this pool.
-    fn cache_run<'py>(
+    /// Caches those of a run of full blocks that are kept, and tells the feed of a request's.
+    pub(super) fn cache_run<'py>(
         &self,
         py: Python<'py>,
         feed: Option<(&PyVllmFeed, &Bound<'py, PyAny>)>,
-        (blocks, hashes, first, end, block_size, group): TableRun<'_, 'py>,
-        mask: Option<&Bound<'py, PyAny>>,
-        scale: usize,
+        &TableRun { blocks, hashes, first, block_size, group, scale }: &TableRun<'_, 'py>,
+        ids: &[u32],
+        kept: impl Fn(usize) -> bool,
         observed: bool,
-    ) -> PyResult<Option<Cached>> {
-        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
-        let mut ids = Vec::new();
-        for at in first..end {
-            let block = match blocks.cast::<PyList>() {
-                Ok(list) => list.get_item(at)?,
-                Err(_) => blocks.get_item(at)?,
-            };
-            match own(&block, &self.shared) {
-                Some(own) => push(py, "blocks", &mut ids, own.id)?,
-                None => return Ok(None),
-            }
-        }
+    ) -> PyResult<Cached> {
         let start = self.shared.start(blocks, first)?;
-        let left_in = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
-        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && left_in(i));
+        let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && kept(i));
         let digests = digests(hashes, first, scale, wanted)?;
         let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
         let told = match feed {
@@ -94,15 +88,15 @@ impl PyVllmPool {
             None => None,
         };
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
-        let new = observed.then_some(&mut stored);
+        let new = (observed || feed.is_some()).then_some(&mut stored);
         self.shared
-            .with(|pool| pool.cache_full(start, &ids, key_of, block_size, &mut removed, new))
+            .with(|pool| pool.cache_full(start, ids, key_of, block_size, &mut removed, new))
             .or_raise(py)?;
         if let Some((feed, _)) = feed {
             feed.removed(&removed);
             feed.stored(told, &stored);
         }
-        Ok(Some(Cached { removed, stored }))
+        Ok(Cached { removed, stored })
     }
 }
 
@@ -237,33 +231,23 @@ impl PyVllmPool {
     }
 
     #[doc = doc!("VllmPool.allocate")]
-    #[pyo3(signature = (n, observed=false))]
+    #[pyo3(signature = (n, observed=false, feed=None))]
     fn allocate<'py>(
         &self,
         py: Python<'py>,
         n: Int,
         observed: bool,
+        feed: Option<&Bound<'_, PyVllmFeed>>,
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyList>>)> {
         let blocks = count(py, "n", n)?;
         let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        let told = observed.then_some(&mut removed);
+        let told = (observed || feed.is_some()).then_some(&mut removed);
         self.shared.with(|pool| pool.allocate(blocks, &mut ids, told)).or_raise(py)?;
+        if let Some(feed) = feed {
+            feed.get().removed(&removed);
+        }
         let removed = if observed { Some(removed_keys(py, &removed)?) } else { None };
         Ok((self.handles(py, &ids)?, removed))
-    }
-
-    #[doc = doc!("VllmPool.allocate_fed")]
-    fn allocate_fed<'py>(
-        &self,
-        py: Python<'py>,
-        n: Int,
-        feed: &Bound<'_, PyVllmFeed>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let blocks = count(py, "n", n)?;
-        let (mut ids, mut removed) = (Vec::new(), Vec::new());
-        self.shared.with(|pool| pool.allocate(blocks, &mut ids, Some(&mut removed))).or_raise(py)?;
-        feed.get().removed(&removed);
-        self.handles(py, &ids)
     }
 
     #[doc = doc!("VllmPool.claim")]
@@ -308,10 +292,7 @@ impl PyVllmPool {
         groups: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let keys = keys(py, digest, &self::groups(groups)?)?;
-        let found: Option<Vec<u32>> = {
-            let pool = self.shared.lock();
-            keys.iter().map(|key| pool.find(key)).collect()
-        };
+        let found = self.shared.lock().find_all(&keys);
         found.map(|ids| self.handles(py, &ids)).transpose()
     }
 
@@ -330,10 +311,7 @@ impl PyVllmPool {
         let mut found = vec![Vec::new(); groups.len()];
         for at in 0..max_blocks {
             let keys = keys(py, digest(hashes, at, scale)?.as_bytes(), &groups)?;
-            let ids: Option<Vec<u32>> = {
-                let pool = self.shared.lock();
-                keys.iter().map(|key| pool.find(key)).collect()
-            };
+            let ids = self.shared.lock().find_all(&keys);
             let Some(ids) = ids else { break };
             found.iter_mut().zip(ids).for_each(|(found, id)| found.push(id));
         }
@@ -363,50 +341,14 @@ impl PyVllmPool {
                 push(py, "hashes", &mut all, key)?;
             }
         }
-        let keys_of = |at: usize| &all[at * groups.len()..(at + 1) * groups.len()];
-        let may_end = |end: usize| {
-            block_size == alignment
-                || (end.saturating_sub(shift) * block_size).is_multiple_of(alignment.max(1))
-        };
-        let (window, found) = {
-            let pool = self.shared.lock();
-            let cached = |at: usize| keys_of(at).iter().all(|key| pool.find(key).is_some());
-            let window = find_window(max_blocks, need, cached, may_end);
-            let found: Vec<Vec<u32>> = (0..groups.len())
-                .map(|group| {
-                    let run =
-                        (window.first..window.end).map(|at| pool.find(&keys_of(at)[group]).unwrap_or(0));
-                    std::iter::repeat_n(0, window.first).chain(run).collect()
-                })
-                .collect();
-            (window, found)
-        };
-        Ok((self.tables(py, &found)?, need > 0 && window.end - window.first == need))
-    }
-
-    #[doc = doc!("VllmPool.cache_full_fed")]
-    #[pyo3(signature = (feed, request, blocks, hashes, first, end, block_size, group, mask=None, scale=1))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
-    fn cache_full_fed<'py>(
-        &self,
-        py: Python<'py>,
-        feed: &Bound<'py, PyVllmFeed>,
-        request: &Bound<'py, PyAny>,
-        blocks: &Bound<'py, PyAny>,
-        hashes: &Bound<'py, PyAny>,
-        first: usize,
-        end: usize,
-        block_size: usize,
-        group: u32,
-        mask: Option<&Bound<'py, PyAny>>,
-        scale: usize,
-    ) -> PyResult<bool> {
-        let run = (blocks, hashes, first, end, block_size, group);
-        Ok(self.cache_run(py, Some((feed.get(), request)), run, mask, scale, true)?.is_some())
+        let search = WindowSearch { need, block_size, alignment, shift };
+        let (found, is_whole) = self.shared.lock().find_window(&all, groups.len(), search);
+        Ok((self.tables(py, &found)?, is_whole))
     }
 
     #[doc = doc!("VllmPool.cache_full")]
-    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false))]
+    #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false, feed=None,
+        request=None))]
     #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full<'py>(
         &self,
@@ -420,12 +362,28 @@ impl PyVllmPool {
         mask: Option<&Bound<'py, PyAny>>,
         scale: usize,
         observed: bool,
+        feed: Option<&Bound<'py, PyVllmFeed>>,
+        request: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<(Bound<'py, PyList>, Bound<'py, PyList>)>> {
-        let run = (blocks, hashes, first, end, block_size, group);
-        let Some(Cached { removed, stored, .. }) = self.cache_run(py, None, run, mask, scale, observed)?
-        else {
-            return Ok(None);
-        };
+        let run = TableRun { blocks, hashes, first, block_size, group, scale };
+        let mask: Option<Vec<bool>> = mask.map(|mask| gather_as("mask", mask, "a bool")).transpose()?;
+        let mut ids = Vec::new();
+        for at in first..end {
+            let block = match blocks.cast::<PyList>() {
+                Ok(list) => list.get_item(at)?,
+                Err(_) => blocks.get_item(at)?,
+            };
+            match own(&block, &self.shared) {
+                Some(own) => push(py, "blocks", &mut ids, own.id)?,
+                None => return Ok(None),
+            }
+        }
+        let kept = |i: usize| mask.as_ref().is_none_or(|mask| mask.get(i) == Some(&true));
+        if let (Some(feed), Some(request)) = (feed, request) {
+            self.cache_run(py, Some((feed.get(), request)), &run, &ids, kept, false)?;
+            return Ok(Some((PyList::empty(py), PyList::empty(py))));
+        }
+        let Cached { removed, stored } = self.cache_run(py, None, &run, &ids, kept, observed)?;
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 

@@ -47,7 +47,6 @@ use crate::key::Key;
 use crate::pool::counts::Counts;
 use crate::pool::keys::Keys;
 use crate::pool::overlay::Overlay;
-use crate::slots::{Demand, Slots};
 
 /// A key that led to a block and does no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -394,13 +393,6 @@ impl Pool {
             return Ok(());
         }
         self.core.release_in_order(&self.ids)
-    }
-
-    /// How many blocks `demand` needs beside its `hits`, which are cached, or `None` if they may not be taken. Changes nothing.
-    #[must_use]
-    pub fn plan_slots(&self, slots: Slots, demand: Demand, hits: &[u32]) -> Option<usize> {
-        let demand = Demand { hits: hits.len(), evictable: self.num_evictable(hits), ..demand };
-        slots.plan(&demand, self.num_free())
     }
 
     /// Takes the keys of `block` away, in use or not, as [`Self::remove_hashes`] does. With `reuse_first`, or in a pool that

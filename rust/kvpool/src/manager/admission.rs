@@ -3,12 +3,11 @@
 use super::CacheManager;
 use super::answers::{Admission, AdmissionFit, GroupFit};
 use super::error::{ManagerError, Refused, Result};
-use super::hints::{AdmitOptions, Hints};
+use super::hints::{AdmitOptions, Hints, Scope};
 use super::id::{RequestId, RequestRef, RequestState};
 use super::observe::Admitted;
 use super::request::{External, Leaving, Request};
 use super::step::StepPlan;
-use super::tables::DEVICE;
 use crate::groups::{GroupKind, Groups, Tokens};
 use crate::hash::HashCursor;
 use crate::retention::HintReport;
@@ -71,6 +70,7 @@ impl CacheManager {
 
     /// What an admission would find, of a prompt that can be admitted.
     fn find(&self, cursor: &HashCursor, part: Part) -> Result<Staged> {
+        self.check_poison()?;
         self.check_cursor(cursor)?;
         let tokens = cursor.num_tokens();
         if tokens == 0 {
@@ -106,32 +106,25 @@ impl CacheManager {
         Ok(self.tiers.device().reach_of_groups(groups, cursor.chain(), limit)?)
     }
 
-    pub(super) fn admit_hinted(
+    /// Takes the blocks of an admission. What can fail does so before.
+    pub(super) fn take_admission(
         &mut self,
-        id: RequestId,
-        cursor: HashCursor,
-        part: Part,
-        hints: Option<Box<Hints>>,
-    ) -> Result<Admission, Refused> {
-        let checked = self.check_new(&id, &cursor, part);
-        let staged = checked.and_then(|()| self.stage(None, &cursor, part, hints.as_deref()));
-        let taken = staged.and_then(|mut staged| {
-            staged.take(&mut self.tiers, DEVICE, &cursor)?;
-            Ok(staged)
-        });
-        match taken {
-            Ok(staged) => Ok(self.install(id, cursor, staged, hints)),
-            Err(error) => {
-                self.count_refusal(&error);
-                Err(Refused { error, cursor: Box::new(cursor) })
-            }
-        }
+        id: &RequestId,
+        cursor: &HashCursor,
+        options: &AdmitOptions,
+    ) -> Result<(Staged, Option<Box<Hints>>)> {
+        let hints = self.check_hints(options)?;
+        self.check_new(id, cursor, options.part)?;
+        let mut staged = self.stage(None, cursor, options.part, hints.as_deref())?;
+        staged.acquire(self.tiers.device_mut(), cursor)?;
+        staged.allocate(&mut self.tiers)?;
+        Ok((staged, hints))
     }
 
     /// Checks that a request can be new, that its prompt belongs here, and has the external tokens.
     pub(super) fn check_new(&self, id: &RequestId, cursor: &HashCursor, part: Part) -> Result<()> {
         self.check_poison()?;
-        if self.slots.contains_key(id) {
+        if self.contains(id) {
             return Err(ManagerError::DuplicateRequest { id: id.clone() });
         }
         if cursor.num_tokens() == 0 {
@@ -159,7 +152,10 @@ impl CacheManager {
         hints: Option<&Hints>,
     ) -> Result<Staged> {
         let pool = self.tiers.device();
-        let mut staged = Staged::new(pool, self.groups(), cursor, part, self.room_for(plan))?;
+        let mut staged = Staged::find(pool, self.groups(), cursor, part, self.room_for(plan))?;
+        if let Some(refusal) = staged.refusal(pool, self.groups()) {
+            return Err(ManagerError::OutOfBlocks(refusal));
+        }
         staged.found.tenant = hints.and_then(Hints::tenant);
         if let Some(groups) = self.groups()
             && self.observer.as_ref().is_some_and(|observer| observer.wants_reach())
@@ -207,12 +203,14 @@ impl CacheManager {
         let own_from = staged.cached;
         let external = external_of(&staged, cached_tokens, false);
         let state = if external.is_some() { RequestState::Loading } else { RequestState::Running };
-        let mut sequence = Sequence::new(cursor, DEVICE, self.groups.as_ref().map(Grouped::new));
+        let mut sequence = Sequence::new(cursor, self.groups.as_ref().map(Grouped::new));
         sequence.hold(&staged);
         let (batch, leaving) = (0, None);
         let request =
             Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
-        let slot = self.enter(request);
+        *self.gauge(state) += 1;
+        self.version += 1;
+        let slot = self.requests.enter(request);
         self.admitted(slot, staged, false)
     }
 
@@ -224,7 +222,7 @@ impl CacheManager {
         staged: Staged,
     ) -> Result<Admission> {
         let cached_tokens = staged.cached_tokens;
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         if let Some(cursor) = rebased {
             request.sequence.cursor = *cursor;
         }
@@ -243,16 +241,16 @@ impl CacheManager {
 
     /// Says what a request got, and lets its hints take effect on what it hit.
     fn admitted(&mut self, slot: usize, staged: Staged, resumed: bool) -> Admission {
-        let asked = self.at(slot).map_or(0, |request| staged.asked(&request.sequence.cursor));
+        let unit = self.tiers.device().block_size();
+        let asked = staged.limit() / unit;
         let Staged { found, tables, cached: blocks, cached_tokens, full_tokens, reach, ready_tokens, .. } =
             staged;
         self.stats.unserved_tokens += (full_tokens - cached_tokens) as u64;
-        let unit = self.tiers.device().block_size();
         let (hits, collided) = (cached_tokens / unit, found.collided);
         let admitted = Admitted { slot, asked, hits, collided, resumed, full_tokens, reach: &reach };
         self.tell(|observer, manager| observer.admitted(&admitted, manager));
         // Fails only if the pool is poisoned, which the next call says, too.
-        let _poisoned = self.apply_hints(slot, 0..blocks);
+        let _poisoned = self.apply_hints(slot, None, 0..blocks, Scope::All);
         let external_tokens = ready_tokens - cached_tokens;
         let mut tables = tables.into_iter().map(|table| table.blocks);
         let block_ids = tables.next().unwrap_or(found.blocks);
@@ -267,21 +265,7 @@ impl CacheManager {
         }
     }
 
-    /// Gives a new request a slot.
-    pub(super) fn enter(&mut self, request: Request) -> usize {
-        let slot = self.free_slots.pop().unwrap_or(self.requests.len());
-        *self.gauge(request.state) += 1;
-        self.slots.insert(request.id.clone(), slot);
-        if slot == self.requests.len() {
-            self.requests.push(Some(request));
-        } else {
-            self.requests[slot] = Some(request);
-        }
-        self.version += 1;
-        slot
-    }
-
-    fn count_refusal(&mut self, error: &ManagerError) {
+    pub(super) fn count_refusal(&mut self, error: &ManagerError) {
         self.stats.refusals += u64::from(matches!(error, ManagerError::OutOfBlocks(_)));
     }
 
@@ -297,7 +281,8 @@ impl CacheManager {
     /// [`crate::PoolError::UnknownTicket`].
     pub fn release<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let leaving = Leaving { until: until.into(), ..Leaving::default() };
-        let slot = self.releasable(id.into(), leaving.until)?;
+        let slot = self.slot_in(id.into(), RELEASABLE, RELEASE)?;
+        self.tiers.device().check_until(leaving.until)?;
         self.release_slot(slot, leaving).map(drop)
     }
 
@@ -336,7 +321,7 @@ impl CacheManager {
         self.tiers.device().check_until(until)?;
         // The rows of the decode step before are those of the one behind, too.
         let step = std::mem::take(&mut self.rows);
-        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _| Ok(()));
+        let known = self.resolve_batch(ids, RELEASABLE, RELEASE, |_, _, _, _| Ok(()));
         let slots = std::mem::replace(&mut self.rows, step);
         known.map(|()| slots)
     }
@@ -344,41 +329,30 @@ impl CacheManager {
     /// The request in a slot, which was checked, gives up its blocks, and is forgotten; or it is noted how, while something is on its
     /// way into them.
     pub(super) fn release_slot(&mut self, slot: usize, leaving: Leaving) -> Result<HintReport> {
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         if matches!(request.state, RequestState::Moving | RequestState::Loading) {
             request.leaving = Some(leaving);
             self.set_state(slot, RequestState::Releasing)?;
             return Ok(HintReport::default());
         }
         let report = if leaving.end_of_life { self.end_life(slot)? } else { HintReport::default() };
-        self.apply_ends(slot)?;
-        let (request, tiers) = self.parts(slot)?;
-        // A ticket may have ended since it was noted.
-        let until = if tiers.device().holds_back(leaving.until) { leaving.until } else { Until::Now };
+        // Others may have let go of blocks whose ends of life were said before.
+        self.apply_hints(slot, None, 0..usize::MAX, Scope::Ends)?;
+        let request = self.requests.at_mut(slot)?;
         if leaving.signal != Signal::default() && request.sequence.tier == 0 {
             request
                 .sequence
                 .tables()
                 .flat_map(Table::held_parts)
-                .for_each(|held| tiers.device_mut().signal_held(held, leaving.signal));
+                .for_each(|held| self.tiers.device_mut().signal_held(held, leaving.signal));
         }
-        request.sequence.give_up(tiers, until)?;
+        request.sequence.give_up(&mut self.tiers, leaving.until)?;
         let state = request.state;
         *self.gauge(state) -= 1;
         self.version += 1;
         self.tell(|observer, manager| observer.released(slot, manager));
-        if let Some(request) = self.requests.get_mut(slot).and_then(Option::take) {
-            self.slots.remove(&request.id);
-            self.free_slots.push(slot);
-        }
+        self.requests.leave(slot);
         Ok(report)
-    }
-
-    /// The slot of a request that can be released.
-    pub(super) fn releasable(&self, id: RequestRef<'_>, until: Until) -> Result<usize> {
-        let slot = self.slot_in(id, RELEASABLE, RELEASE)?;
-        self.tiers.device().check_until(until)?;
-        Ok(slot)
     }
 
     /// Preempts a running request, or one that is swapped out, by recompute: it gives up its blocks as in
@@ -389,26 +363,20 @@ impl CacheManager {
     /// [`crate::PoolError::UnknownTicket`].
     pub fn preempt<'a>(&mut self, id: impl Into<RequestRef<'a>>, until: impl Into<Until>) -> Result<()> {
         let until = until.into();
-        let slot = self.preemptible(id.into(), until)?;
+        let slot = self.slot_in(id.into(), PREEMPTIBLE, PREEMPT)?;
+        self.tiers.device().check_until(until)?;
         self.preempt_slot(slot, until)
     }
 
     /// Preempts the request in a slot, which was checked.
     pub(super) fn preempt_slot(&mut self, slot: usize, until: Until) -> Result<()> {
-        let (request, tiers) = self.parts(slot)?;
+        let request = self.requests.at_mut(slot)?;
         let computed = request.sequence.computed_tokens as u64;
-        request.sequence.give_up(tiers, until)?;
+        request.sequence.give_up(&mut self.tiers, until)?;
         request.cached_tokens = 0;
         self.stats.preemptions += 1;
         self.stats.preempted_tokens += computed;
         self.set_state(slot, RequestState::Preempted)
-    }
-
-    /// The slot of a request that holds blocks.
-    pub(super) fn preemptible(&self, id: RequestRef<'_>, until: Until) -> Result<usize> {
-        let slot = self.slot_in(id, &[RequestState::Running, RequestState::Swapped], "preempt it")?;
-        self.tiers.device().check_until(until)?;
-        Ok(slot)
     }
 
     /// Resumes a preempted request: an admission of all its tokens, appended ones included. O(blocks); after an epoch
@@ -427,8 +395,9 @@ impl CacheManager {
     pub fn resume_with<'a>(&mut self, id: impl Into<RequestRef<'a>>, part: Part) -> Result<Admission> {
         let staged = self.stage_resumed(None, id.into(), part);
         let (slot, rebased, mut staged) = staged.inspect_err(|error| self.count_refusal(error))?;
-        let (request, tiers) = self.parts(slot)?;
-        staged.take(tiers, DEVICE, rebased.as_deref().unwrap_or(&request.sequence.cursor))?;
+        let cursor = rebased.as_deref().unwrap_or(&self.requests.at(slot)?.sequence.cursor);
+        staged.acquire(self.tiers.device_mut(), cursor)?;
+        staged.allocate(&mut self.tiers)?;
         self.reinstall(slot, rebased, staged)
     }
 
@@ -441,7 +410,7 @@ impl CacheManager {
     ) -> Result<(usize, Option<Box<HashCursor>>, Staged)> {
         let slot = self.slot_in(id, &[RequestState::Preempted], "resume it")?;
         let rebased = self.rebased(slot)?;
-        let request = self.at(slot)?;
+        let request = self.requests.at(slot)?;
         let cursor = rebased.as_deref().unwrap_or(&request.sequence.cursor);
         Self::check_part(&request.id, cursor, part)?;
         let staged = self.stage(plan, cursor, part, request.hints.as_deref())?;
@@ -450,7 +419,7 @@ impl CacheManager {
 
     /// The request's tokens hashed again, if they were hashed before the last epoch bump. Changes nothing.
     fn rebased(&self, slot: usize) -> Result<Option<Box<HashCursor>>> {
-        let (cursor, epoch) = (&self.at(slot)?.sequence.cursor, self.tiers.device().epoch());
+        let (cursor, epoch) = (&self.requests.at(slot)?.sequence.cursor, self.tiers.device().epoch());
         if cursor.epoch() == epoch {
             return Ok(None);
         }
@@ -467,16 +436,21 @@ impl CacheManager {
     }
 }
 
-const RELEASE: &str = "release it once more";
+pub(super) const RELEASE: &str = "release it once more";
 
 /// What a request can be released in.
-const RELEASABLE: &[RequestState] = &[
+pub(super) const RELEASABLE: &[RequestState] = &[
     RequestState::Running,
     RequestState::Preempted,
     RequestState::Swapped,
     RequestState::Moving,
     RequestState::Loading,
 ];
+
+pub(super) const PREEMPT: &str = "preempt it";
+
+/// What a request can be preempted in: it holds blocks.
+pub(super) const PREEMPTIBLE: &[RequestState] = &[RequestState::Running, RequestState::Swapped];
 
 /// What a connector is to load for an admission.
 fn external_of(staged: &Staged, cached_tokens: usize, resumed: bool) -> Option<External> {

@@ -34,18 +34,18 @@ impl CacheManager {
     /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), InvariantViolation> {
         self.tiers.check_invariants()?;
-        for (slot, request) in self.requests.iter().enumerate() {
+        for (slot, request) in self.requests.slots().iter().enumerate() {
             let entries = request.as_ref().map_or(0, |request| request.sequence.num_entries());
             self.check_request_at(slot)?;
             (0..entries).try_for_each(|at| self.check_entry(slot, at))?;
         }
-        let requests = || self.requests.iter().flatten();
+        let requests = || self.requests.slots().iter().flatten();
         let held = requests()
             .flat_map(|Request { sequence, .. }| sequence.held().map(|block| (sequence.tier, block)));
         self.tiers.check_holders(held, REFERENCES)?;
         let ManagerStats { running, preempted, swapped, moving, loading, releasing, .. } = self.stats;
         let counted = running + preempted + swapped + moving + loading + releasing;
-        let (live, by_id) = (requests().count(), self.slots.len());
+        let (live, by_id) = (requests().count(), self.requests.num_found());
         ensure(live == by_id && live == counted, "M5 (requests are counted)", || {
             format!("{live} live, {by_id} by id, {counted} counted")
         })?;
@@ -63,10 +63,14 @@ impl CacheManager {
     /// # Errors
     /// The first broken invariant.
     pub fn check_request_at(&self, slot: usize) -> Result<(), InvariantViolation> {
-        let Ok(Request { id, state, sequence, external, leaving, .. }) = self.at(slot) else { return Ok(()) };
-        ensure(self.slots.get(id) == Some(&slot), "M5 (requests are found by their ids)", || {
-            format!("request {id} is in slot {slot}")
-        })?;
+        let Ok(Request { id, state, sequence, external, leaving, .. }) = self.requests.at(slot) else {
+            return Ok(());
+        };
+        ensure(
+            self.requests.look_up(id.as_ref()) == Some(slot),
+            "M5 (requests are found by their ids)",
+            || format!("request {id} is in slot {slot}"),
+        )?;
         if *state == RequestState::Preempted {
             return ensure(sequence.num_entries() == 0, "M2 (a preempted request holds nothing)", || {
                 format!("request {id} has {} blocks", sequence.num_entries())
@@ -98,7 +102,7 @@ impl CacheManager {
     /// # Errors
     /// The first broken invariant.
     pub fn check_entry(&self, slot: usize, at: usize) -> Result<(), InvariantViolation> {
-        let Ok(Request { id, sequence, .. }) = self.at(slot) else { return Ok(()) };
+        let Ok(Request { id, sequence, .. }) = self.requests.at(slot) else { return Ok(()) };
         let Ok(pool) = self.tiers.pool(sequence.tier) else { return Ok(()) };
         sequence.check_entry(pool, at, &format_args!("request {id}"))?;
         let block = sequence.entry(at).map(|(table, at)| table.blocks[at]);
@@ -114,7 +118,8 @@ impl CacheManager {
     pub fn check_references(&self) -> Result<(), InvariantViolation> {
         let of_swaps = self.tiers.swap_references();
         for (tier, pool) in self.tiers.pools().iter().enumerate() {
-            let requests = self.requests.iter().flatten().filter(|request| request.sequence.tier == tier);
+            let requests =
+                self.requests.slots().iter().flatten().filter(|request| request.sequence.tier == tier);
             let tables: u64 = requests.map(|request| request.sequence.num_held() as u64).sum();
             let swaps = of_swaps.iter().filter(|(place, _)| place.tier == tier);
             let swaps: u64 = swaps.map(|(_, &references)| u64::from(references)).sum();
@@ -140,7 +145,7 @@ impl CacheManager {
         position: usize,
         block: crate::BlockId,
     ) -> bool {
-        let request = self.slot_of(id).and_then(|slot| self.at_mut(slot).ok());
+        let request = self.slot_of(id).and_then(|slot| self.requests.at_mut(slot).ok());
         let entry = request.and_then(|request| request.sequence.entry_mut(position));
         entry.is_some_and(|entry| std::mem::replace(entry, block) != block)
     }

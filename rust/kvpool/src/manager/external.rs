@@ -69,7 +69,7 @@ impl CacheManager {
     pub fn external_done<'a>(&mut self, id: impl Into<RequestRef<'a>>, loaded: Loaded<'_>) -> Result<usize> {
         const OPERATION: &str = "end its load";
         let slot = self.slot_in(id.into(), &[RequestState::Loading, RequestState::Releasing], OPERATION)?;
-        let request = self.at(slot)?;
+        let request = self.requests.at(slot)?;
         let Some(External { end, covered, resumed }) = request.external else {
             let (id, state) = (request.id.clone(), request.state);
             return Err(ManagerError::WrongState { id, state, operation: OPERATION });
@@ -80,7 +80,7 @@ impl CacheManager {
             let id = request.id.clone();
             return Err(ManagerError::BadExternalCount { id, asked: loaded, least: computed, most: end });
         }
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         request.external = None;
         if let Some(leaving) = request.leaving {
             self.release_slot(slot, leaving)?;
@@ -102,7 +102,7 @@ impl CacheManager {
         self.set_state(slot, RequestState::Running)?;
         let registered = self.commit_slot(slot, loaded, None)?;
         self.keep_states(slot)?;
-        self.at_mut(slot)?.sequence.note_covered(covered);
+        self.requests.at_mut(slot)?.sequence.note_covered(covered);
         Ok(registered)
     }
 }

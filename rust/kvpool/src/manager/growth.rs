@@ -1,11 +1,12 @@
 //! Growth: tokens appended by decode steps, blocks for chunks of a prompt, and tokens committed as computed.
 
+use super::CacheManager;
 use super::error::{ManagerError, Result};
+use super::hints::Scope;
 use super::id::{RequestRef, RequestState};
 use super::request::Request;
-use super::{CacheManager, lost_slot};
 use crate::hash::MultimodalItem;
-use crate::sequence::{GivenUp, Sequence, TableChange};
+use crate::sequence::{GivenUp, TableChange};
 use crate::tiers::out_of_blocks;
 use crate::{BlockId, BlockPool};
 
@@ -93,38 +94,70 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// A row, after a check.
-    #[inline(always)]
-    pub(super) fn row(&self, row: usize, sequence: &Sequence) -> Row<'a> {
-        let (from, to) = match (self.offsets.get(row), self.offsets.get(row + 1)) {
+    /// A row of a request in a slot, after a check.
+    #[inline]
+    pub(super) fn row(&self, at: usize, slot: usize, request: &Request) -> Row {
+        let (from, to) = match (self.offsets.get(at), self.offsets.get(at + 1)) {
             (Some(&from), Some(&to)) => (from, to),
-            _ => (row, row + 1),
+            _ => (at, at + 1),
         };
-        let tokens = self.tokens.get(from..to).unwrap_or(&[]);
-        let all = sequence.num_tokens() + tokens.len();
+        let sequence = &request.sequence;
+        let all = sequence.num_tokens() + (to - from);
         let slots = match self.covered {
             Covered::All => all,
             Covered::Lookahead(slots) => all.saturating_add(slots),
-            Covered::Each(counts) => counts.get(row).copied().unwrap_or(all),
+            Covered::Each(counts) => counts.get(at).copied().unwrap_or(all),
         };
         let computed = match self.computed {
             Computed::Nothing => None,
-            Computed::AllButLast => (!tokens.is_empty()).then(|| all - 1),
-            Computed::Counts(counts) => counts.get(row).copied(),
+            Computed::AllButLast => (from < to).then(|| all - 1),
+            Computed::Counts(counts) => counts.get(at).copied(),
         };
-        Row { tokens, all, slots: sequence.slots_for(tokens.len(), slots), computed }
+        let runs = request.state == RequestState::Running;
+        Row { at, slot, from, to, all, slots: sequence.slots_for(to - from, slots), computed, runs }
+    }
+
+    /// The tokens of a row.
+    #[inline]
+    pub(super) fn tokens_of(&self, row: &Row) -> &'a [u32] {
+        self.tokens.get(row.from..row.to).unwrap_or(&[])
     }
 }
 
 /// What a row asks of its request.
-pub(super) struct Row<'a> {
-    pub(super) tokens: &'a [u32],
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    /// Its place in the call.
+    at: usize,
+    /// The slot of its request.
+    slot: usize,
+    /// Where its tokens are.
+    from: usize,
+    to: usize,
     /// Tokens that the request has with these.
     pub(super) all: usize,
     /// Tokens that its table is to cover.
     pub(super) slots: usize,
     /// How many of its tokens are computed, if something is said.
     computed: Option<usize>,
+    /// Whether it runs. A preempted request gets its tokens, and nothing else.
+    pub(super) runs: bool,
+}
+
+impl Row {
+    /// Tokens that are written before those that its growth makes room for: accepted drafts are not written again.
+    fn written(&self) -> usize {
+        (self.all - (self.to - self.from)).max(self.computed.unwrap_or(0))
+    }
+}
+
+/// The rows of a step.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    /// Those of which only tokens and counts change: most of them.
+    quiet: Vec<Row>,
+    /// The others.
+    busy: Vec<Row>,
 }
 
 impl CacheManager {
@@ -214,82 +247,41 @@ impl CacheManager {
     /// As [`Self::append_ragged`].
     pub fn append_into(&mut self, rows: &Rows<'_>, changes: &mut Vec<NewBlock>) -> Result<()> {
         changes.clear();
-        let mut busy = std::mem::take(&mut self.busy);
-        let mut growing = std::mem::take(&mut self.growing);
-        busy.clear();
-        growing.clear();
-        let done = self.append_rows(rows, &mut busy, &mut growing, changes);
-        (self.busy, self.growing) = (busy, growing);
+        let mut step = std::mem::take(&mut self.step);
+        let done = self.append_step(rows, &mut step, changes);
+        self.step = step;
         done
     }
 
-    /// Rows of which only the tokens change are the most; `busy` receives the others. `growing` receives the
-    /// rows that may get blocks, with the tokens that they had and the slots that they get.
-    fn append_rows(
-        &mut self,
-        rows: &Rows<'_>,
-        busy: &mut Vec<usize>,
-        growing: &mut Vec<(usize, usize, usize)>,
-        added: &mut Vec<NewBlock>,
-    ) -> Result<()> {
-        rows.check()?;
-        let mut given_up = GivenUp::default();
-        let mut exchanged = 0;
-        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, request, pool| {
-            if request.state != RequestState::Running {
-                busy.push(at);
-                return Ok(());
-            }
-            let row = rows.row(at, &request.sequence);
-            if let Some(asked) = row.computed {
-                check_computed(request, pool, asked, row.all)?;
-            }
-            if request.sequence.needs_no_pool(row.all, row.slots, row.computed) {
-                return Ok(());
-            }
-            busy.push(at);
-            if let Some(computed) = row.computed {
-                request.sequence.note_dying(computed, &mut given_up);
-                exchanged += request.sequence.exchanged_by(computed);
-            }
-            Ok(())
-        })?;
-        let (needed, in_place) = self.check_rows(rows, busy, given_up)?;
+    /// The same with memory for the rows.
+    fn append_step(&mut self, rows: &Rows<'_>, step: &mut Step, added: &mut Vec<NewBlock>) -> Result<()> {
+        let (needed, exchanged, in_place) = self.check_step(rows, step)?;
         if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
             return Err(ManagerError::TooManyChanges { needed: needed + exchanged, most });
         }
         added.reserve(needed + exchanged);
+        for row in &step.quiet {
+            let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
+            sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
+        }
         // All that is committed first, and what that gives up: it is in the index when blocks are evicted for others.
-        let mut busy = busy.iter().copied().peekable();
-        for row in 0..rows.requests.len() {
-            let slot = self.rows[row];
-            let request = self.at_mut(slot)?;
-            let Row { tokens, slots, computed, .. } = rows.row(row, &request.sequence);
-            if busy.next_if_eq(&row).is_none() {
-                request.sequence.grow_in_place(tokens, slots, computed);
-                self.note_appended(tokens);
-                continue;
-            }
-            let runs = request.state == RequestState::Running;
-            let before = request.sequence.num_tokens();
-            request.sequence.append(tokens);
-            self.note_appended(tokens);
-            match computed.filter(|_| runs) {
+        for row in &step.busy {
+            self.requests.at_mut(row.slot)?.sequence.append(rows.tokens_of(row));
+            match row.computed.filter(|_| row.runs) {
                 Some(computed) if exchanged > 0 => {
                     let mut moved = Vec::new();
-                    self.commit_slot(slot, computed, Some(&mut moved))?;
-                    note_changes(row, &moved, added);
+                    self.commit_slot(row.slot, computed, Some(&mut moved))?;
+                    note_changes(row.at, &moved, added);
                 }
-                Some(computed) => drop(self.commit_slot(slot, computed, None)?),
+                Some(computed) => drop(self.commit_slot(row.slot, computed, None)?),
                 None => {}
             }
-            if runs {
-                growing.push((row, before.max(computed.unwrap_or(0)), slots));
-            }
         }
-        for &mut (row, before, slots) in growing {
-            self.grow(self.rows[row], before, slots, in_place)?;
-            note_changes(row, &self.changes, added);
+        self.stats.appended_tokens += rows.tokens.len() as u64;
+        self.version += rows.requests.len() as u64;
+        for row in step.busy.iter().filter(|row| row.runs) {
+            self.grow(row.slot, row.written(), row.slots, in_place)?;
+            note_changes(row.at, &self.changes, added);
         }
         if exchanged > 0 {
             added.sort_by_key(|new| new.row);
@@ -301,19 +293,49 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Checks that the blocks are there which the busy rows of a batch take, once all of it is committed. `given_up` are the references that
-    /// this gives up. Returns how many blocks, and whether registered blocks are written to in place: there are none for copies.
-    fn check_rows(&self, rows: &Rows<'_>, busy: &[usize], mut given_up: GivenUp) -> Result<(usize, bool)> {
+    /// Looks up the rows of a step, and checks that all of it can be done. Returns the blocks that it takes, the entries of tables that its
+    /// commits exchange, and whether registered blocks are written to in place.
+    fn check_step(&mut self, rows: &Rows<'_>, step: &mut Step) -> Result<(usize, usize, bool)> {
+        rows.check()?;
+        step.quiet.clear();
+        step.busy.clear();
+        let mut given_up = GivenUp::default();
+        let mut exchanged = 0;
+        self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, slot, request, pool| {
+            let row = rows.row(at, slot, request);
+            let sequence = &request.sequence;
+            if !row.runs {
+                step.busy.push(row);
+                return Ok(());
+            }
+            if let Some(asked) = row.computed {
+                check_computed(request, pool, asked, row.all)?;
+            }
+            if sequence.needs_no_pool(row.all, row.slots, row.computed) {
+                step.quiet.push(row);
+                return Ok(());
+            }
+            step.busy.push(row);
+            if let Some(computed) = row.computed {
+                sequence.note_dying(computed, &mut given_up);
+                exchanged += sequence.exchanged_by(computed);
+            }
+            Ok(())
+        })?;
+        let (needed, in_place) = self.check_rows(&step.busy, given_up)?;
+        Ok((needed, exchanged, in_place))
+    }
+
+    /// Checks that the blocks are there which these rows take, once all of the step is committed. `given_up` are the references that this
+    /// gives up. Returns how many blocks, and whether registered blocks are written to in place: there are none for copies.
+    fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
         let freed = given_up.iter().filter(|&(&block, &count)| pool.ref_count(block) == Some(count)).count();
         let available = pool.num_available() + freed;
-        let running =
-            |&&row: &&usize| self.at(self.rows[row]).ok().filter(|it| it.state == RequestState::Running);
+        let running = || rows.iter().filter(|row| row.runs);
         let (mut needed, mut avoidable) = (0_usize, 0);
-        for row in busy {
-            let Some(request) = running(&row) else { continue };
-            let Row { all, slots, computed, .. } = rows.row(*row, &request.sequence);
-            let needs = request.sequence.needs(pool, (all, computed), slots, &given_up);
+        for &Row { slot, all, slots, computed, .. } in running() {
+            let needs = self.requests.at(slot)?.sequence.needs(pool, (all, computed), slots, &given_up);
             needs.copied.into_iter().for_each(|block| *given_up.entry(block).or_default() += 1);
             needed = needed.saturating_add(needs.blocks);
             avoidable += needs.avoidable;
@@ -325,13 +347,12 @@ impl CacheManager {
         if least <= available {
             return Ok((least, true));
         }
-        let fits = |row: &usize| {
-            running(&row).is_none_or(|request| {
-                let Row { all, slots, computed, .. } = rows.row(*row, &request.sequence);
-                request.sequence.fits_alone(pool, all, slots, computed)
-            })
+        let fits = |&Row { slot, all, slots, computed, .. }: &Row| {
+            self.requests
+                .at(slot)
+                .is_ok_and(|request| request.sequence.fits_alone(pool, all, slots, computed))
         };
-        Err(out_of_blocks(pool, least, available, busy.iter().all(fits)).into())
+        Err(out_of_blocks(pool, least, available, running().all(fits)).into())
     }
 
     /// Looks up every request of a batch, whose slots go to `self.rows`, and lets `check` look at each. From one step to the next
@@ -342,21 +363,20 @@ impl CacheManager {
         named: &[RequestRef<'_>],
         states: &[RequestState],
         operation: &'static str,
-        mut check: impl FnMut(usize, &Request, &BlockPool) -> Result<()>,
+        mut check: impl FnMut(usize, usize, &Request, &BlockPool) -> Result<()>,
     ) -> Result<()> {
         self.check_poison()?;
         self.batch += 1;
-        let Self { slots, requests, rows, tiers, batch, .. } = self;
+        let Self { requests, rows, tiers, batch, .. } = self;
         for (row, &id) in named.iter().enumerate() {
-            let same = |slot: &usize| matches!(requests.get(*slot), Some(Some(request)) if request.id.as_ref() == id);
-            let known = rows.get(row).copied().filter(same).or_else(|| slots.get(&id).copied());
-            let slot = known.ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })?;
-            let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
+            let known = rows.get(row).copied().filter(|&slot| requests.has_id(slot, id));
+            let slot = known.map_or_else(|| requests.find(id), Ok)?;
+            let request = requests.at_mut(slot)?;
             request.check_state(states, operation)?;
             if std::mem::replace(&mut request.batch, *batch) == *batch {
                 return Err(ManagerError::NamedTwice { id: request.id.clone(), scope: "call" });
             }
-            check(row, request, tiers.device())?;
+            check(row, slot, request, tiers.device())?;
             match rows.get_mut(row) {
                 Some(known) => *known = slot,
                 None => rows.push(slot),
@@ -401,7 +421,7 @@ impl CacheManager {
         lookahead: usize,
     ) -> Result<Vec<TableChange>> {
         let slot = self.slot_in(id.into(), APPENDABLE, "append to it")?;
-        let sequence = &self.at(slot)?.sequence;
+        let sequence = &self.requests.at(slot)?.sequence;
         let all = sequence.num_tokens().saturating_add(tokens.len());
         self.append_slot(slot, tokens, multimodal, all.saturating_add(lookahead))
     }
@@ -433,8 +453,9 @@ impl CacheManager {
         num_tokens: usize,
     ) -> Result<Vec<TableChange>> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], "extend it")?;
-        let (request, tiers) = self.parts(slot)?;
-        let (needed, pool) = (request.sequence.encoder_blocks_for(num_tokens), tiers.device());
+        let Self { requests, tiers, .. } = self;
+        let (request, pool) = (requests.at_mut(slot)?, tiers.device());
+        let needed = request.sequence.encoder_blocks_for(num_tokens);
         let available = pool.num_available();
         if needed > available {
             let can_ever_fit = request.sequence.num_held().saturating_add(needed) <= pool.num_usable();
@@ -455,7 +476,7 @@ impl CacheManager {
         multimodal: &[MultimodalItem],
         slots: usize,
     ) -> Result<Vec<TableChange>> {
-        let (request, pool) = (self.at(slot)?, self.tiers.device());
+        let (request, pool) = (self.requests.at(slot)?, self.tiers.device());
         let (sequence, slots) = (&request.sequence, request.sequence.slots_for(tokens.len(), slots));
         let mut in_place = false;
         if request.state == RequestState::Running {
@@ -463,7 +484,7 @@ impl CacheManager {
             in_place = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?.1;
         }
         // The last that can fail: items may lie ahead of their tokens.
-        self.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
+        self.requests.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;
         self.append_checked(slot, tokens, slots, in_place)
     }
 
@@ -475,7 +496,7 @@ impl CacheManager {
         slots: usize,
         in_place: bool,
     ) -> Result<Vec<TableChange>> {
-        let request = self.at_mut(slot)?;
+        let request = self.requests.at_mut(slot)?;
         let (runs, before) = (request.state == RequestState::Running, request.sequence.num_tokens());
         request.sequence.append(tokens);
         self.note_appended(tokens);
@@ -497,7 +518,7 @@ impl CacheManager {
     /// then.
     fn grow(&mut self, slot: usize, before: usize, slots: usize, in_place: bool) -> Result<()> {
         let Self { tiers, requests, changes, .. } = self;
-        let request = requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
+        let request = requests.at_mut(slot)?;
         changes.clear();
         if in_place {
             request.sequence.forget_guarded(tiers.device_mut(), before, slots)?;
@@ -522,7 +543,7 @@ impl CacheManager {
     /// computed before.
     pub fn commit<'a>(&mut self, id: impl Into<RequestRef<'a>>, computed_tokens: usize) -> Result<usize> {
         let slot = self.slot_in(id.into(), &[RequestState::Running], COMMIT)?;
-        let request = self.at(slot)?;
+        let request = self.requests.at(slot)?;
         check_computed(request, self.tiers.device(), computed_tokens, request.sequence.num_tokens())?;
         let registered = self.commit_slot(slot, computed_tokens, None)?;
         self.keep_states(slot)?;
@@ -531,8 +552,7 @@ impl CacheManager {
 
     /// Keeps the states that the latest commit of a request ended at, as far as there are blocks.
     pub(super) fn keep_states(&mut self, slot: usize) -> Result<()> {
-        let (request, tiers) = self.parts(slot)?;
-        let kept = request.sequence.keep_states(tiers)?;
+        let kept = self.requests.at_mut(slot)?.sequence.keep_states(&mut self.tiers)?;
         if kept > 0 {
             self.stats.checkpoints += kept as u64;
             self.contents_changed();
@@ -546,7 +566,7 @@ impl CacheManager {
     /// As [`Self::commit`], and [`ManagerError::LengthMismatch`].
     pub fn commit_batch(&mut self, requests: &[RequestRef<'_>], computed_tokens: &[usize]) -> Result<usize> {
         check_length(requests, computed_tokens.len(), "counts")?;
-        self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, request, pool| {
+        self.resolve_batch(requests, &[RequestState::Running], COMMIT, |row, _, request, pool| {
             check_computed(request, pool, computed_tokens[row], request.sequence.num_tokens())
         })?;
         let rows = 0..computed_tokens.len();
@@ -568,11 +588,10 @@ impl CacheManager {
         computed_tokens: usize,
         changes: Option<&mut Vec<TableChange>>,
     ) -> Result<usize> {
-        let moves = self.groups.is_some() && self.at(slot)?.sequence.exchanged_by(computed_tokens) > 0;
-        let (request, tiers) = self.parts(slot)?;
-        let sequence = &mut request.sequence;
+        let sequence = &mut self.requests.at_mut(slot)?.sequence;
+        let moves = self.groups.is_some() && sequence.exchanged_by(computed_tokens) > 0;
         let (before, seen) = (sequence.main.published, sequence.num_published());
-        let registered = sequence.commit(tiers.device_mut(), computed_tokens, changes)?;
+        let registered = sequence.commit(self.tiers.device_mut(), computed_tokens, changes)?;
         let published = before..sequence.main.published;
         let seen = seen..sequence.num_published();
         self.version += 1;
@@ -580,7 +599,7 @@ impl CacheManager {
             self.tell(|observer, manager| observer.published(slot, seen, manager));
         }
         if !published.is_empty() {
-            self.apply_hints(slot, published)?;
+            self.apply_hints(slot, None, published, Scope::All)?;
         }
         if moves {
             self.tell_changed(Some(slot));

@@ -223,7 +223,7 @@ impl Hints {
         if let Some(groups) = groups {
             return self.apply_to_chain_in_groups(pool, cursor, groups);
         }
-        let found = pool.find_prefix(cursor.chain(), usize::MAX)?.blocks;
+        let found = pool.find_prefix(cursor.chain(), 0, usize::MAX)?.blocks;
         let now = pool.retention_time();
         let hashes = cursor.chain().hashes();
         let mut report = HintReport::default();

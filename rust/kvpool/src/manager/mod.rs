@@ -51,17 +51,16 @@ mod id;
 mod image;
 pub(crate) mod observe;
 mod request;
+mod requests;
 mod retention;
 mod step;
 mod tables;
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-
 use crate::groups::Groups;
 use crate::hash::{BlockHasher, ExtraKeys, HashCursor, Verify};
-use crate::sequence::{Staged, TableChange, reusable_blocks};
+use crate::sequence::{Staged, TableChange};
 use crate::tiers::{TierError, Tiers};
 use crate::{BlockId, BlockPool, Evictor, PoolConfig, PoolError, Probe, Ticket};
 
@@ -76,6 +75,7 @@ pub use id::{RequestId, RequestRef, RequestState};
 use observe::ManagerObserver;
 use request::Request;
 pub use request::RequestInfo;
+use requests::Requests;
 pub use step::{PlannedOperation, StepOutcome, StepPlan};
 
 /// Requests by id over one [`BlockPool`]: what a scheduler calls.
@@ -158,18 +158,14 @@ pub struct CacheManager {
     groups: Option<Arc<Groups>>,
     /// Share of the pool that an admission leaves available while others run.
     watermark: f64,
-    slots: HashMap<RequestId, usize>,
-    /// A request's slot never moves; free slots are reused.
-    requests: Vec<Option<Request>>,
-    free_slots: Vec<usize>,
+    requests: Requests,
     stats: ManagerStats,
     /// Counts changes: a planned step is committed only to the state that it was planned for.
     version: u64,
     batch: u64,
     /// Reused by every append.
     rows: Vec<usize>,
-    busy: Vec<usize>,
-    growing: Vec<(usize, usize, usize)>,
+    step: growth::Step,
     changes: Vec<TableChange>,
     observer: Option<Box<dyn ManagerObserver>>,
 }
@@ -231,15 +227,12 @@ impl CacheManager {
             hasher: Arc::new(hasher),
             groups: config.groups.clone().map(Arc::new),
             watermark: config.watermark,
-            slots: HashMap::new(),
-            requests: Vec::new(),
-            free_slots: Vec::new(),
+            requests: Requests::default(),
             stats: ManagerStats { block_bytes: config.block_bytes, ..ManagerStats::default() },
             version: 0,
             batch: 0,
             rows: Vec::new(),
-            busy: Vec::new(),
-            growing: Vec::new(),
+            step: growth::Step::default(),
             changes: Vec::new(),
             observer: None,
         })
@@ -281,6 +274,7 @@ impl CacheManager {
     /// # Errors
     /// [`PoolError::StaleEpoch`] if the prompt was hashed before the last epoch bump.
     pub fn probe(&self, cursor: &HashCursor) -> Result<Probe> {
+        self.check_poison()?;
         self.check_cursor(cursor)?;
         if self.groups.is_some() {
             let staged = Staged::longest(self.tiers.device(), self.groups(), cursor)?;
@@ -290,7 +284,9 @@ impl CacheManager {
                 pending_blocks: 0,
             });
         }
-        Ok(self.tiers.device().probe(cursor.chain(), reusable_blocks(cursor))?)
+        // The last token is left to compute.
+        let reusable = cursor.num_tokens().saturating_sub(1) / cursor.hasher().block_size();
+        Ok(self.tiers.device().probe(cursor.chain(), reusable)?)
     }
 
     /// The request's tokens, computed tokens, state. O(1).
@@ -298,7 +294,8 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn request<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<RequestInfo> {
-        let Request { state, cached_tokens, ref sequence, external, .. } = *self.at(self.slot(id.into())?)?;
+        let Request { state, cached_tokens, ref sequence, external, .. } =
+            *self.requests.at(self.slot(id.into())?)?;
         Ok(RequestInfo {
             state,
             tokens: sequence.num_tokens(),
@@ -315,7 +312,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn block_table<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&[BlockId]> {
-        Ok(&self.at(self.slot(id.into())?)?.sequence.main.blocks)
+        Ok(&self.requests.at(self.slot(id.into())?)?.sequence.main.blocks)
     }
 
     /// The request's block table in a group: see [`ManagerConfig::groups`]. Of a group that keeps a state it has one entry, which does
@@ -324,7 +321,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`]; [`PoolError::InvalidConfig`] for a group that there is not.
     pub fn group_table<'a>(&self, id: impl Into<RequestRef<'a>>, group: usize) -> Result<&[BlockId]> {
-        let mut tables = self.at(self.slot(id.into())?)?.sequence.tables();
+        let mut tables = self.requests.at(self.slot(id.into())?)?.sequence.tables();
         let Some(table) = tables.nth(group) else {
             let allowed = format!("less than {}, the number of groups", self.num_groups());
             return Err(PoolError::config("group", group, allowed).into());
@@ -351,7 +348,7 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn next_checkpoint<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<Option<usize>> {
-        Ok(self.at(self.slot(id.into())?)?.sequence.next_checkpoint())
+        Ok(self.requests.at(self.slot(id.into())?)?.sequence.next_checkpoint())
     }
 
     /// The request's tokens and their hash chain. O(1).
@@ -359,20 +356,20 @@ impl CacheManager {
     /// # Errors
     /// [`ManagerError::UnknownRequest`].
     pub fn cursor<'a>(&self, id: impl Into<RequestRef<'a>>) -> Result<&HashCursor> {
-        Ok(&self.at(self.slot(id.into())?)?.sequence.cursor)
+        Ok(&self.requests.at(self.slot(id.into())?)?.sequence.cursor)
     }
 
     /// Whether a request has this id.
     #[must_use]
     pub fn contains<'a>(&self, id: impl Into<RequestRef<'a>>) -> bool {
-        self.slot_of(id).is_some()
+        self.requests.slot_of(id.into()).is_some()
     }
 
     /// The slot of a request: a small number that it is given at its admission, and another one after its release. A manager
     /// that makes the same calls gives the same ones.
     #[must_use]
     pub fn slot_of<'a>(&self, id: impl Into<RequestRef<'a>>) -> Option<usize> {
-        self.slots.get(&id.into()).copied()
+        self.requests.slot_of(id.into())
     }
 
     /// Counters and gauges. O(1).
@@ -476,7 +473,6 @@ impl CacheManager {
 
     /// Checks that a prompt was hashed by a hasher like the manager's, in the current epoch.
     fn check_cursor(&self, cursor: &HashCursor) -> Result<()> {
-        self.check_poison()?;
         if !Arc::ptr_eq(cursor.hasher(), &self.hasher) && cursor.hasher().config() != self.hasher.config() {
             return Err(ManagerError::ForeignCursor);
         }
@@ -486,34 +482,18 @@ impl CacheManager {
     #[inline]
     fn slot(&self, id: RequestRef<'_>) -> Result<usize> {
         self.check_poison()?;
-        self.slots.get(&id).copied().ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
-    }
-
-    #[inline]
-    fn at(&self, slot: usize) -> Result<&Request> {
-        self.requests.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
-    }
-
-    #[inline]
-    fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
-        Ok(self.parts(slot)?.0)
-    }
-
-    #[inline]
-    fn parts(&mut self, slot: usize) -> Result<(&mut Request, &mut Tiers)> {
-        let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)?;
-        Ok((request, &mut self.tiers))
+        self.requests.find(id)
     }
 
     /// The slot of a request in one of these states.
     fn slot_in(&self, id: RequestRef<'_>, states: &[RequestState], operation: &'static str) -> Result<usize> {
         let slot = self.slot(id)?;
-        self.at(slot)?.check_state(states, operation)?;
+        self.requests.at(slot)?.check_state(states, operation)?;
         Ok(slot)
     }
 
     fn set_state(&mut self, slot: usize, state: RequestState) -> Result<()> {
-        let before = std::mem::replace(&mut self.at_mut(slot)?.state, state);
+        let before = std::mem::replace(&mut self.requests.at_mut(slot)?.state, state);
         *self.gauge(before) -= 1;
         *self.gauge(state) += 1;
         self.version += 1;
@@ -531,12 +511,6 @@ impl CacheManager {
             RequestState::Releasing => &mut self.stats.releasing,
         }
     }
-}
-
-/// `slots` and `requests` disagree: cannot happen, and must not panic if it does.
-#[cold]
-fn lost_slot() -> ManagerError {
-    ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })
 }
 
 /// Refuses groups that the other settings do not go with.

@@ -134,7 +134,7 @@ impl CacheManager {
     /// The request in a slot, if there is one. Slots are reused; a request keeps its own. O(1).
     #[must_use]
     pub fn request_at(&self, slot: usize) -> Option<RequestView<'_>> {
-        let Request { id, state, sequence, hints, .. } = self.at(slot).ok()?;
+        let Request { id, state, sequence, hints, .. } = self.requests.at(slot).ok()?;
         Some(RequestView {
             id,
             cursor: &sequence.cursor,
@@ -150,19 +150,19 @@ impl CacheManager {
     #[inline]
     #[must_use]
     pub fn cursor_at(&self, slot: usize) -> Option<&HashCursor> {
-        Some(&self.requests.get(slot)?.as_ref()?.sequence.cursor)
+        Some(&self.requests.at(slot).ok()?.sequence.cursor)
     }
 
     /// Slots so far, of requests that there are and that there were.
     #[must_use]
     pub const fn num_slots(&self) -> usize {
-        self.requests.len()
+        self.requests.slots().len()
     }
 
     /// Requests that there are: running, preempted and swapped out.
     #[must_use]
     pub fn num_requests(&self) -> usize {
-        self.slots.len()
+        self.requests.num_found()
     }
 
     /// Swaps that are begun and not over.

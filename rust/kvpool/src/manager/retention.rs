@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use super::admission::{RELEASABLE, RELEASE};
 use super::error::{ManagerError, Refused};
 use super::hints::{AdmitOptions, Hints, RetentionRange, Scope};
 use super::id::{RequestId, RequestRef};
@@ -66,9 +67,13 @@ impl CacheManager {
         cursor: HashCursor,
         options: &AdmitOptions,
     ) -> Result<Admission, Refused> {
-        match self.check_hints(options) {
-            Ok(hints) => self.admit_hinted(id.into(), cursor, options.part, hints),
-            Err(error) => Err(Refused { error, cursor: Box::new(cursor) }),
+        let id = id.into();
+        match self.take_admission(&id, &cursor, options) {
+            Ok((staged, hints)) => Ok(self.install(id, cursor, staged, hints)),
+            Err(error) => {
+                self.count_refusal(&error);
+                Err(Refused { error, cursor: Box::new(cursor) })
+            }
         }
     }
 
@@ -109,25 +114,15 @@ impl CacheManager {
         Ok(())
     }
 
-    /// Hints of the request in `slot` take effect on positions of its table.
-    pub(super) fn apply_hints(&mut self, slot: usize, positions: Range<usize>) -> Result<(), ManagerError> {
-        self.apply(slot, None, positions, Scope::All).map(drop)
-    }
-
-    /// Ends of life that were said of a request, once more: others may have let go of its blocks.
-    pub(super) fn apply_ends(&mut self, slot: usize) -> Result<(), ManagerError> {
-        self.apply(slot, None, 0..usize::MAX, Scope::Ends).map(drop)
-    }
-
     /// Hints, `said` or those of the request in `slot`, take effect on positions of its table.
-    fn apply(
+    pub(super) fn apply_hints(
         &mut self,
         slot: usize,
         said: Option<&Hints>,
         positions: Range<usize>,
         scope: Scope,
     ) -> Result<HintReport, ManagerError> {
-        let request = self.requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let request = self.requests.at(slot)?;
         let Some(hints) = said.or(request.hints.as_deref()) else { return Ok(HintReport::default()) };
         let report =
             hints.apply(&request.sequence, request.own_from, self.tiers.device_mut(), positions, scope)?;
@@ -135,15 +130,10 @@ impl CacheManager {
         Ok(report)
     }
 
-    /// What is said of the request in `slot` takes effect now, and is not kept.
-    pub(super) fn apply_said(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
-        self.apply(slot, Some(said), 0..usize::MAX, Scope::All)
-    }
-
     /// More is said of the request in `slot`: it takes effect now, and on what is registered later.
     fn say(&mut self, slot: usize, said: &Hints) -> Result<HintReport, ManagerError> {
-        let report = self.apply_said(slot, said)?;
-        let request = self.requests.get_mut(slot).and_then(Option::as_mut).ok_or_else(super::lost_slot)?;
+        let report = self.apply_hints(slot, Some(said), 0..usize::MAX, Scope::All)?;
+        let request = self.requests.at_mut(slot)?;
         request.hints.get_or_insert_default().extend(said);
         Ok(report)
     }
@@ -211,7 +201,8 @@ impl CacheManager {
         self.slot(id)?;
         self.check_retention("end a session")?;
         let leaving = Leaving { until: until.into(), end_of_life: true, ..Leaving::default() };
-        let slot = self.releasable(id, leaving.until)?;
+        let slot = self.slot_in(id, RELEASABLE, RELEASE)?;
+        self.tiers.device().check_until(leaving.until)?;
         self.release_slot(slot, leaving)
     }
 
@@ -219,10 +210,10 @@ impl CacheManager {
     pub(super) fn end_life(&mut self, slot: usize) -> Result<HintReport, ManagerError> {
         let end = Hints::of(&[RetentionRange::end_of_life(0)], self.now());
         let Self { requests, tiers, stats, groups, .. } = self;
-        let request = requests.get(slot).and_then(Option::as_ref).ok_or_else(super::lost_slot)?;
+        let request = requests.at(slot)?;
         let Sequence { cursor, tier, .. } = &request.sequence;
         if *tier == 0 && request.sequence.num_entries() > 0 {
-            return self.apply_said(slot, &end);
+            return self.apply_hints(slot, Some(&end), 0..usize::MAX, Scope::All);
         }
         if cursor.epoch() != tiers.device().epoch() {
             return Ok(HintReport::default());

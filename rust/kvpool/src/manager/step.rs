@@ -13,13 +13,13 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 
 use super::CacheManager;
+use super::admission::{PREEMPT, PREEMPTIBLE, RELEASABLE, RELEASE};
 use super::answers::Admission;
 use super::error::{ManagerError, Refused, Result};
-use super::growth::{APPENDABLE, Computed, Covered, Row, Rows};
+use super::growth::{APPENDABLE, Computed, Covered, Rows};
 use super::hints::{AdmitOptions, Hints};
 use super::id::{RequestId, RequestRef, RequestState};
 use super::request::Request;
-use super::tables::DEVICE;
 use crate::hash::{BlockHasher, HashCursor};
 use crate::sequence::{GivenUp, Needs, Part, Staged, TableChange};
 use crate::{BlockId, BlockPool, PoolError, Until};
@@ -324,11 +324,12 @@ impl CacheManager {
 
     fn plan_append_row(&self, plan: &mut StepPlan, row: usize, rows: &Rows<'_>) -> Result<usize> {
         let id = self.check_plan(plan, rows.requests[row])?;
-        let request = self.at(self.slot_in(id.as_ref(), APPENDABLE, "append to it")?)?;
-        let (sequence, pool) = (&request.sequence, self.tiers.device());
-        let Row { tokens, all, slots, .. } = rows.row(row, sequence);
-        let (needs, in_place) = if request.state == RequestState::Running {
-            sequence.check_growth(pool, all, slots, plan.available, &plan.given_up)?
+        let slot = self.slot_in(id.as_ref(), APPENDABLE, "append to it")?;
+        let (request, pool) = (self.requests.at(slot)?, self.tiers.device());
+        let row = rows.row(row, slot, request);
+        let (slots, sequence) = (row.slots, &request.sequence);
+        let (needs, in_place) = if row.runs {
+            sequence.check_growth(pool, row.all, slots, plan.available, &plan.given_up)?
         } else {
             (Needs::default(), false)
         };
@@ -336,7 +337,7 @@ impl CacheManager {
         plan.available -= needed;
         given_up.iter().for_each(|&block| *plan.given_up.entry(block).or_default() += 1);
         plan.named.insert(id.clone());
-        let tokens = tokens.to_vec();
+        let tokens = rows.tokens_of(&row).to_vec();
         plan.operations.push(Planned::Append { id, tokens, slots, needed, given_up, in_place });
         Ok(needed)
     }
@@ -351,9 +352,8 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         until: impl Into<Until>,
     ) -> Result<usize> {
-        let (id, until) = (self.check_plan(plan, id.into())?, until.into());
-        let request = self.at(self.preemptible(id.as_ref(), until)?)?;
-        let freed = plan.give_up(self.tiers.device(), request, until);
+        let until = until.into();
+        let (id, freed) = self.plan_end(plan, id.into(), PREEMPTIBLE, PREEMPT, until)?;
         plan.operations.push(Planned::Preempt { id, until });
         Ok(freed)
     }
@@ -368,11 +368,27 @@ impl CacheManager {
         id: impl Into<RequestRef<'a>>,
         until: impl Into<Until>,
     ) -> Result<usize> {
-        let (id, until) = (self.check_plan(plan, id.into())?, until.into());
-        let request = self.at(self.releasable(id.as_ref(), until)?)?;
-        let freed = plan.give_up(self.tiers.device(), request, until);
+        let until = until.into();
+        let (id, freed) = self.plan_end(plan, id.into(), RELEASABLE, RELEASE, until)?;
         plan.operations.push(Planned::Release { id, until });
         Ok(freed)
+    }
+
+    /// Enters that a request in one of these states gives up its blocks. Returns its id, and how many become available.
+    fn plan_end(
+        &self,
+        plan: &mut StepPlan,
+        id: RequestRef<'_>,
+        states: &[RequestState],
+        operation: &'static str,
+        until: Until,
+    ) -> Result<(RequestId, usize)> {
+        let id = self.check_plan(plan, id)?;
+        let slot = self.slot_in(id.as_ref(), states, operation)?;
+        let pool = self.tiers.device();
+        pool.check_until(until)?;
+        let freed = plan.give_up(pool, self.requests.at(slot)?, until);
+        Ok((id, freed))
     }
 
     /// What a plan consists of, in the order of planning; nothing if it is stale.
@@ -396,9 +412,9 @@ impl CacheManager {
             match operation {
                 Planned::Admit { cursor, staged, .. } => staged.acquire(self.tiers.device_mut(), cursor)?,
                 Planned::Resume { id, rehashed, staged, .. } => {
-                    let (request, tiers) = self.parts(self.slot(id.as_ref())?)?;
+                    let request = self.requests.at(self.slot(id.as_ref())?)?;
                     let cursor = rehashed.as_deref().unwrap_or(&request.sequence.cursor);
-                    staged.acquire(tiers.device_mut(), cursor)?;
+                    staged.acquire(self.tiers.device_mut(), cursor)?;
                 }
                 _ => {}
             }
@@ -413,12 +429,12 @@ impl CacheManager {
         let run = |operation| {
             Ok(match operation {
                 Planned::Admit { id, cursor, options, now, mut staged } => {
-                    staged.allocate(&mut self.tiers, DEVICE)?;
+                    staged.allocate(&mut self.tiers)?;
                     let hints = options.has_hints().then(|| Box::new(Hints::new(&options, now)));
                     StepOutcome::Admitted(self.install(id, *cursor, staged, hints))
                 }
                 Planned::Resume { id, rehashed, mut staged, .. } => {
-                    staged.allocate(&mut self.tiers, DEVICE)?;
+                    staged.allocate(&mut self.tiers)?;
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
                 Planned::Append { id, tokens, slots, in_place, .. } => {

@@ -5,13 +5,14 @@ use hashbrown::{HashMap, HashSet};
 use super::CacheManager;
 use super::error::{ManagerError, Result};
 use super::growth::check_length;
+use super::hints::Scope;
 use super::id::{RequestId, RequestRef, RequestState};
 use super::request::Request;
 use crate::tiers::{Fit, SwapId, TransferPlan, out_of_blocks};
 use crate::{BlockId, PoolError, Until};
 
 /// The device's tier, and the host's.
-pub(super) const DEVICE: usize = 0;
+const DEVICE: usize = 0;
 const HOST: usize = 1;
 
 impl CacheManager {
@@ -63,7 +64,7 @@ impl CacheManager {
         }
         let (mut needed, mut held) = (0, 0);
         for &slot in slots {
-            let sequence = &self.at(slot)?.sequence;
+            let sequence = &self.requests.at(slot)?.sequence;
             needed += sequence.blocks_of_fork();
             held = held.max(sequence.num_held());
         }
@@ -82,20 +83,22 @@ impl CacheManager {
     }
 
     fn check_unknown(&self, child: RequestRef<'_>) -> Result<()> {
-        match self.slots.contains_key(&child) {
+        match self.contains(child) {
             true => Err(ManagerError::DuplicateRequest { id: child.to_owned() }),
             false => Ok(()),
         }
     }
 
     fn fork_slot(&mut self, slot: usize, id: RequestId) -> Result<()> {
-        let (parent, tiers) = self.parts(slot)?;
-        let sequence = parent.sequence.fork(tiers)?;
+        let parent = self.requests.at_mut(slot)?;
+        let sequence = parent.sequence.fork(&mut self.tiers)?;
         let own_from = sequence.main.published;
         let (cached_tokens, hints, state) = (parent.cached_tokens, parent.hints.clone(), parent.state);
         let (batch, external, leaving) = (0, None, None);
         let child = Request { id, state, sequence, cached_tokens, batch, hints, external, leaving, own_from };
-        let child = self.enter(child);
+        *self.gauge(state) += 1;
+        self.version += 1;
+        let child = self.requests.enter(child);
         self.stats.forks += 1;
         self.tell(|observer, manager| observer.forked(slot, child, manager));
         if self.groups.is_some() {
@@ -119,7 +122,7 @@ impl CacheManager {
     ) -> Result<()> {
         let (slot, until) = (self.slot_in(id.into(), &[RequestState::Running], TRUNCATE)?, until.into());
         self.tiers.device().check_until(until)?;
-        check_length_of(self.at(slot)?, num_tokens)?;
+        check_length_of(self.requests.at(slot)?, num_tokens)?;
         self.truncate_slot(slot, num_tokens, until)
     }
 
@@ -136,15 +139,15 @@ impl CacheManager {
         let until = until.into();
         check_length(requests, num_tokens.len(), "lengths")?;
         self.tiers.device().check_until(until)?;
-        self.resolve_batch(requests, &[RequestState::Running], TRUNCATE, |row, request, _| {
+        self.resolve_batch(requests, &[RequestState::Running], TRUNCATE, |row, _, request, _| {
             check_length_of(request, num_tokens[row])
         })?;
         (0..requests.len()).try_for_each(|row| self.truncate_slot(self.rows[row], num_tokens[row], until))
     }
 
     fn truncate_slot(&mut self, slot: usize, num_tokens: usize, until: Until) -> Result<()> {
-        let (request, tiers) = self.parts(slot)?;
-        request.sequence.truncate(tiers, num_tokens, until)?;
+        let request = self.requests.at_mut(slot)?;
+        request.sequence.truncate(&mut self.tiers, num_tokens, until)?;
         // What it registers from here on is its own, whatever was hit there before.
         request.own_from = request.own_from.min(request.sequence.main.published);
         self.version += 1;
@@ -162,8 +165,7 @@ impl CacheManager {
         if self.groups.is_some() {
             return Err(PoolError::config("window", window, "the window of a group").into());
         }
-        let (request, tiers) = self.parts(slot)?;
-        let trimmed = request.sequence.trim(tiers, window)?;
+        let trimmed = self.requests.at_mut(slot)?.sequence.trim(&mut self.tiers, window)?;
         self.version += 1;
         Ok(trimmed)
     }
@@ -202,7 +204,7 @@ impl CacheManager {
                 return Err(ManagerError::NamedTwice { id: id.to_owned(), scope: "call" });
             }
             slots.push(slot);
-            references.extend(self.at(slot)?.sequence.held());
+            references.extend(self.requests.at(slot)?.sequence.held());
         }
         Ok((slots, references))
     }
@@ -269,11 +271,11 @@ impl CacheManager {
         let pairs = swap.pairs();
         let mapping: HashMap<BlockId, BlockId> = pairs.iter().copied().collect();
         for &slot in &swap.members {
-            let (request, tiers) = self.parts(slot)?;
-            request.sequence.moved(&mapping, swap.to);
-            request.sequence.name_interior(tiers)?;
+            let sequence = &mut self.requests.at_mut(slot)?.sequence;
+            sequence.moved(&mapping, swap.to);
+            sequence.name_interior(&mut self.tiers)?;
             if self.arrive(slot, swap.to)? {
-                self.apply_hints(slot, 0..usize::MAX)?; // on the device its content is new, or was hit
+                self.apply_hints(slot, None, 0..usize::MAX, Scope::All)?; // on the device its content is new, or was hit
             }
         }
         let counter = if swap.to == HOST { &mut self.stats.swapped_out } else { &mut self.stats.swapped_in };
@@ -289,14 +291,14 @@ impl CacheManager {
         let swap = self.tiers.abort_swap_of(swap)?;
         self.tell_changed(None);
         swap.members.iter().try_for_each(|&slot| {
-            self.at_mut(slot)?.sequence.swap = None;
+            self.requests.at_mut(slot)?.sequence.swap = None;
             self.arrive(slot, swap.from).map(drop)
         })
     }
 
     /// A request that a swap moved is in a tier now; or it goes, if it was released meanwhile. Returns whether it stays.
     fn arrive(&mut self, slot: usize, tier: usize) -> Result<bool> {
-        if let Some(leaving) = self.at(slot)?.leaving {
+        if let Some(leaving) = self.requests.at(slot)?.leaving {
             self.release_slot(slot, leaving)?;
             return Ok(false);
         }
@@ -307,7 +309,7 @@ impl CacheManager {
     /// Notes that a swap moves requests.
     fn move_with(&mut self, slots: &[usize], swap: SwapId) -> Result<()> {
         slots.iter().try_for_each(|&slot| {
-            self.at_mut(slot)?.sequence.swap = Some(swap);
+            self.requests.at_mut(slot)?.sequence.swap = Some(swap);
             self.set_state(slot, RequestState::Moving)
         })
     }

@@ -37,21 +37,7 @@ impl BlockPool {
     /// # Errors
     /// [`PoolError::OutOfBlocks`]; `out` is then unchanged.
     pub fn allocate_into(&mut self, n: usize, out: &mut Vec<BlockId>) -> Result<(), PoolError> {
-        self.allocate_telling(n, out, |_, _, _| {})
-    }
-
-    /// The same; `gone` is told of each content that makes way.
-    #[inline]
-    pub(super) fn allocate_telling(
-        &mut self,
-        n: usize,
-        out: &mut Vec<BlockId>,
-        gone: impl FnMut(BlockId, Name<'_>, Visibility),
-    ) -> Result<(), PoolError> {
-        self.allocate_with(n, out, |pool, more, out| {
-            pool.counters.evicted += more as u64;
-            pool.evict_into(more, out, gone)
-        })
+        self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, |_, _, _| {}))
     }
 
     /// The same; `evict` appends so many victims, of which there are as many, each with one reference.
@@ -79,13 +65,16 @@ impl BlockPool {
 
     /// Refuses to hand out more blocks than are free or evictable, or any where those do not add up.
     #[inline]
-    pub(super) fn check_available(&mut self, n: usize) -> Result<(), PoolError> {
+    pub(super) fn check_available(&self, n: usize) -> Result<(), PoolError> {
         let available = self.num_available();
         if n > available {
             let can_ever_fit = n <= self.num_usable();
             return Err(PoolError::OutOfBlocks(Refusal::new(n, available, self.num_fenced(), can_ever_fit)));
         }
-        self.check_sums_of_lists()
+        if available.saturating_add(self.allocator.num_held()) == self.num_usable() {
+            return Ok(());
+        }
+        self.check_sums().map_err(|broken| self.broken(broken.to_string()))
     }
 
     /// The next `n` victims, of which there are as many, without their contents, each with one reference. Pinned blocks whose turn
@@ -97,6 +86,7 @@ impl BlockPool {
         out: &mut Vec<BlockId>,
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) -> Result<(), PoolError> {
+        self.counters.evicted += n as u64;
         let end = out.len() + n;
         let watched = self.is_watched();
         while out.len() < end {
@@ -362,17 +352,6 @@ impl BlockPool {
             }
         }
         false
-    }
-
-    /// Refuses to hand blocks out if the lists of those that are available, and what is held, do not add up to all.
-    #[inline]
-    pub(super) fn check_sums_of_lists(&mut self) -> Result<(), PoolError> {
-        let sum = self.num_available().saturating_add(self.allocator.num_held());
-        if sum == self.num_usable() {
-            Ok(())
-        } else {
-            self.check_sums().map_err(|broken| self.broken(broken.to_string()))
-        }
     }
 
     /// Names another copy of a parent's content to blocks whose own parent is gone, or was never computed: its holder may give

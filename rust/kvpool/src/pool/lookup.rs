@@ -57,13 +57,8 @@ impl BlockPool {
         self.index.check_chain(chain)
     }
 
-    /// The longest computed prefix of `chain`, at most `max_blocks` long. Changes nothing.
-    pub(crate) fn find_prefix(&self, chain: &HashChain, max_blocks: usize) -> Result<PrefixMatch, PoolError> {
-        self.find_from(chain, 0, max_blocks)
-    }
-
-    /// The same of what is behind the first `start` blocks.
-    pub(super) fn find_from(
+    /// The longest computed prefix of what is behind the first `start` blocks of `chain`, at most `max_blocks` long. Changes nothing.
+    pub(crate) fn find_prefix(
         &self,
         chain: &HashChain,
         start: usize,
@@ -187,7 +182,7 @@ impl BlockPool {
         max_blocks: usize,
         tenant: Option<TenantId>,
     ) -> Result<Vec<BlockId>, PoolError> {
-        let found = PrefixMatch { tenant, ..self.find_prefix(chain, max_blocks)? };
+        let found = PrefixMatch { tenant, ..self.find_prefix(chain, 0, max_blocks)? };
         self.acquire_found(&found, chain.hashes())?;
         Ok(found.blocks)
     }
@@ -197,7 +192,7 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::match_and_acquire`].
     pub fn probe(&self, chain: &HashChain, max_blocks: usize) -> Result<Probe, PoolError> {
-        let found = self.find_prefix(chain, max_blocks)?;
+        let found = self.find_prefix(chain, 0, max_blocks)?;
         let cached_blocks = found.blocks.len();
         let pending =
             (cached_blocks..found.asked).take_while(|&at| self.index.is_registered(&self.records, chain, at));

@@ -403,10 +403,11 @@ impl BlockPool {
         out: &mut Vec<BlockId>,
         mut gone: impl FnMut(BlockId, Option<Name<'_>>, bool),
     ) -> Result<(), PoolError> {
-        self.allocate_telling(n, out, |block, name, visibility| {
+        let mut told = |block, name: Name<'_>, visibility| {
             let name = Some(name).filter(|name| name.group != HIDDEN);
             gone(block, name, visibility == Visibility::Vanished);
-        })
+        };
+        self.allocate_with(n, out, |pool, more, out| pool.evict_into(more, out, &mut told))
     }
 
     /// The next `n` blocks that an allocation would take, or as many as there are. With LRU O(n), else O(cached blocks) where the free

@@ -44,10 +44,9 @@ impl BlockPool {
     /// Only if the pool is poisoned.
     pub fn evict(&mut self, n: usize) -> Result<Vec<BlockId>, PoolError> {
         self.check_poison()?;
-        self.check_sums_of_lists()?;
+        self.check_available(0)?;
         let n = n.min(self.num_cached_free());
         let mut victims = Vec::with_capacity(n);
-        self.counters.evicted += n as u64;
         self.evict_into(n, &mut victims, |_, _, _| {})?;
         let released = self.allocator.release(&mut self.records, &victims.iter(), |_, _| {});
         self.sound(released)?;

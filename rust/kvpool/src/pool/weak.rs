@@ -186,7 +186,7 @@ impl BlockPool {
     /// # Errors
     /// As [`Self::match_and_acquire`].
     pub fn lookup(&self, chain: &HashChain, start: usize, max_blocks: usize) -> Result<Match, PoolError> {
-        let found = self.find_from(chain, start, max_blocks)?;
+        let found = self.find_prefix(chain, start, max_blocks)?;
         Ok(Match::of(chain, start, found.blocks, self.verify()))
     }
 
@@ -202,7 +202,7 @@ impl BlockPool {
         start: usize,
         max_blocks: usize,
     ) -> Result<Match, PoolError> {
-        let found = self.find_from(chain, start, max_blocks)?.blocks;
+        let found = self.find_prefix(chain, start, max_blocks)?.blocks;
         self.acquire_by_id(&found)?;
         self.release_table(&found)?;
         if self.duplicates == DuplicatePolicy::DropOnRelease {

@@ -12,7 +12,7 @@ mod tables;
 
 pub(crate) use grouped::Grouped;
 pub use staged::Part;
-pub(crate) use staged::{Room, Staged, StagedTable, reusable_blocks};
+pub(crate) use staged::{Room, Staged, StagedTable};
 pub(crate) use table::GivenUp;
 pub(crate) use table::Table;
 pub use table::TableChange;

@@ -121,7 +121,7 @@ impl<R: Fn(&[BlockId]) -> Room> Search<'_, R> {
             return self.within_groups(groups, limit);
         }
         let (size, tokens) = (self.pool.block_size(), self.prompt.num_tokens());
-        let found = self.pool.find_prefix(self.prompt.chain(), limit / size)?;
+        let found = self.pool.find_prefix(self.prompt.chain(), 0, limit / size)?;
         let cached = found.blocks.len();
         let (room, cached_tokens) = ((self.room)(&found.blocks), cached * size);
         let (ready_tokens, covered_tokens) = self.ready_and_covered(cached_tokens);
@@ -303,7 +303,7 @@ impl Staged {
         room: impl Fn(&[BlockId]) -> Room,
     ) -> Result<Self, PoolError> {
         let search = Search { pool, prompt, part, room };
-        let longest = search.within(groups, limit(prompt, part))?;
+        let longest = search.within(groups, limit(prompt.num_tokens(), part))?;
         if longest.fits() || longest.cached_tokens == 0 {
             return Ok(longest);
         }
@@ -320,27 +320,12 @@ impl Staged {
         prompt: &HashCursor,
     ) -> Result<Self, PoolError> {
         let search = Search { pool, prompt, part: Part::WHOLE, room: |_: &[BlockId]| Room::Left(0) };
-        search.within(groups, limit(prompt, Part::WHOLE))
+        search.within(groups, limit(prompt.num_tokens(), Part::WHOLE))
     }
 
-    /// What was found, refused if the blocks behind it are not there.
-    pub(crate) fn new(
-        pool: &BlockPool,
-        groups: Option<&Groups>,
-        prompt: &HashCursor,
-        part: Part,
-        room: impl Fn(&[BlockId]) -> Room,
-    ) -> Result<Self, PoolError> {
-        let staged = Self::find(pool, groups, prompt, part, room)?;
-        match staged.refusal(pool, groups) {
-            None => Ok(staged),
-            Some(refusal) => Err(PoolError::OutOfBlocks(refusal)),
-        }
-    }
-
-    /// Full hash units that the lookup asked for.
-    pub(crate) fn asked(&self, prompt: &HashCursor) -> usize {
-        limit(prompt, self.part) / prompt.hasher().block_size()
+    /// Tokens that the hit could have at most.
+    pub(crate) const fn limit(&self) -> usize {
+        limit(self.tokens, self.part)
     }
 
     const fn fits(&self) -> bool {
@@ -394,26 +379,26 @@ impl Staged {
             return pool.acquire_found(&self.found, prompt.chain().hashes());
         }
         let blocks: Vec<_> = self.matched().collect();
-        let asked = prompt.chain().hashes().get(..self.asked(prompt)).unwrap_or(&[]);
+        let asked = prompt.chain().hashes().get(..self.limit() / pool.block_size()).unwrap_or(&[]);
         pool.acquire_in_groups(&blocks, self.cached, self.cached_tokens, &self.found, asked)
     }
 
-    /// Allocates the blocks behind the match, which was acquired before, and copies what the request writes to.
-    pub(crate) fn allocate(&mut self, tiers: &mut Tiers, tier: usize) -> Result<(), TierError> {
+    /// Allocates blocks of the device behind the match, which was acquired before, and copies what the request writes to.
+    pub(crate) fn allocate(&mut self, tiers: &mut Tiers) -> Result<(), TierError> {
         if self.tables.is_empty() {
             self.found.blocks.reserve_exact(self.new_blocks);
-            return Ok(tiers.pool_mut(tier)?.allocate_into(self.new_blocks, &mut self.found.blocks)?);
+            return Ok(tiers.device_mut().allocate_into(self.new_blocks, &mut self.found.blocks)?);
         }
         for StagedTable { blocks, new_blocks, holes, copies, .. } in &mut self.tables {
             let copied = match blocks.last_mut().filter(|_| *copies) {
                 Some(shared) => {
-                    *shared = tiers.copy_on_write(tier, *shared)?;
+                    *shared = tiers.copy_on_write(0, *shared)?;
                     1
                 }
                 None => 0,
             };
             let (first, behind) = (blocks.len(), new_blocks.saturating_sub(copied));
-            tiers.pool_mut(tier)?.allocate_into(behind, blocks)?;
+            tiers.device_mut().allocate_into(behind, blocks)?;
             if holes.start < holes.end {
                 let sinks: Vec<_> = blocks.drain(first..first + holes.len()).collect();
                 blocks[holes.clone()].copy_from_slice(&sinks);
@@ -421,25 +406,9 @@ impl Staged {
         }
         Ok(())
     }
-
-    /// Both.
-    pub(crate) fn take(
-        &mut self,
-        tiers: &mut Tiers,
-        tier: usize,
-        prompt: &HashCursor,
-    ) -> Result<(), TierError> {
-        self.acquire(tiers.pool_mut(tier)?, prompt)?;
-        self.allocate(tiers, tier)
-    }
 }
 
 /// Tokens that a hit may have: the last one of the prompt is always left to compute.
-fn limit(prompt: &HashCursor, part: Part) -> usize {
-    if part.compute_all { 0 } else { prompt.num_tokens().saturating_sub(1) }
-}
-
-/// Full blocks of a prompt that a lookup may reuse: at least its last token is left to compute.
-pub(crate) fn reusable_blocks(prompt: &HashCursor) -> usize {
-    prompt.num_tokens().saturating_sub(1) / prompt.hasher().block_size()
+const fn limit(tokens: usize, part: Part) -> usize {
+    if part.compute_all { 0 } else { tokens.saturating_sub(1) }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// A sequence without blocks.
-    pub(crate) fn new(cursor: HashCursor, tier: usize, grouped: Option<Box<Grouped>>) -> Self {
+    pub(crate) fn new(cursor: HashCursor, grouped: Option<Box<Grouped>>) -> Self {
         let (layout, block_tokens) = match &grouped {
             Some(grouped) => grouped.first(),
             None => (Layout::Positions, cursor.hasher().block_size()),
@@ -56,7 +56,7 @@ impl Sequence {
         Self {
             cursor,
             main: Table::new(0, layout, block_tokens),
-            tier,
+            tier: 0,
             computed_tokens: 0,
             publishes: true,
             swap: None,
@@ -370,7 +370,9 @@ impl Sequence {
         self.keep_tails(tiers)?;
         let mut left = self.take_left(tiers)?;
         let pool = tiers.pool_mut(self.tier)?;
-        if pool.holds_back(until) {
+        // A ticket may have ended since it was noted.
+        let until = if pool.holds_back(until) { until } else { Until::Now };
+        if until != Until::Now {
             // A fence holds back what a step may touch, and that is none of these.
             pool.release_table(&left)?;
             left.clear();
@@ -406,7 +408,9 @@ impl Sequence {
             };
             left.extend(table.left.iter().filter(is_own).map(|&(_, block)| block));
         }
-        pool.acquire_by_id(&left)?;
+        if !left.is_empty() {
+            pool.acquire_by_id(&left)?;
+        }
         Ok(left)
     }
 

@@ -1,0 +1,71 @@
+"""For tests of engines that use kvpool: snapshots of all that a caller can see of a pool or a manager.
+
+Pure Python, no other package. Not imported by ``import kvpool``.
+
+>>> import kvpool
+>>> from kvpool.testing import observe_pool
+>>> pool = kvpool.BlockPool(num_blocks=5, block_size=2)
+>>> before = observe_pool(pool)
+>>> pool.probe(kvpool.BlockHasher(block_size=2).cursor([1, 2, 3, 4])).cached_blocks
+0
+>>> observe_pool(pool) == before
+True
+>>> pool.allocate(2)
+[1, 2]
+>>> observe_pool(pool) == before
+False
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvpool._removed import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvpool import BlockPool, CacheManager, ManagerStats, PoolStats
+
+__all__ = ["observe_manager", "observe_pool"]
+
+
+def _figures(stats: ManagerStats | PoolStats) -> dict[str, Any]:
+    """Every figure of a statistics object by name; those of a manager without its pool's."""
+    names = [name for name in dir(stats) if not name.startswith("_") and name != "pool"]
+    return {name: value for name in names if not callable(value := getattr(stats, name))}
+
+
+def observe_pool(pool: BlockPool) -> tuple[object, ...]:
+    """All that a caller can see of a pool, but for its events. A call that fails leaves it equal. O(blocks).
+
+    Args:
+        pool: The pool.
+    """
+    blocks = range(pool.num_blocks)
+    each = [(pool.state(b), pool.ref_count(b), pool.is_computed(b), pool.hash_of(b)) for b in blocks]
+    return (_figures(pool.stats()), pool.free_order(), pool.eviction_order(), each)
+
+
+def observe_manager(manager: CacheManager, request_ids: Iterable[str | int] = ()) -> tuple[object, ...]:
+    """All that a caller can see of a manager, but for its events and its count of refusals.
+
+    A call that fails leaves it equal. O(blocks).
+
+    Args:
+        manager: The manager.
+        request_ids: The requests to look at; those that it does not know are passed over.
+    """
+    stats = _figures(manager.stats())
+    del stats["refusals"]
+    known = [one for one in request_ids if one in manager]
+    requests = [(one, manager.request(one), manager.block_ids(one)) for one in known]
+    orders = (manager.free_order(), manager.eviction_order())
+    return (stats, _figures(manager.stats().pool), orders, requests, len(manager))
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Refuses a name that this module does not have."""
+        raise missing(__name__, name)

@@ -1,0 +1,186 @@
+//! `FeedLog`: what came to the index of a pool and left it, with tokens, for a publisher of KV events.
+//!
+//! vLLM's pool names its contents itself, so no observer knows of them: the calls that cache and evict write into this log.
+//!
+//! Bounded: a log that nobody takes for too long is dropped. What it held is not published before it is cached anew.
+
+use kvpool::BlockHash;
+use kvpool_observe::FeedBatch;
+use kvpool_observe::publish::{Digest, Keys};
+
+use crate::key::{Key, padded};
+use crate::pool::Removed;
+
+/// What blocks were hashed with beside their tokens: of each its digest and its group.
+pub type FeedKeys = Vec<(Digest, u16, Keys)>;
+
+/// The log.
+#[derive(Debug)]
+pub struct FeedLog {
+    capacity: usize,
+    batch: FeedBatch,
+    keys: FeedKeys,
+}
+
+/// A block of a run that may be cached: its position in the run, its hash, and the hash of the block before it.
+pub type Link = (usize, BlockHash, Option<BlockHash>);
+
+/// A run of blocks of one request that a call caches.
+#[derive(Clone, Debug, Default)]
+pub struct FeedRun {
+    /// The position of the first block in the request.
+    pub first: usize,
+    /// The group.
+    pub group: u16,
+    /// Tokens of a block.
+    pub block_size: usize,
+    /// Bytes of a digest.
+    pub digest_len: usize,
+    /// The blocks that have a digest.
+    pub links: Vec<Link>,
+    /// Tokens of the whole run.
+    pub tokens: Vec<u32>,
+    /// Of each of the links what it was hashed with beside tokens; empty if all are hashed with tokens alone.
+    pub keys: Vec<Keys>,
+}
+
+impl FeedRun {
+    /// Adds the next block that has a digest; one without a parent is the first of its request. Nothing of a digest that is
+    /// longer than the core's.
+    pub fn link(&mut self, at: usize, digest: &[u8], before: Option<&[u8]>) {
+        if let Some(hash) = padded(digest) {
+            self.digest_len = digest.len();
+            self.links.push((at, hash, before.and_then(padded)));
+        }
+    }
+}
+
+impl FeedLog {
+    /// An empty log of up to `capacity` changes, at least 1.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity: capacity.max(1), batch: FeedBatch::default(), keys: Vec::new() }
+    }
+
+    /// Makes room for more changes: drops everything if there is none.
+    fn reserve(&mut self, changes: usize) {
+        if self.batch.events.len() + changes > self.capacity {
+            self.cleared();
+        }
+    }
+
+    /// Everything was forgotten.
+    pub fn cleared(&mut self) {
+        self.batch.cleared();
+        self.keys.clear();
+    }
+
+    /// Notes the contents of which the last copy is gone.
+    pub fn removed(&mut self, removed: &[Removed]) {
+        self.reserve(removed.len());
+        for Removed { key, .. } in removed.iter().filter(|removed| removed.last_copy) {
+            self.remove(key);
+        }
+    }
+
+    /// Notes that the last copy under a key is gone.
+    pub fn removed_key(&mut self, key: &Key) {
+        self.reserve(1);
+        self.remove(key);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let (Some(hash), Ok(group)) = (padded(key.digest()), u16::try_from(key.group())) {
+            self.batch.removed(hash, group);
+        }
+    }
+
+    /// Notes the blocks of a run whose keys are new: `new` has for each block whether its key is, and `None` for one that was
+    /// left out.
+    pub fn stored(&mut self, run: FeedRun, new: &[Option<bool>]) {
+        let FeedRun { first, group, block_size, digest_len, links, tokens, keys } = run;
+        let is_new = |at: usize| new.get(at) == Some(&Some(true));
+        let count = links.iter().filter(|&&(at, ..)| is_new(at)).count();
+        if count == 0 {
+            return;
+        }
+        self.reserve(count);
+        self.batch.digest_len = digest_len;
+        for &(at, hash, parent) in links.iter().filter(|&&(at, ..)| is_new(at)) {
+            let some = tokens.get(at * block_size..(at + 1) * block_size);
+            self.batch.stored(hash, group, parent, (first + at) as u32, some);
+        }
+        let keyed = links.iter().zip(keys).filter(|((at, ..), _)| is_new(*at));
+        self.keys.extend(keyed.map(|(&(_, hash, _), keys)| (Digest::new(hash, digest_len), group, keys)));
+    }
+
+    /// Exchanges the log for spent lists.
+    pub fn take(&mut self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
+        batch.renew();
+        keys.clear();
+        std::mem::swap(&mut self.batch, batch);
+        std::mem::swap(&mut self.keys, keys);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvpool_observe::{FeedBatch, FeedEvent};
+
+    use super::{FeedLog, FeedRun};
+    use crate::Key;
+    use crate::pool::Removed;
+
+    fn run(digests: &[u8]) -> FeedRun {
+        let mut run = FeedRun { first: 1, block_size: 2, tokens: (0..20).collect(), ..FeedRun::default() };
+        for (at, digest) in digests.iter().enumerate() {
+            run.link(at, &[*digest; 16], Some(&[digest - 1; 16]));
+        }
+        run
+    }
+
+    fn taken(log: &mut FeedLog) -> FeedBatch {
+        let mut batch = FeedBatch::default();
+        log.take(&mut batch, &mut Vec::new());
+        batch
+    }
+
+    #[test]
+    fn a_block_is_noted_with_its_tokens_if_its_key_is_new() {
+        let mut log = FeedLog::new(9);
+        log.stored(run(&[1, 2, 3]), &[Some(false), Some(true), None]);
+        let batch = taken(&mut log);
+        let tokens = match batch.events[..] {
+            [FeedEvent::Stored { depth: 2, tokens, .. }] => tokens.unwrap(),
+            _ => panic!("{batch:?}"),
+        };
+        assert_eq!((batch.tokens(tokens), batch.digest_len), (&[2, 3][..], 16));
+        assert!(taken(&mut log).is_empty());
+    }
+
+    #[test]
+    fn a_key_is_noted_when_its_last_copy_goes() {
+        let mut log = FeedLog::new(9);
+        let key = Key::new(&[7; 16], 0).unwrap();
+        let removed = |last_copy| Removed { block: 1, key, last_copy };
+        log.removed(&[removed(false), removed(true)]);
+        log.removed_key(&key);
+        assert_eq!(taken(&mut log).events.len(), 2);
+    }
+
+    #[test]
+    fn a_log_that_is_not_taken_is_dropped() {
+        let mut log = FeedLog::new(2);
+        log.stored(run(&[1, 2]), &[Some(true); 2]);
+        log.stored(run(&[3]), &[Some(true)]);
+        let batch = taken(&mut log);
+        assert!(matches!(batch.events[..], [FeedEvent::Cleared, FeedEvent::Stored { .. }]), "{batch:?}");
+    }
+
+    #[test]
+    fn a_digest_longer_than_the_core_s_is_left_out() {
+        let mut run = FeedRun::default();
+        run.link(0, &[1; 33], None);
+        assert!(run.links.is_empty());
+    }
+}

@@ -1,0 +1,114 @@
+//! `Requests`: the requests of a manager, by slot and by id.
+//!
+//! A request has its id; what leads from an id to its request is slots alone. A request's slot never moves, and free slots are
+//! reused.
+
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::error::{ManagerError, Result};
+use super::id::RequestRef;
+use super::request::Request;
+use crate::PoolError;
+
+/// Requests in their slots.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    slots: Vec<Option<Request>>,
+    free: Vec<usize>,
+    by_id: HashTable<usize>,
+    hasher: DefaultHashBuilder,
+    /// What was found last. A call that is measured or recorded names its request again.
+    latest: AtomicUsize,
+}
+
+impl Requests {
+    /// The slot of the request with an id.
+    #[inline]
+    pub(super) fn find(&self, id: RequestRef<'_>) -> Result<usize> {
+        self.slot_of(id).ok_or_else(|| ManagerError::UnknownRequest { id: id.to_owned() })
+    }
+
+    /// The same, if there is one.
+    #[inline]
+    pub(super) fn slot_of(&self, id: RequestRef<'_>) -> Option<usize> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        if self.has_id(latest, id) {
+            return Some(latest);
+        }
+        let slot = self.look_up(id)?;
+        self.latest.store(slot, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// The same, whatever was found last.
+    pub(super) fn look_up(&self, id: RequestRef<'_>) -> Option<usize> {
+        if self.by_id.is_empty() {
+            return None;
+        }
+        self.by_id.find(self.hasher.hash_one(id), |&slot| self.has_id(slot, id)).copied()
+    }
+
+    /// Whether the request in a slot has this id.
+    #[inline]
+    pub(super) fn has_id(&self, slot: usize, id: RequestRef<'_>) -> bool {
+        matches!(self.slots.get(slot), Some(Some(request)) if request.id.as_ref() == id)
+    }
+
+    /// The request in a slot.
+    #[inline]
+    pub(super) fn at(&self, slot: usize) -> Result<&Request> {
+        self.slots.get(slot).and_then(Option::as_ref).ok_or_else(lost_slot)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(super) fn at_mut(&mut self, slot: usize) -> Result<&mut Request> {
+        self.slots.get_mut(slot).and_then(Option::as_mut).ok_or_else(lost_slot)
+    }
+
+    /// Gives a request whose id is new a slot.
+    pub(super) fn enter(&mut self, request: Request) -> usize {
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        let Self { slots, by_id, hasher, .. } = self;
+        let hash_at = |&slot: &usize| {
+            let request = slots.get(slot).and_then(Option::as_ref);
+            request.map_or(0, |request| hasher.hash_one(request.id.as_ref()))
+        };
+        by_id.insert_unique(hasher.hash_one(request.id.as_ref()), slot, hash_at);
+        if slot == slots.len() {
+            slots.push(Some(request));
+        } else {
+            slots[slot] = Some(request);
+        }
+        slot
+    }
+
+    /// Forgets the request in a slot.
+    pub(super) fn leave(&mut self, slot: usize) {
+        let Some(request) = self.slots.get_mut(slot).and_then(Option::take) else { return };
+        let hash = self.hasher.hash_one(request.id.as_ref());
+        if let Ok(found) = self.by_id.find_entry(hash, |&other| other == slot) {
+            found.remove();
+        }
+        self.free.push(slot);
+    }
+
+    /// All slots in order, empty ones included.
+    pub(super) const fn slots(&self) -> &[Option<Request>] {
+        self.slots.as_slice()
+    }
+
+    /// How many requests are found by their ids.
+    pub(super) fn num_found(&self) -> usize {
+        self.by_id.len()
+    }
+}
+
+/// A slot that is named has no request: cannot happen, and must not panic if it does.
+#[cold]
+fn lost_slot() -> ManagerError {
+    ManagerError::Pool(PoolError::Poisoned { reason: "M5: a request's slot is empty".into() })
+}

@@ -1,0 +1,19 @@
+"""Fixtures of several test files of this folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.integrations import hicache_stand_ins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def storage() -> Iterator[Any]:
+    """kvpool's class that derives from SGLang's, over stand-ins of SGLang."""
+    with hicache_stand_ins.loaded() as found:
+        yield found
