@@ -3,7 +3,7 @@
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 40,000).
 #![expect(clippy::panic, clippy::unwrap_used, reason = "a test stops at the first failure")]
 
-use kvpool_journal::{Goal, Language, Options, VllmSubject, export, record, replay, shrink};
+use kvpool_journal::{Goal, Language, Options, Step, VllmCall, VllmSubject, export, record, replay, shrink};
 use kvpool_lab::run::random::{Inputs, Until, random};
 use kvpool_lab::run::report::report;
 use kvpool_lab::run::run;
@@ -31,8 +31,16 @@ fn journals_of_random_calls_replay_shrink_and_are_exported() {
         let (journal, told) = record::<VllmSubject>(&header, &run.steps).unwrap();
         let report = replay(&journal, Options::default(), &mut |_| true).unwrap();
         assert_eq!((report.difference, run.failure), (None, None), "{:?}", run.setting);
-        // A journal does not contain a group that is chained again, nor a refusal that only withheld blocks cause.
+        // A journal does not contain a group that is chained again, nor a refusal that only
+        // withheld blocks cause.
         assert!(report.operations <= told.len() as u64);
+        if !run.setting.watched && run.setting.withheld == 0 {
+            // With a journal, the pool answers as without.
+            let same = |(step, told): (&Step<VllmCall>, &String)| {
+                told.ends_with(&format!("-> {}", step.answer.told))
+            };
+            assert!(run.steps.iter().zip(&told).all(same), "{told:#?}");
+        }
         if report.operations > 0 {
             let wanted = nth as u64 % report.operations;
             let shrunk = shrink(&journal, Goal::Answer(wanted), &mut |_| true).unwrap().unwrap();

@@ -175,8 +175,8 @@ fn numbers(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     (0..1 + bytes.below(3)).map(|_| id(bytes, world)).collect()
 }
 
-/// One block: that of a half, one that its key leads to, or any. The first block of two has a hash, the second has
-/// none.
+/// One block: that of a half, one that its key leads to, or any. The first block of two has a hash, the
+/// second has none.
 fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     if let Some(half) = draft.half {
         return half.block;

@@ -1,5 +1,6 @@
-//! What each call of vLLM's pool must answer, and what its callers hold after it. The model has one list for the
-//! queue, a record per block, and an entry per key. A call that is refused changes nothing.
+//! What each call of vLLM's pool must answer, and what its callers hold after it. The model has one
+//! list for the queue, a record per block, and an entry per key. A call that is refused changes
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -179,8 +180,9 @@ impl Model {
         self.chained.contains(&group)
     }
 
-    /// Whether no write by hand has broken an invariant: a block is in the queue exactly if it has no references, a
-    /// key leads to a block exactly if the block carries it, and no block is at the front with a hash.
+    /// Whether no write by hand has broken an invariant: a block is in the queue exactly if it has
+    /// no references, a key leads to a block exactly if the block carries it, and no block is at
+    /// the front with a hash.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let mut leads =
@@ -208,8 +210,8 @@ impl Model {
         self.queue.iter().filter_map(parent).collect()
     }
 
-    /// Whether each block of the queue is cached, in its order. Blocks that came to the back without a hash are left
-    /// out.
+    /// Whether each block of the queue is cached, in its order. Blocks that came to the back
+    /// without a hash are left out.
     pub(crate) fn cached_in_order(&self) -> Vec<bool> {
         let placed = self.queue.iter().map(|&id| &self.blocks[id as usize]).filter(|block| !block.at_back);
         placed.map(|block| block.hash.is_some()).collect()
@@ -437,8 +439,8 @@ impl Model {
         is_new
     }
 
-    /// A block without a hash has one from now on: a content begins. It depends on the content of the block before it,
-    /// if it is not the first block of its table.
+    /// A block without a hash has one from now on: a content begins. It depends on the content of
+    /// the block before it, if it is not the first block of its table.
     fn begin(&mut self, block: u32, (key, tokens): (Key, Option<u32>), before: Option<u32>) {
         let before = before.filter(|_| self.is_chained(key.group()));
         let parent =

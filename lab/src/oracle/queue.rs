@@ -1,5 +1,6 @@
-//! The queue of vLLM's pool has the blocks of the model, in its order if the model knows that. Under any policy, a
-//! cached block is reused after all blocks without a content, and after all free blocks that depend on it.
+//! The queue of vLLM's pool has the blocks of the model, in its order if the model knows that. Under
+//! any policy, a cached block is reused after all blocks without a content, and after all free blocks
+//! that depend on it.
 
 use kvpool_vllm::Pool;
 

@@ -20,8 +20,8 @@ pub struct Keys {
     plain: usize,
 }
 
-/// A digest. All digests of zeros begin with the same bytes. The words of any other digest differ, so that a state
-/// digest, which combines words by XOR, changes with the content.
+/// A digest. All digests of zeros begin with the same bytes. The words of any other digest differ, so
+/// that a state digest, which combines words by XOR, changes with the content.
 fn digest(n: u8, len: usize) -> Vec<u8> {
     let mut digest = vec![n; len];
     if n > 0 {
