@@ -485,7 +485,7 @@ release-checks: $(VENV)/.release ## Checks of the files in dist/release: index, 
 	done
 	cd $(RELEASE) && rm -r run && sha256sum $(notdir $(wildcard $(RELEASE)/*.whl $(RELEASE)/*.tar.gz)) > SHA256SUMS && cat SHA256SUMS
 
-UNPUBLISHED := $(addprefix --exclude ,kvpool-py kvpool-py-macros kvpool-shuttle kvpool-testing kvpool-transfer kvpool-benches kvpool-fuzz)
+UNPUBLISHED := $(addprefix --exclude ,kvpool-py kvpool-py-macros kvpool-shuttle kvpool-testing kvpool-transfer kvpool-benches kvpool-fuzz kvpool-lab)
 # In a clean clone of the last commit, whose path is new each time: cargo keeps by its path what it has unpacked of a local registry.
 # RUSTC_BOOTSTRAP takes unstable flags of cargo and rustdoc from the stable toolchain.
 crates-check: target/tools/bin/cargo-semver-checks ## The published crates from a clean clone: archives, docs.rs, oldest dependencies, public surface (minutes): BASELINE=commit

@@ -9,9 +9,9 @@
 //! | [`groups`] | `CacheManager` with KV-cache groups | an engine that reads what its layers read |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
-//! | [`vllm_pool`] | `kvpool_vllm::Pool`: its calls, and what vLLM writes by hand | a model of vLLM's pool |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
 //!
-//! The bytes are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
+//! The bytes of [`vllm_pool`] are drawn from by [`kvpool_lab`], which shrinks what fails, too. Those of the others are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
 //! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer
 //! (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which needs nothing, or
 //! the corpus, which the tests replay.
@@ -29,10 +29,10 @@ mod text;
 pub mod targets;
 
 pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
+#[cfg(feature = "lab")]
+use kvpool_lab::world::{World, vllm::VllmWorld};
 pub use minimize::minimize;
 pub use shrink::shrink;
-#[cfg(feature = "vllm")]
-use targets::vllm_pool::VllmPool;
 use targets::{free_list::FreeList, groups::Hybrid, index::Index, manager::Manager, pool::Pool};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
@@ -70,6 +70,11 @@ impl Target {
     const fn machine<M: Machine>(name: &'static str) -> Self {
         Self { name, check: check::<M>, report: report::<M> }
     }
+
+    #[cfg(feature = "lab")]
+    const fn laboratory<W: World>(name: &'static str) -> Self {
+        Self { name, check: check_drawn::<W>, report: report_drawn::<W> }
+    }
 }
 
 const FREE_LIST: Target = Target::machine::<FreeList>("free_list");
@@ -89,8 +94,8 @@ const JOURNAL_READER: Target = Target {
     check: journal_reader::run,
     report: |data| report_file(data, journal_reader::run),
 };
-#[cfg(feature = "vllm")]
-const VLLM_POOL: Target = Target::machine::<VllmPool>("vllm_pool");
+#[cfg(feature = "lab")]
+const VLLM_POOL: Target = Target::laboratory::<VllmWorld>("vllm_pool");
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
@@ -103,7 +108,7 @@ pub const TARGETS: &[Target] = &[
     TRACE_READER,
     #[cfg(feature = "readers")]
     JOURNAL_READER,
-    #[cfg(feature = "vllm")]
+    #[cfg(feature = "lab")]
     VLLM_POOL,
 ];
 
@@ -117,6 +122,22 @@ fn report<M: Machine>(data: &[u8]) -> Result<(), Box<Report>> {
     };
     let (test, operations) = small.to_rust("shrunk");
     Err(Box::new(Report { failure, operations, test }))
+}
+
+#[cfg(feature = "lab")]
+fn check_drawn<W: World>(data: &[u8]) -> Result<(), Failure> {
+    let failed = kvpool_lab::run::run::<W>(data).failure;
+    failed.map_or(Ok(()), |failure| Err(Failure::new(failure.kind, failure.what)))
+}
+
+#[cfg(feature = "lab")]
+fn report_drawn<W: World>(data: &[u8]) -> Result<(), Box<Report>> {
+    let Some(found) = kvpool_lab::run::report::report(&kvpool_lab::run::run::<W>(data)) else {
+        return Ok(());
+    };
+    let test = format!("{}\n{}\n{}", found.setting, found.calls.join("\n"), found.test);
+    let failure = Failure::new(found.failure.kind, found.failure.what);
+    Err(Box::new(Report { failure, operations: found.calls.len(), test }))
 }
 
 #[cfg(feature = "readers")]
@@ -174,8 +195,8 @@ pub fn journal_reader(data: &[u8]) {
     tell(&JOURNAL_READER, data);
 }
 
-/// `kvpool_vllm::Pool` by operation bytes.
-#[cfg(feature = "vllm")]
+/// `kvpool_vllm::Pool` by the bytes that the laboratory draws from.
+#[cfg(feature = "lab")]
 pub fn vllm_pool(data: &[u8]) {
     tell(&VLLM_POOL, data);
 }

@@ -9,5 +9,3 @@ pub mod manager;
 pub mod pool;
 #[cfg(feature = "readers")]
 pub mod trace_reader;
-#[cfg(feature = "vllm")]
-pub mod vllm_pool;
