@@ -144,7 +144,7 @@ def look(calls: Calls, tokens: list[int]) -> tuple[list[int], int]:
     return ids, digests.reads
 
 
-#: Digests that a lookup reads for what is kept, and for where it goes on.
+#: Digests that a lookup reads to check the kept hit and to continue after it.
 FEW = 3
 
 
@@ -229,7 +229,7 @@ def test_the_last_block_of_a_hit_is_dropped_where_speculation_needs_it() -> None
     assert look(calls, [0] * 2)[0] == []
 
 
-# What is not ordinary.
+# Calls out of the ordinary.
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ pub enum VllmError {
         field: &'static str,
         /// Its value.
         value: Box<str>,
-        /// What is allowed.
+        /// The values that are allowed.
         expected: Box<str>,
     },
     /// Groups that can't be looked up together; the text says why.

@@ -1,8 +1,11 @@
-//! `FeedLog`: what came to the index of a pool and left it, with tokens, for a publisher of KV events.
+//! `FeedLog`: the contents that enter and leave the index of a pool, with their tokens. A publisher of KV
+//! events reads it.
 //!
-//! vLLM's pool names its contents itself, so no observer knows of them: the calls that cache and evict write into this log.
+//! vLLM's pool names its contents itself, so no observer knows of them: the calls that cache and evict write
+//! into this log.
 //!
-//! Bounded: a log that nobody takes for too long is dropped. What it held is not published before it is cached anew.
+//! Bounded: a log that is not taken before it is full is dropped. Its contents are published again once they
+//! are cached again.
 
 use kvpool::BlockHash;
 use kvpool_observe::FeedBatch;
@@ -11,7 +14,7 @@ use kvpool_observe::publish::{Digest, Keys};
 use crate::key::{Key, padded};
 use crate::pool::Removed;
 
-/// What blocks were hashed with beside their tokens: of each its digest and its group.
+/// The extra keys of blocks, with the digest and the group of each.
 pub type FeedKeys = Vec<(Digest, u16, Keys)>;
 
 /// The log.
@@ -22,7 +25,8 @@ pub struct FeedLog {
     keys: FeedKeys,
 }
 
-/// A block of a run that may be cached: its position in the run, its hash, and the hash of the block before it.
+/// A block of a run that may be cached: its position in the run, its hash, and the hash of the block before
+/// it.
 pub type Link = (usize, BlockHash, Option<BlockHash>);
 
 /// A run of blocks of one request that a call caches.
@@ -40,13 +44,13 @@ pub struct FeedRun {
     pub links: Vec<Link>,
     /// Tokens of the whole run.
     pub tokens: Vec<u32>,
-    /// Of each of the links what it was hashed with beside tokens; empty if all are hashed with tokens alone.
+    /// The extra keys of each link; empty if all blocks are hashed with tokens alone.
     pub keys: Vec<Keys>,
 }
 
 impl FeedRun {
-    /// Adds the next block that has a digest; one without a parent is the first of its request. Nothing of a digest that is
-    /// longer than the core's.
+    /// Adds a block with its digest, and the digest before it unless it is the first block of its request. A
+    /// digest that is longer than the core's is left out.
     pub fn link(&mut self, at: usize, digest: &[u8], before: Option<&[u8]>) {
         if let Some(hash) = padded(digest) {
             self.digest_len = digest.len();
@@ -62,14 +66,14 @@ impl FeedLog {
         Self { capacity: capacity.max(1), batch: FeedBatch::default(), keys: Vec::new() }
     }
 
-    /// Makes room for more changes: drops everything if there is none.
+    /// Makes room for more changes. A full log drops everything.
     fn reserve(&mut self, changes: usize) {
         if self.batch.events.len() + changes > self.capacity {
             self.cleared();
         }
     }
 
-    /// Everything was forgotten.
+    /// Notes that all contents are gone.
     pub fn cleared(&mut self) {
         self.batch.cleared();
         self.keys.clear();
@@ -95,7 +99,7 @@ impl FeedLog {
         }
     }
 
-    /// Notes the blocks of a run whose keys are new: `new` has for each block whether its key is, and `None` for one that was
+    /// Notes the blocks of a run whose keys are new. `new` says so for each block; `None` is a block that was
     /// left out.
     pub fn stored(&mut self, run: FeedRun, new: &[Option<bool>]) {
         let FeedRun { first, group, block_size, digest_len, links, tokens, keys } = run;

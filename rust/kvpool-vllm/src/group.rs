@@ -1,8 +1,8 @@
-//! `Group`: what vLLM's manager of one KV-cache group decides about a request.
+//! `Group`: the decisions of vLLM's manager of one KV-cache group.
 //!
-//! The tables and counts of requests are the caller's. A call reads a [`Table`] and returns what is to be written: the blocks
-//! that no token reads any more, how many blocks are missing, where a state moves, and what can be cached. `None` means that the
-//! case is out of the ordinary: vLLM's own manager has to look.
+//! The tables and counts of requests are the caller's. A call reads a [`Table`] and returns the changes: the
+//! blocks that no token reads any more, the number of missing blocks, the move of a state, the blocks that
+//! can be cached. `None` means that the case is out of the ordinary: vLLM's own manager has to take it.
 //!
 //! Costs: a step that needs nothing reads the length of the table and at most one block.
 
@@ -34,7 +34,8 @@ pub trait Table {
     /// Looks at the pool.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 
-    /// The key of the block at a position, and the tokens it is cached for, if the block has a key and is not the null block.
+    /// The key of the block at a position, and the tokens it is cached for, if the block has a key and is not
+    /// the null block.
     fn hash(&self, at: usize) -> Option<(Key, Option<u32>)> {
         let block = self.block(at).filter(|&block| block != 0)?;
         self.look(|pool| pool.keys().hash_of(block))
@@ -64,11 +65,11 @@ pub struct Group {
     pub retention: Retention,
     /// The group caches the block in which the prompt, less this number of tokens, ends with a digest.
     pub prompt_tail: Option<usize>,
-    /// Of a group of aligned recurrent states.
+    /// The rules of aligned recurrent states, if the group has them.
     pub states: Option<States>,
 }
 
-/// What vLLM's manager of aligned states notes of a request.
+/// The notes of vLLM's manager of aligned states about a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
     /// Leading blocks that were given up.
@@ -77,18 +78,18 @@ pub struct Noted {
     pub last: Option<usize>,
 }
 
-/// What a step changes in the table of a running request. Blocks come with their positions.
+/// The changes of a step to the table of a running request. Each block has its position with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Blocks to free first, in this order.
     pub dead: Vec<(usize, u32)>,
-    /// Of states: how many leading blocks are given up now, if more than before.
+    /// For states: the number of leading blocks given up so far, if it changes.
     pub retired: Option<usize>,
-    /// Of states: the block of the state before, which is freed next.
+    /// For states: the block of the state before, which is freed next.
     pub before: Option<(usize, u32)>,
     /// Blocks to append.
     pub missing: usize,
-    /// Of states: how the table grows before those are appended.
+    /// For states: how the table grows before those are appended.
     pub moves: Option<Move>,
 }
 
@@ -104,18 +105,18 @@ impl Change {
     }
 }
 
-/// What a request that comes needs of a group.
+/// The needs of a request that arrives, in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Leading null blocks of its table, in the place of hits that no token reads.
+    /// Leading null blocks of its table: no token reads the hits there.
     pub skipped: usize,
-    /// Blocks to append behind those and its hits.
+    /// Blocks to append after those and its hits.
     pub missing: usize,
     /// Blocks that all of its tokens need, if all of them must find room.
     pub whole: usize,
 }
 
-/// What of a table can be cached.
+/// The part of a table that can be cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
     /// Blocks that are cached.
@@ -136,7 +137,7 @@ impl Caching {
     }
 }
 
-/// What is to be done about the block in which a prompt ends.
+/// How the block in which a prompt ends is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// Nothing: there is no block.
@@ -148,11 +149,12 @@ pub enum Tail {
 }
 
 impl Group {
-    /// A group of a kind (`full`, `sliding`, `chunked` or `state`) whose window or chunk has `span` tokens, with defaults: full
-    /// blocks are cached, of a group alone.
+    /// A group of a kind (`full`, `sliding`, `chunked` or `state`) whose window or chunk has `span` tokens.
+    /// By default it caches its full blocks, as the only group of its model.
     ///
     /// # Errors
-    /// [`VllmError::Setting`] for an unknown kind, a size of 0, or a block size that is no multiple of `scale`.
+    /// [`VllmError::Setting`] for an unknown kind, a size of 0, or a block size that is no multiple of
+    /// `scale`.
     pub fn new(kind: &str, span: usize, block_tokens: usize, scale: usize) -> Result<Self, VllmError> {
         let kind =
             GroupKind::named(kind, span).filter(|kind| *kind != GroupKind::Cross).ok_or_else(|| {
@@ -185,8 +187,9 @@ impl Group {
         })
     }
 
-    /// With hits that end at multiples of `alignment`, cached to multiples of `ends` (`None` of a group alone), the last
-    /// `recomputed` tokens left out. `drops` says whether heads compute the end of a hit again.
+    /// The group with hits that end at multiples of `alignment`. It caches to multiples of `ends` (`None` for
+    /// the only group of a model), less the last `recomputed` tokens. `drops` says whether heads compute the
+    /// end of a hit again.
     ///
     /// # Errors
     /// [`VllmError::Setting`] for 0.
@@ -216,16 +219,19 @@ impl Group {
         self.prompt_tail.is_some() || self.states.is_some()
     }
 
-    /// What a step of a running request changes. `noted` is of a group of states: `None` of a state that is shared, exported or
-    /// not there yet.
+    /// Plans a step of a running request. A group of states needs `noted`: `None` if the state is shared,
+    /// exported or absent.
     #[must_use]
     pub fn step(&self, table: &impl Table, step: &Step, noted: Option<Noted>) -> Option<Change> {
         if table.is_empty() {
-            return None; // it does not run yet
+            return None; // the request does not run yet
         }
         let slots = step.slots.saturating_add(self.more_slots);
         let growth = Growth::of(&self.spec, Step { slots, ..*step }, table.len(), self.retained);
         let Some(states) = &self.states else {
+            if growth.dead == 0 {
+                return Some(Change { missing: growth.missing, ..Change::default() });
+            }
             let dead = (0..growth.dead).rev().map_while(|at| held(table, at)).collect();
             return Some(Change { dead, missing: growth.missing, ..Change::default() });
         };
@@ -247,7 +253,7 @@ impl Group {
         })
     }
 
-    /// What a request that comes needs, with `hits` blocks of its hit of [`Step::computed`] tokens.
+    /// Plans the admission of a request, with `hits` blocks of its hit of [`Step::computed`] tokens.
     #[must_use]
     pub fn arrival(&self, step: &Step, hits: usize) -> Option<Arrived> {
         if hits > 0 && !step.computed.is_multiple_of(self.spec.block_tokens) {
@@ -266,13 +272,15 @@ impl Group {
         Some(Arrived { skipped, missing, whole })
     }
 
-    /// How the table of a request that comes grows before missing blocks are appended, with `hits` blocks in it.
+    /// How the table of a request that arrives grows before missing blocks are appended, with `hits` blocks
+    /// in it.
     #[must_use]
     pub fn first_move(&self, step: &Step, hits: usize) -> Option<Move> {
         self.states.as_ref()?.first_move(&self.spec, hits, step.main)
     }
 
-    /// What of a table of which `known` blocks are cached can be, with the KV of `tokens` tokens computed.
+    /// Finds the part of a table that can be cached once the KV of `tokens` tokens is computed. `known`
+    /// blocks are cached.
     #[must_use]
     pub fn caching(&self, prompt: &Prompt, table: &impl Table, known: usize, tokens: usize) -> Caching {
         let finals = if self.is_cached { self.finals.of(tokens) } else { 0 };
@@ -305,7 +313,7 @@ impl Group {
         table.hash(at).and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end)
     }
 
-    /// Which of some blocks are worth a place in the index.
+    /// Chooses the blocks that are worth a place in the index.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
         if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {
@@ -316,7 +324,7 @@ impl Group {
         blocks.map(|at| self.retention.keeps(at, prompt.interval, &boundaries)).collect()
     }
 
-    /// What is to be done about the block in which the prompt ends, where [`Caching::tail`] asks for it.
+    /// How the block in which the prompt ends is cached, if [`Caching::tail`] asks for it.
     #[must_use]
     pub fn tail(&self, table: &impl Table, finals: usize) -> Tail {
         if self.states.is_none() || !finals.is_multiple_of(self.spec.block_tokens) {

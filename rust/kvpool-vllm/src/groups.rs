@@ -1,11 +1,11 @@
-//! `Growth`: what a step asks of one KV-cache group of a running request.
+//! `Growth` and `Arrival`: the needs of a step in one KV-cache group.
 //!
-//! The arithmetic of vLLM's `allocate_slots` for requests that go on: which blocks of a table no token reads any more, how many it
-//! lacks. What tokens read is [`kvpool::groups`]'.
+//! The arithmetic of vLLM's `allocate_slots`: which blocks of a table no token reads any more, how many
+//! blocks it lacks. [`kvpool::groups`] defines the tokens that a token reads.
 
 use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
-/// What a call of `allocate_slots` asks for.
+/// The arguments of a call of `allocate_slots`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// Tokens to be computed now.
@@ -23,7 +23,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// The step of a request with so many computed tokens, tokens in flight, and tokens in all. None grows beyond `max_len`.
+    /// The step of a request with these numbers of tokens: computed, in flight, in all. No request grows
+    /// beyond `max_len`.
     #[must_use]
     pub fn step(&self, computed: usize, in_flight: usize, tokens: usize, max_len: usize) -> Step {
         let computed = computed.min(max_len);
@@ -42,7 +43,7 @@ impl Call {
 /// A step of a request, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Computed: of a request that comes, those of its hit.
+    /// Computed tokens: for a request that arrives, those of its hit.
     pub computed: usize,
     /// Computed, and not in flight: no step that runs reads before them, and none takes them back.
     pub settled: usize,
@@ -50,7 +51,7 @@ pub struct Step {
     pub slots: usize,
     /// Computed after this step, without lookahead.
     pub main: usize,
-    /// Of those, the ones whose blocks may be cached.
+    /// The part of `main` whose blocks may be cached.
     pub cached: usize,
     /// All, if all of them must find room.
     pub whole: Option<usize>,
@@ -82,7 +83,7 @@ impl Growth {
 pub struct Room {
     /// Blocks that others rely on.
     pub reserved: usize,
-    /// Blocks that stay free when a request comes.
+    /// Blocks that stay free when a request arrives.
     pub watermark: usize,
 }
 

@@ -1,21 +1,22 @@
 //! `Hits`: the blocks of the longest hit of a request, group by group.
 //!
-//! [`Lookup`] says how long a hit is; this asks the pool for it, all groups of a family at once, and keeps what full attention found
-//! for the next lookup ([`LastHit`]). The digests of a request are the caller's.
+//! [`Lookup`] finds the length of a hit. `Hits` asks the pool for it, all groups of a family at once, and
+//! keeps the hit of full attention for the next lookup ([`LastHit`]). The digests of a request are the
+//! caller's.
 
 use crate::error::VllmError;
 use crate::group::Group;
 use crate::last_hit::{Digests, LastHit};
 use crate::lookup::{Family, Found, Index, Lookup, Reads};
 
-/// What a group has of a hit.
+/// The part of a hit that one group has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFound {
     /// Leading null blocks.
     pub nulls: usize,
-    /// Blocks behind those from the group's [`LastHit`], from its first on.
+    /// Blocks after those: the first ones of the group's [`LastHit`].
     pub known: usize,
-    /// Blocks behind those.
+    /// Blocks after those.
     pub blocks: Vec<u32>,
     /// Tokens of all of them.
     pub tokens: usize,
@@ -32,11 +33,13 @@ pub struct Hits {
 }
 
 impl Hits {
-    /// Lookups of groups that are asked together in families: the positions of the groups of each, whether the end of a hit is computed
-    /// again, and how many tokens behind a hit are looked up then. Hits end at multiples of `alignment`.
+    /// Lookups of groups that are asked together in families. A family has the positions of its groups,
+    /// whether the end of a hit is computed again, and how many tokens after a hit are looked up then. Hits
+    /// end at multiples of `alignment`.
     ///
     /// # Errors
-    /// [`VllmError::Families`] for a family without groups or with groups that are not there, and for sizes that do not fit.
+    /// [`VllmError::Families`] for a family without groups or with groups that are not there, and for sizes
+    /// that do not fit.
     pub fn new(
         groups: &[Group],
         alignment: usize,
@@ -66,8 +69,8 @@ impl Hits {
         Ok(Self { lookup, members, numbers: groups.iter().map(|group| group.number).collect() })
     }
 
-    /// The longest hit of at most `limit` tokens by group, its tokens, and how many more the group has that got furthest. `last` has
-    /// what each group found last.
+    /// The longest hit of at most `limit` tokens by group, its tokens, and how many more tokens the longest
+    /// group has. `last` has the last hit of each group.
     ///
     /// # Errors
     /// Those of the digests.
@@ -82,7 +85,7 @@ impl Hits {
         Ok((asked.blocks(&hit.found)?, hit.tokens, hit.longest.saturating_sub(hit.tokens)))
     }
 
-    /// What each group alone has of at most `limit` tokens.
+    /// The hit of each group alone, of at most `limit` tokens.
     ///
     /// # Errors
     /// Those of the digests.
@@ -194,7 +197,8 @@ mod tests {
         Key::new(&[unit as u8 + 1; 32], group).unwrap()
     }
 
-    /// Full attention, and a window of 3 tokens that has lost its second block; blocks of 2 tokens, a digest each.
+    /// Full attention, and a window of 3 tokens that has lost its second block; blocks of 2 tokens, a digest
+    /// each.
     fn cached() -> (Pool, Vec<Group>) {
         let mut pool = Pool::new(20, true).unwrap();
         pool.allocate(12, &mut Vec::new(), None).unwrap();

@@ -22,7 +22,7 @@ pub trait Digests {
     /// Number of digests.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether the request has no digest.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -73,7 +73,8 @@ impl LastHit {
         self.changes
     }
 
-    /// How many of a request's first `blocks` blocks, of `scale` digests each, are cached in a group, from the first on.
+    /// How many of a request's first `blocks` blocks, of `scale` digests each, are cached in a group, from
+    /// the first on.
     ///
     /// # Errors
     /// Those of the digests.

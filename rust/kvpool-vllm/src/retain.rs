@@ -39,12 +39,12 @@ impl Finals {
     }
 }
 
-/// What decides what of a request is cached.
+/// The properties of a request that decide which of its blocks are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     /// Its tokens.
     pub tokens: usize,
-    /// Where the request turned off from an earlier one; 0 if it did not.
+    /// The position where the request left the prompt of an earlier one; 0 if it did not.
     pub junction: usize,
     /// Tokens of the request that were computed before this step.
     pub computed: usize,
@@ -54,7 +54,7 @@ pub struct Prompt {
     pub interval: Option<usize>,
 }
 
-/// What all groups of a model keep of a request.
+/// The settings of a model that decide which blocks its groups keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retains {
     /// Tokens of a block of the scheduler.
@@ -66,8 +66,8 @@ pub struct Retains {
 }
 
 impl Retains {
-    /// Where hits of later requests are expected to end: the replays of this prompt, and its junction; with `before`, also so many
-    /// tokens before the junction, whose end is computed again.
+    /// The expected ends of later hits: the replays of this prompt, and its junction. `before` adds the end
+    /// that many tokens before the junction, for heads that compute the end of a hit again.
     pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
         let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
         if prompt.junction > 0 {

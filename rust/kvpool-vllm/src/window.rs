@@ -52,9 +52,9 @@ pub struct WindowSearch {
     pub need: usize,
     /// Tokens per block.
     pub block_size: usize,
-    /// What the length of a hit is a multiple of.
+    /// The length of a hit is a multiple of this.
     pub alignment: usize,
-    /// Blocks behind the end of a hit, which are computed again.
+    /// Blocks after the end of a hit, which are computed again.
     pub shift: usize,
 }
 
@@ -65,8 +65,9 @@ impl Pool {
         keys.iter().map(|key| self.find(key)).collect()
     }
 
-    /// The rightmost window of blocks that several groups have, null blocks before it, group by group, and whether it has as many
-    /// blocks as are needed. `keys` has one key per group for each block.
+    /// The rightmost window of blocks that several groups have, with null blocks before it, group by group.
+    /// Also returns whether the window has all blocks that a hit needs. `keys` has one key per group for each
+    /// block.
     #[must_use]
     pub fn find_window(&self, keys: &[Key], groups: usize, search: WindowSearch) -> (Vec<Vec<u32>>, bool) {
         let WindowSearch { need, block_size, alignment, shift } = search;

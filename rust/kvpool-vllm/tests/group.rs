@@ -1,4 +1,4 @@
-//! What a group decides about a request, over plain tables.
+//! The decisions of a group about a request, over plain tables.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool_vllm::{

@@ -64,7 +64,7 @@ class KVCacheManager(stock.KVCacheManager):  # type: ignore[misc]
         self._find: Any = None
         if calls is None:
             return
-        # What is called for every request at every step goes to Rust without a frame of Python's.
+        # The calls of every request and step go to Rust without a Python frame.
         self.allocate_slots = calls.allocate_slots
         self.cache_blocks = calls.cache_blocks
         if _lookup_of(self.coordinator) is not None:

@@ -230,7 +230,7 @@ impl Meter {
         }
     }
 
-    /// All contents are forgotten. What was seen of them is overwritten when blocks become computed again.
+    /// All contents are forgotten. Their times stay, and are overwritten when blocks become computed again.
     pub(crate) fn cleared(&mut self) {
         self.metrics.cleared += self.cached();
     }

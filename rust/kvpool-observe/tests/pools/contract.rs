@@ -1,5 +1,6 @@
-//! What a pool tells its observer, against the pool itself: whoever only listens knows at every moment which block holds what, and has
-//! heard of every block that looks otherwise than before. With every policy, and for observers that come late.
+//! The notifications of a pool, against the pool: an observer that only listens knows at every moment the
+//! content of every block, and every block that has changed. With every policy, and for observers that come
+//! late.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,7 +14,7 @@ use proptest::test_runner::FileFailurePersistence;
 
 use super::traffic::{Traffic, duplicates, operations, policies};
 
-/// Everything that was heard.
+/// The notifications of a pool, as its state.
 #[derive(Debug, Default)]
 struct Listener {
     contents: BTreeMap<BlockId, ContentView>,
@@ -94,7 +95,8 @@ proptest! {
         }
     }
 
-    /// Digests count what was there before; events tell what comes and goes from then on; and nothing is done otherwise.
+    /// Digests count what was there before; events tell what comes and goes from then on; and nothing is done
+    /// otherwise.
     #[test]
     fn observers_may_come_late(
         eviction in policies(),

@@ -120,7 +120,7 @@ fn numbered(gone: &Evicted) -> Option<(BlockId, (BlockHash, u64))> {
     Some((gone.block, (gone.hash, number)))
 }
 
-/// What hangs where, by the pool itself: what it held when the payload was set.
+/// The payload of each block, with the content that the pool had there when it was set.
 #[derive(Default)]
 struct Hung {
     by_block: BTreeMap<BlockId, (BlockHash, u64)>,
@@ -129,7 +129,7 @@ struct Hung {
 
 impl Check for Hung {
     fn changed(&mut self, pool: &mut BlockPool, _reason: Reason, fresh: &[BlockId]) {
-        // What is handed out may get the content again that it lost.
+        // A block that is handed out may get the content again that it lost.
         let is_gone = |block: &BlockId, hash| fresh.contains(block) || pool.hash_of(*block) != Some(hash);
         let (gone, left) = std::mem::take(&mut self.by_block)
             .into_iter()
@@ -138,7 +138,7 @@ impl Check for Hung {
         let taken = pool.take_evicted();
         let found: BTreeMap<_, _> = taken.iter().filter_map(numbered).collect();
         assert_eq!((found, taken.len()), (gone.clone(), gone.len()));
-        // What is registered gets a payload, at times.
+        // Some registered blocks get a payload.
         let all = (1..pool.num_blocks() as u32).map(BlockId::new);
         let some: Vec<_> =
             all.filter(|block| (self.next + u64::from(block.get())).is_multiple_of(3)).collect();

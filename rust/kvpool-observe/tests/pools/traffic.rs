@@ -1,4 +1,4 @@
-//! Random calls of a pool, and what each of them does, phase by phase, for whoever checks it.
+//! Random calls of a pool. A [`Check`] sees every phase of them.
 
 use std::sync::{Arc, LazyLock};
 
@@ -32,7 +32,8 @@ pub(crate) fn chain(nth: u64, blocks: u64, epoch: u64) -> HashChain {
 /// A call, or the calls that serve a prompt.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    /// Looks up, allocates, registers, and marks as many blocks as computed. `replaces`: duplicates are given up at once.
+    /// Looks up, allocates, registers, and marks as many blocks as computed. `replaces`: duplicates are given
+    /// up at once.
     Serve {
         tokens: Vec<u32>,
         computed: usize,
@@ -108,7 +109,7 @@ pub(crate) enum Reason {
 
 /// Sees every phase of an operation.
 pub(crate) trait Check {
-    /// A lookup acquired these blocks, of so many that were asked for.
+    /// A lookup asked for `asked` blocks and acquired these.
     fn looked_up(&mut self, _blocks: &[BlockId], _asked: usize, _tenant: Option<u32>) {}
 
     /// Something changed: what is gone went for this reason, and the blocks of `fresh` were handed out.

@@ -1,7 +1,8 @@
-//! What a call of [`super::groups`] caches: group by group, in vLLM's order, what [`kvpool_vllm::Group`] says.
+//! Caching of [`super::groups`]: group by group, in vLLM's order, the blocks that [`kvpool_vllm::Group`]
+//! chooses.
 //!
-//! A prompt that ends inside a block makes a key of its own there, once: that is vLLM's method. Events are made in Python as well:
-//! they are Python objects in any case.
+//! A prompt that ends inside a block makes a key of its own there, once: vLLM's own method does that. Events
+//! are made in Python too, since they are Python objects.
 
 use kvpool_vllm::{Prompt, Table, Tail};
 use pyo3::intern;
@@ -15,7 +16,8 @@ use super::pool::TableRun;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// What a request says that decides whether something is to be cached: nothing where no group looks at its prompt.
+    /// Reads the part of a request that decides whether something is cached: nothing if no group looks at
+    /// prompts.
     pub(super) fn prompt(&self, request: &Bound<'_, PyAny>) -> PyResult<Prompt> {
         let py = request.py();
         let mut prompt = Prompt::default();
@@ -30,14 +32,14 @@ impl PyVllmGroups {
         Ok(prompt)
     }
 
-    /// Caches what is to be cached.
-    pub(super) fn cache(
+    /// Caches the blocks that the rows ask for.
+    pub(super) fn cache<'a, 'py: 'a>(
         &self,
-        request: &Bound<'_, PyAny>,
-        id: &Bound<'_, PyAny>,
-        rows: &[Cacheable<'_>],
+        request: &Bound<'py, PyAny>,
+        id: &Bound<'py, PyAny>,
+        rows: impl Iterator<Item = &'a Cacheable<'py>> + Clone,
     ) -> PyResult<()> {
-        if !rows.iter().any(|row| row.caching.asks()) {
+        if !rows.clone().any(|row| row.caching.asks()) {
             return Ok(());
         }
         let py = request.py();
@@ -66,7 +68,7 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Caches the blocks from the first that is not cached on that are kept.
+    /// Caches the blocks of `kept`, which begins at the first block that is not cached.
     fn cache_blocks_of(
         &self,
         request: &Bound<'_, PyAny>,
@@ -92,7 +94,8 @@ impl PyVllmGroups {
         Ok(())
     }
 
-    /// Tells vLLM's manager of the states that have become blocks of the cache, for this step and for connectors.
+    /// Notes the states that have become blocks of the cache in vLLM's manager, for this step and for
+    /// connectors.
     fn note_states(
         &self,
         id: &Bound<'_, PyAny>,
@@ -125,7 +128,7 @@ impl PyVllmGroups {
         let this_step = group.of.this_step.as_ref().map(|keys| keys.bind(py));
         match (group.rules.tail(&Blocks(&row.table, &self.shared), finals), this_step) {
             (Tail::Absent, _) => Ok(()),
-            // vLLM 0.33 does not repeat what it has said of a state.
+            // vLLM 0.33 notes a state once.
             (Tail::Cached(_), _) if self.retains.by_series_33 => Ok(()),
             (Tail::Cached(key), Some(this_step)) => this_step.add(PyBytes::new(py, key.as_bytes())),
             (_, this_step) => {

@@ -1,11 +1,11 @@
 //! `VllmFeed`: what a publisher of KV events is told of one of vLLM's pools, without an object of Python's per block.
 //!
-//! The log is [`FeedLog`]'s: here the tokens and keys of a run are read from Python. That may run Python's code or fail, so it happens
-//! before the pool caches anything ([`PyVllmFeed::read`]); noting what was cached then cannot fail ([`PyVllmFeed::stored`]). The log's
-//! lock is taken behind the pool's or alone.
+//! The log is [`FeedLog`]'s: here the tokens and keys of a run are read from Python. That may run Python's
+//! code or fail, so it happens before the pool caches anything ([`PyVllmFeed::read`]); noting what was cached
+//! then cannot fail ([`PyVllmFeed::stored`]). The log's lock is taken behind the pool's or alone.
 //!
-//! Costs: 100 bytes and the tokens per stored block until it is taken; some 30 ns per block of 16 tokens, most of them the look at a
-//! list of ints.
+//! Costs: 100 bytes and the tokens per stored block until it is taken; some 30 ns per block of 16 tokens,
+//! most of them the look at a list of ints.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -100,7 +100,7 @@ impl PyVllmFeed {
         }
     }
 
-    /// What may be noted of a run; `None` if nothing can be. Runs Python's code.
+    /// Reads a run; `None` if nothing of it can be noted. Runs Python's code.
     pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<FeedRun>> {
         let &Run { request, hashes, scale, first, digests, block_size, group } = run;
         let Ok(group) = u16::try_from(group) else { return Ok(None) };
@@ -129,14 +129,15 @@ impl PyVllmFeed {
         Ok(Some(FeedRun { tokens, keys, ..fed }))
     }
 
-    /// Notes the blocks of a run whose keys are new: for each whether it is, `None` if it was left out.
+    /// Notes the blocks of a run whose keys are new. `new` says so for each block; `None` is a block that was
+    /// left out.
     pub(super) fn stored(&self, run: Option<FeedRun>, new: &[Option<bool>]) {
         if let Some(run) = run {
             self.lock().changes.stored(run, new);
         }
     }
 
-    /// What the blocks of a run were hashed with beside tokens.
+    /// Reads the extra keys of the blocks of a run.
     fn keys(&self, run: &Run<'_, '_>, links: &[Link]) -> PyResult<Vec<Keys>> {
         let py = run.request.py();
         let range = |&(at, ..): &Link| {

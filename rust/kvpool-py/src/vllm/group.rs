@@ -1,5 +1,5 @@
-//! One KV-cache group of [`super::groups`]: its tables and counts in vLLM's dictionaries. What they are to become is
-//! [`kvpool_vllm::Group`]'s to say.
+//! One KV-cache group of [`super::groups`]: its tables and counts in vLLM's dictionaries.
+//! [`kvpool_vllm::Group`] decides how they change.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::block::{Shared, own};
 use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
-/// What a group is like: see `VllmGroups` in the stub.
+/// The settings of a group: see `VllmGroups` in the stub.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Settings {
@@ -43,12 +43,13 @@ pub(super) struct Handles {
     pub(super) zeroed: bool,
     /// Whether its cached blocks count where vLLM asks how much of a request is cached.
     pub(super) counts: bool,
-    /// Keys of states that were cached in this step of the engine: no request can go on from them before the next.
+    /// Keys of states that were cached in this step of the engine. A request can continue from them in the
+    /// next step.
     pub(super) this_step: Option<Py<PySet>>,
     pub(super) states: Option<StateHandles>,
 }
 
-/// What vLLM's manager of a group of aligned states keeps of requests.
+/// The notes of vLLM's manager of a group of aligned states.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(super) struct StateHandles {
@@ -58,8 +59,9 @@ pub(super) struct StateHandles {
     lookahead: Option<usize>,
     /// Requests whose running state has a block.
     pub(super) allocated: Py<PySet>,
-    /// By request: leading blocks that were given up; the block of the state before; states that are shared inside a block; states
-    /// that are about to be exported; states that a connector may take when the request ends.
+    /// By request: leading blocks that were given up, and the block of the state before.
+    /// The others: states shared inside a block, states to be exported, states that a connector may take at
+    /// the end.
     pub(super) retired: Py<PyDict>,
     pub(super) last: Py<PyDict>,
     partial: Py<PyDict>,
@@ -72,7 +74,7 @@ impl StateHandles {
         [&self.retired, &self.last, &self.partial, &self.checkpoints, &self.tails]
     }
 
-    /// What is noted of a request; `None` of a state that is shared, exported or not there yet.
+    /// The notes of a request; `None` if its state is shared, exported or absent.
     fn noted(&self, id: &Bound<'_, PyAny>) -> PyResult<Option<Noted>> {
         let py = id.py();
         if !self.allocated.bind(py).contains(id)?
@@ -158,7 +160,7 @@ impl Group {
         self.of.num_cached.bind(id.py()).get_item(id)?.map_or(Ok(0), |known| known.extract())
     }
 
-    /// What a step changes, and what can be cached then; `None` where vLLM's manager has to look.
+    /// Plans a step, and the caching after it; `None` if vLLM's manager has to do it.
     pub(super) fn step<'py>(
         &self,
         shared: &Arc<Shared>,
@@ -172,7 +174,7 @@ impl Group {
         Ok(Some((change, self.cacheable(shared, id, table, prompt, step.cached)?)))
     }
 
-    /// What of a table can be cached, with the KV of so many tokens computed.
+    /// Finds the part of a table that can be cached once the KV of `tokens` tokens is computed.
     pub(super) fn cacheable<'py>(
         &self,
         shared: &Arc<Shared>,
@@ -185,7 +187,7 @@ impl Group {
         Ok(Cacheable { table, caching })
     }
 
-    /// What a request that comes needs, with its hits; `None` where vLLM's manager has to look.
+    /// Plans the admission of a request with `hits` blocks; `None` if vLLM's manager has to do it.
     pub(super) fn arrival(
         &self,
         id: &Bound<'_, PyAny>,
@@ -197,7 +199,7 @@ impl Group {
         Ok(if runs { None } else { self.rules.arrival(step, hits) })
     }
 
-    /// Forgets a request, and what it offers to connectors: its blocks are about to be reused.
+    /// Forgets a request and withdraws its offers to connectors, since its blocks are about to be reused.
     pub(super) fn forget(&self, id: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = id.py();
         let states = self.of.states.as_ref();

@@ -1,10 +1,11 @@
 //! `VllmGroups`: the calls that vLLM's scheduler makes of its KV-cache manager for every request at every step, for any KV-cache
 //! groups: lookups, `allocate_slots`, `cache_blocks`, `free`.
 //!
-//! It keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing of any group, which is
-//! most of them, ends after a look at each table. A call that is out of the ordinary goes to vLLM's own method, before anything has
-//! changed: tokens of a connector or an encoder, a hit inside a block, a state that is shared or exported. vLLM's objects and this one
-//! refer to each other: `__traverse__` lets the collector see it.
+//! It keeps no state of requests: tables and counts are vLLM's own, group by group. A step that asks nothing
+//! of any group, which is most of them, ends after a look at each table. A call that is out of the ordinary
+//! goes to vLLM's own method, before anything has changed: tokens of a connector or an encoder, a hit inside
+//! a block, a state that is shared or exported. vLLM's objects and this one refer to each other:
+//! `__traverse__` lets the collector see it.
 
 use std::sync::Arc;
 
@@ -35,19 +36,20 @@ pub(crate) struct PyVllmGroups {
     /// `KVCacheBlocks`, and its empty one.
     pub(super) blocks_class: Py<PyAny>,
     pub(super) empty: Py<PyAny>,
-    /// The pool's `_tell_removed` and `cache_full_blocks`, if anybody listens; or the feed of a publisher.
+    /// The pool's `_tell_removed` and `cache_full_blocks` if it makes events, or the feed of a publisher.
     pub(super) on_removed: Option<Listener>,
     pub(super) on_cached: Option<Listener>,
-    /// The pool, if its collector of metrics is told of every block.
+    /// The pool, if it has a collector of metrics.
     pub(super) metered: Option<Py<PyAny>>,
     /// vLLM's coordinator: how much of windows and states is kept may be written to it.
     pub(super) coordinator: Py<PyAny>,
     pub(super) retains: Retains,
-    /// `allocate_slots` of vLLM's manager, for what is out of the ordinary.
+    /// `allocate_slots` of vLLM's manager. It takes the calls that are out of the ordinary.
     pub(super) fallback: Py<PyAny>,
     /// Whether a group leaves out blocks that no hit is expected to need.
     pub(super) leaves_out: bool,
-    /// Whether a group caches where a prompt ends inside of a block, or where it turned off from an earlier one.
+    /// Whether a group caches where a prompt ends inside of a block, or where it turned off from an earlier
+    /// one.
     pub(super) looks_at_prompts: bool,
     pub(super) looks_at_junctions: bool,
     lookups: Option<Lookups>,
@@ -57,7 +59,7 @@ pub(super) fn attr<'py>(request: &Bound<'py, PyAny>, name: &Bound<'py, PyString>
     request.getattr(name)?.extract()
 }
 
-/// How many tokens a request has: the length of the list that vLLM's `num_tokens` takes it of.
+/// Number of tokens of a request: the length of the list that vLLM's `num_tokens` reads.
 pub(super) fn num_tokens(request: &Bound<'_, PyAny>) -> PyResult<usize> {
     let tokens = request.getattr(intern!(request.py(), "_all_token_ids"))?;
     match tokens.cast::<PyList>() {
@@ -245,7 +247,7 @@ impl PyVllmGroups {
             let table = group.table(&id)?.unwrap_or_else(|| PyList::empty(py));
             rows.push(group.cacheable(&self.shared, &id, table, &prompt, computed)?);
         }
-        self.cache(request, &id, &rows)
+        self.cache(request, &id, rows.iter())
     }
 
     #[doc = doc!("VllmGroups.free")]

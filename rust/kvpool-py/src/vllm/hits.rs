@@ -1,5 +1,5 @@
-//! Lookups of [`super::groups`]: what [`kvpool_vllm::Hits`] finds, as lists of blocks. A request at the head of vLLM's queue asks again at
-//! every step, so the list of the last hit of a group is kept.
+//! Lookups of [`super::groups`]: the hits of [`kvpool_vllm::Hits`] as lists of blocks. A request at the head
+//! of vLLM's queue is looked up at every step, so each group keeps the list of its last hit.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::errors::OrRaise;
 use crate::gather::list_of;
 use crate::python::prelude::*;
 
-/// What groups found last, and the lists of that, each with [`LastHit::changes`] of when it was made.
+/// The last hit of each group, and its blocks as a list with the [`LastHit::changes`] of that time.
 #[derive(Default)]
 struct Last {
     hits: Vec<LastHit>,
@@ -66,7 +66,8 @@ impl Lookups {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `find` finds, as one list of blocks per group, and what else it returns. `find` gets what groups found last.
+    /// Calls `find` with the last hits of the groups. Returns one list of blocks per group, and its other
+    /// answer.
     pub(super) fn ask<'py, R>(
         &self,
         core: &PyVllmPool,
@@ -75,13 +76,13 @@ impl Lookups {
         find: impl FnOnce(&Hashes<'_, 'py>, &mut [LastHit]) -> PyResult<(Vec<GroupFound>, R)>,
     ) -> PyResult<(Bound<'py, PyTuple>, R)> {
         let asked = Hashes { hashes, len: hashes.len()?, shared: &core.shared };
-        // Taken out, since nothing is to be locked while Python objects are looked at or made.
+        // Taken out: no lock is held while Python objects are read or made.
         let mut last = std::mem::take(&mut *self.last());
         last.hits.resize_with(groups, LastHit::default);
         last.lists.resize_with(groups, || None);
         let answer = find(&asked, &mut last.hits)
             .and_then(|(found, more)| Ok((last.tables(hashes.py(), core, &found)?, more)));
-        // What another thread put back goes without the lock: it may hold the last reference to an object.
+        // Dropped without the lock: the hits of another thread may hold the last reference to an object.
         let others = std::mem::replace(&mut *self.last(), last);
         drop(others);
         answer
@@ -106,7 +107,7 @@ impl Last {
                     Some((changes, list)) if *changes == hit.changes() => list,
                     list => &mut list.insert((hit.changes(), core.handles(py, hit.blocks())?.unbind())).1,
                 };
-                // A list of its own: the caller may change it.
+                // A copy, since the caller may change its list.
                 let whole = list.bind(py).get_slice(0, found.known);
                 whole.set_slice(found.known, found.known, &table)?;
                 table = whole;

@@ -1,5 +1,5 @@
-//! What `kvpool.integrations.vllm` is made of: blocks as vLLM sees them, its pool, its request hasher, and its manager's
-//! calls for any KV-cache groups.
+//! The parts of `kvpool.integrations.vllm`: blocks as vLLM sees them, its pool, its request hasher, and the
+//! calls of its manager for any KV-cache groups.
 
 mod block;
 mod caching;

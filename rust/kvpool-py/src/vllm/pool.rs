@@ -50,7 +50,7 @@ impl PyVllmPool {
     }
 }
 
-/// A run of blocks of a request's table, of so many digests each.
+/// A run of blocks of a request's table. A block has `scale` digests.
 pub(super) struct TableRun<'a, 'py> {
     pub(super) blocks: &'a Bound<'py, PyAny>,
     pub(super) hashes: &'a Bound<'py, PyAny>,
@@ -60,14 +60,14 @@ pub(super) struct TableRun<'a, 'py> {
     pub(super) scale: usize,
 }
 
-/// What caching a run has done.
+/// The effects of caching a run.
 pub(super) struct Cached {
     removed: Vec<Removed>,
     stored: Vec<Option<bool>>,
 }
 
 impl PyVllmPool {
-    /// Caches those of a run of full blocks that are kept, and tells the feed of a request's.
+    /// Caches the blocks of a run that `kept` accepts. The feed notes them with the request.
     pub(super) fn cache_run<'py>(
         &self,
         py: Python<'py>,
@@ -334,7 +334,7 @@ impl PyVllmPool {
         scale: usize,
     ) -> PyResult<(Bound<'py, PyTuple>, bool)> {
         let groups = self::groups(groups)?;
-        // Of each block a key per group.
+        // One key per block and group.
         let mut all = Vec::new();
         for at in 0..max_blocks {
             for key in keys(py, digest(hashes, at, scale)?.as_bytes(), &groups)? {

@@ -1,4 +1,4 @@
-//! The steps of [`PyVllmGroups`]: a request that goes on, and one that comes.
+//! The steps of [`PyVllmGroups`]: of a running request, and of a request that arrives.
 
 use kvpool_journal::VllmCalls;
 use kvpool_vllm::{Call, Change, Move, Room};
@@ -12,7 +12,7 @@ use crate::errors::OrRaise;
 use crate::python::prelude::*;
 
 impl PyVllmGroups {
-    /// A plain step; `None`, and nothing has changed, where vLLM's managers have to look.
+    /// A plain step; `None`, and nothing has changed, if vLLM's managers have to do it.
     pub(super) fn go_on<'py>(
         &self,
         request: &Bound<'py, PyAny>,
@@ -24,37 +24,37 @@ impl PyVllmGroups {
         let in_flight = attr(request, intern!(py, "num_in_flight_tokens"))?;
         let step = call.step(computed, in_flight, num_tokens(request)?, self.max_model_len);
         let prompt = self.prompt(request)?;
-        let mut changes = Vec::with_capacity(self.groups.len());
-        let mut rows = Vec::with_capacity(self.groups.len());
+        let mut rows: Vec<(Change, Cacheable<'_>)> = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            let Some((change, row)) = group.step(&self.shared, &id, &prompt, &step)? else { return Ok(None) };
-            changes.push(change);
-            rows.push(row);
+            match group.step(&self.shared, &id, &prompt, &step)? {
+                Some(row) => rows.push(row),
+                None => return Ok(None),
+            }
         }
-        if changes.iter().all(Change::is_empty) && !rows.iter().any(|row| row.caching.asks()) {
-            // Nothing is taken: what must stay free does, unless it is lacking already.
+        if rows.iter().all(|(change, row)| change.is_empty() && !row.caching.asks()) {
+            // Nothing is taken, so the call fits, unless too few blocks are free already.
             let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
             return Ok(Some(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() }));
         }
-        // Blocks that are dead go first, whether the others fit or not.
-        for ((group, row), change) in self.groups.iter().zip(&rows).zip(&changes) {
+        // Dead blocks are freed first, even if too few blocks are free for the others.
+        for (group, (change, row)) in self.groups.iter().zip(&rows) {
             self.give_up(&row.table, &change.dead)?;
             if let (Some(states), Some(retired)) = (&group.of.states, change.retired) {
                 states.retired.bind(py).set_item(&id, retired)?;
             }
             self.give_up(&row.table, change.before.as_slice())?;
         }
-        let missing = changes.iter().fold(0, |sum: usize, change| sum.saturating_add(change.missing));
+        let missing = rows.iter().fold(0, |sum: usize, (change, _)| sum.saturating_add(change.missing));
         if !self.fits(request, missing, call)? {
             return Ok(Some(py.None().into_bound(py)));
         }
-        let taken = rows.iter().zip(&changes).map(|(row, change)| (&row.table, change.missing, change.moves));
+        let taken = rows.iter().map(|(change, row)| (&row.table, change.missing, change.moves));
         let answer = self.take(&id, taken)?;
-        self.cache(request, &id, &rows)?;
+        self.cache(request, &id, rows.iter().map(|(_, row)| row))?;
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether so many blocks may be taken.
+    /// Whether the pool has room for `blocks` blocks.
     fn fits(&self, request: &Bound<'_, PyAny>, blocks: usize, call: &Call) -> PyResult<bool> {
         let mut room = Room { reserved: call.reserved, watermark: 0 };
         if call.watermark && self.watermark > 0 {
@@ -72,7 +72,8 @@ impl PyVllmGroups {
         self.blocks_class.bind(py).call1((PyTuple::new(py, taken)?,))
     }
 
-    /// A request that comes, with its hit if it has one; `None`, and nothing has changed, where vLLM's managers have to look.
+    /// Admits a request, with its hit if it has one; `None`, and nothing has changed, if vLLM's managers have
+    /// to do it.
     pub(super) fn come<'py>(
         &self,
         request: &Bound<'py, PyAny>,
@@ -108,7 +109,7 @@ impl PyVllmGroups {
         if call.whole && !self.fits(request, whole, &unreserved)? || !self.fits(request, missing, call)? {
             return Ok(Some(py.None().into_bound(py)));
         }
-        // What is hit is held before anything is allocated: no group's blocks can evict another's.
+        // All hits are held before anything is allocated: no group's blocks can evict another's.
         let mut tables = Vec::with_capacity(arrived.len());
         for (group, (row, kept)) in self.groups.iter().zip(&arrived) {
             let mut ids = vec![0; if found.is_some() { row.skipped } else { 0 }];
@@ -134,18 +135,21 @@ impl PyVllmGroups {
         let prompt = self.prompt(request)?;
         let rows = self.groups.iter().zip(tables);
         let rows = rows.map(|(group, table)| group.cacheable(&self.shared, &id, table, &prompt, step.cached));
-        self.cache(request, &id, &rows.collect::<PyResult<Vec<Cacheable<'_>>>>()?)?;
+        let rows = rows.collect::<PyResult<Vec<_>>>()?;
+        self.cache(request, &id, rows.iter())?;
         self.answer(py, answer).map(Some)
     }
 
-    /// Whether a hit ends with a state that is computed in this step of the engine: it can be gone on from in the next.
+    /// Whether a hit ends with a state that this step of the engine computes. A request can continue from it
+    /// in the next.
     fn waits_for_a_step(&self, py: Python<'_>, group: &Group, hits: &[u32]) -> PyResult<bool> {
         let (Some(this_step), Some(&last)) = (&group.of.this_step, hits.last()) else { return Ok(false) };
         let key = self.shared.lock().keys().hash_of(last).map(|(key, _)| key);
         key.map_or(Ok(false), |key| this_step.bind(py).contains(PyBytes::new(py, key.as_bytes())))
     }
 
-    /// Takes the blocks that tables lack, group by group, and appends them. Of states that move, what vLLM notes of it is noted, too.
+    /// Takes the blocks that tables lack, group by group, and appends them. For states that move, updates
+    /// vLLM's notes.
     fn take<'a, 'py: 'a>(
         &self,
         id: &Bound<'py, PyAny>,
@@ -209,7 +213,7 @@ impl PyVllmGroups {
         Ok(taken)
     }
 
-    /// Gives up blocks of a table, which stand at these positions, in this order.
+    /// Frees blocks of a table in this order, and puts null blocks at their positions.
     fn give_up(&self, table: &Bound<'_, PyList>, blocks: &[(usize, u32)]) -> PyResult<()> {
         if blocks.is_empty() {
             return Ok(());
