@@ -11,10 +11,11 @@
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
 //! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
 //!
-//! The bytes of [`vllm_pool`] are drawn from by [`kvpool_lab`], which shrinks what fails, too. Those of the others are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
-//! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer
-//! (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which needs nothing, or
-//! the corpus, which the tests replay.
+//! [`kvpool_lab`] draws calls from the bytes of [`vllm_pool`], and shrinks a run that fails. The bytes of the
+//! other targets are operations ([`Case`]); after each of them results, state and all invariants are compared. A
+//! case that fails is shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's
+//! affair: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program
+//! `kvpool-fuzz`, which needs nothing, or the corpus, which the tests replay.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,7 +1,6 @@
 //! Random calls of vLLM's pool, compared with its model; and journals of them.
 //!
 //! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 40,000).
-#![expect(clippy::panic, clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 use kvpool_journal::{Goal, Language, Options, Step, VllmCall, VllmSubject, export, record, replay, shrink};
 use kvpool_lab::run::random::{Inputs, Until, random};

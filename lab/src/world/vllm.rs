@@ -4,11 +4,11 @@ use kvpool::EvictionPolicy;
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool_journal::calls::Slot;
 use kvpool_journal::{Answer, JournalConfig, JournalHeader, Subject, Value, VllmCall, VllmSubject, Words};
-use kvpool_observe::{PoolWatch, Scrubber, WatchConfig};
+use kvpool_observe::Scrubber;
 use kvpool_vllm::Pool;
 
 use super::World;
-use super::vllm_keys::{Keys, PROMPT_GROUPS, PROMPTS};
+use super::vllm_keys::{GROUPS, Keys, PROMPT_GROUPS, PROMPTS};
 use crate::Failure;
 use crate::bytes::Bytes;
 use crate::draw::{Weights, vllm as draw};
@@ -227,11 +227,14 @@ impl VllmWorld {
 
     /// Asks the oracles that catch up on several calls.
     fn look(&mut self) -> Result<(), Failure> {
-        keys::look(self.subject.pool(), &self.model, &self.keys)?;
+        let pool = self.subject.pool();
+        keys::look(pool, &self.model, &self.keys)?;
+        same("history", &pool.keeps_history(), &self.setting.keeps_history())?;
+        same("retention", &pool.retention_stats().is_some(), &self.setting.retention)?;
+        let chained = GROUPS.map(|group| pool.is_chained(group));
+        same("chained groups", &chained, &GROUPS.map(|group| self.model.is_chained(group)))?;
         let (scrubber, queued) = (&mut self.scrubber, self.model.queue.len());
         self.subject.unrecorded(|pool| {
-            let digest = pool.state_digest();
-            same("digest", &digest, &Some(pool.core().state_digest_from_scratch()))?;
             pool.scrub(scrubber, 2).map_err(|error| Failure::new("scrub", error.to_string()))?;
             holds("free blocks beyond the queue", pool.set_num_free(queued + 1).is_err(), || {
                 format!("{} of {queued} blocks", queued + 1)
@@ -310,10 +313,7 @@ impl World for VllmWorld {
         let subject = VllmSubject::new(&Self::header(setting)?);
         let mut subject = subject.map_err(|error| Failure::new("setting", error.to_string()))?;
         let counted = setting.num_blocks - 1 - setting.withheld();
-        let prepared = subject.unrecorded(|pool| {
-            pool.watch(&WatchConfig { digest: true, ..WatchConfig::default() })?;
-            pool.set_num_free(counted)
-        });
+        let prepared = subject.unrecorded(|pool| pool.set_num_free(counted));
         prepared.map_err(|error| Failure::new("setting", error.to_string()))?;
         Ok(Self {
             model: Model::new(setting, subject.pool().core().keeps_time()),

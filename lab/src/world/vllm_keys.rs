@@ -8,7 +8,7 @@ pub const PROMPTS: [[u8; 4]; 3] = [[1, 2, 3, 4], [1, 2, 9, 9], [8, 8, 8, 8]];
 /// The groups of prompts. A chain may be drawn of the first, not of the second.
 pub const PROMPT_GROUPS: [u32; 2] = [0, 1];
 /// The groups of all keys: small ones, the largest that the core knows, and larger ones.
-pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX - 1];
+pub const GROUPS: [u32; 5] = [0, 1, Name::MAX_GROUP as u32, Name::MAX_GROUP as u32 + 1, u32::MAX];
 
 /// The keys of a world.
 #[derive(Clone, Debug)]
@@ -18,16 +18,6 @@ pub struct Keys {
     all: Vec<Key>,
     /// The first keys differ in their digest alone, or in their group alone.
     plain: usize,
-}
-
-/// A digest. All digests of zeros begin with the same bytes. The words of any other digest differ, so
-/// that a state digest, which combines words by XOR, changes with the content.
-fn digest(n: u8, len: usize) -> Vec<u8> {
-    let mut digest = vec![n; len];
-    if n > 0 {
-        digest.iter_mut().take(1).for_each(|first| *first = 16 * n + len as u8 / 4);
-    }
-    digest
 }
 
 /// A key of at most 35 bytes of digest.
@@ -40,12 +30,12 @@ impl Keys {
     #[must_use]
     pub fn new(digest_len: usize) -> Self {
         let mut keys = Self { digest_len, all: Vec::new(), plain: 0 };
-        let plain = (0..3).flat_map(|n| PROMPT_GROUPS.map(|group| new(&digest(n, digest_len), group)));
+        let plain = (0..3).flat_map(|n| PROMPT_GROUPS.map(|group| new(&vec![n; digest_len], group)));
         keys.extend(plain);
         keys.plain = keys.all.len();
-        // Other lengths, of which the core takes one; other groups; no digest; less than a group.
-        keys.extend([(0, 16), (1, 16), (0, 32), (0, 35), (0, 0)].map(|(n, len)| new(&digest(n, len), 0)));
-        keys.extend(GROUPS.map(|group| new(&digest(0, digest_len), group)));
+        // Other lengths that begin with the same bytes, of which the core takes one; other groups; no digest; less than a group.
+        keys.extend([(0, 16), (1, 16), (0, 32), (0, 35), (0, 0)].map(|(n, len)| new(&vec![n; len], 0)));
+        keys.extend(GROUPS.map(|group| new(&vec![0; digest_len], group)));
         keys.extend([Key::from_bytes(&[0; 3]).ok()]);
         for group in PROMPT_GROUPS {
             for prompt in &PROMPTS {
