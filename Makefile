@@ -177,8 +177,7 @@ test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, sc
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-lab
 	KVPOOL_MODEL_OPERATIONS=$$(($(MODEL_OPERATIONS) / 10)) $(APART) $(CARGO) test --locked --release -p kvpool \
 		--test evictors --test operations
-	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-vllm \
-		--test pool_model --test policy_model
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-lab
 	KVPOOL_OBSERVED_RUNS=40 PROPTEST_CASES=4000 $(APART) $(CARGO) test --locked --release -p kvpool-policies -p kvpool-journal
 	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle

@@ -102,19 +102,17 @@ DRIVERS: Final = (
     fuzzer("pool", "pool"),
     fuzzer("manager", "manager"),
     fuzzer("groups", "manager"),
-    fuzzer("vllm_pool", "vllm"),
     Driver("pool_model", ("pool",), "rust/kvpool", "pool_model", (), 40_000),
     Driver("manager_model", POOLS, "rust/kvpool", "manager_model", (), 40_000),
     Driver("manager_tables", ("manager",), "rust/kvpool", "manager_tables", ("every_request",), 200_000),
     Driver("manager_groups", ("manager",), "rust/kvpool", "manager_groups", (), 20_000),
     Driver("evidence", POOLS, "rust/kvpool", "evidence", ("digest::", "scrubs::")),
     Driver("evictors", ("pool",), "rust/kvpool", "evictors", (), 2_000),
-    Driver("vllm pool_model", ("vllm",), "rust/kvpool-vllm", "pool_model", ("the_pool_does",), 40_000),
-    Driver("vllm policy_model", ("vllm",), "rust/kvpool-vllm", "policy_model", ("every_policy",), 20_000),
     Driver("explain", ("pool",), "rust/kvpool-observe", "explain", ("the_reason_is",)),
-    Driver("journals", (*POOLS, "vllm"), "rust/kvpool-journal", "journals", ("bit_by_bit", "vllms_pool_replays")),
+    Driver("journals", POOLS, "rust/kvpool-journal", "journals", ("bit_by_bit",)),
     Driver("soak", POOLS, "benches", "soak", tuple(SOAK)),
     laboratory("pool", "pool"),
+    laboratory("vllm", "vllm"),
 )
 
 

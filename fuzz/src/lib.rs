@@ -9,12 +9,13 @@
 //! | [`groups`] | `CacheManager` with KV-cache groups | an engine that reads what its layers read |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
-//! | [`vllm_pool`] | `kvpool_vllm::Pool`: its calls, and what vLLM writes by hand | a model of vLLM's pool |
+//! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
 //!
-//! The bytes of [`pool`] are drawn from by [`kvpool_lab`], which shrinks what fails, too. Those of the others are operations ([`Case`]); after each of them results, state and all invariants are compared. A case that fails is
-//! shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's affair: libFuzzer
-//! (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program `kvpool-fuzz`, which needs nothing, or
-//! the corpus, which the tests replay.
+//! [`kvpool_lab`] draws calls from the bytes of [`pool`] and [`vllm_pool`], and shrinks a run that fails. The bytes of
+//! the other targets are operations ([`Case`]); after each of them results, state and all invariants are compared. A
+//! case that fails is shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's
+//! affair: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program
+//! `kvpool-fuzz`, which needs nothing, or the corpus, which the tests replay.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -30,11 +31,9 @@ pub mod targets;
 
 pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
 #[cfg(feature = "lab")]
-use kvpool_lab::world::{World, pool::PoolWorld};
+use kvpool_lab::world::{World, pool::PoolWorld, vllm::VllmWorld};
 pub use minimize::minimize;
 pub use shrink::shrink;
-#[cfg(feature = "vllm")]
-use targets::vllm_pool::VllmPool;
 use targets::{free_list::FreeList, groups::Hybrid, index::Index, manager::Manager};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
@@ -97,8 +96,8 @@ const JOURNAL_READER: Target = Target {
     check: journal_reader::run,
     report: |data| report_file(data, journal_reader::run),
 };
-#[cfg(feature = "vllm")]
-const VLLM_POOL: Target = Target::machine::<VllmPool>("vllm_pool");
+#[cfg(feature = "lab")]
+const VLLM_POOL: Target = Target::laboratory::<VllmWorld>("vllm_pool");
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
@@ -112,7 +111,7 @@ pub const TARGETS: &[Target] = &[
     TRACE_READER,
     #[cfg(feature = "readers")]
     JOURNAL_READER,
-    #[cfg(feature = "vllm")]
+    #[cfg(feature = "lab")]
     VLLM_POOL,
 ];
 
@@ -200,8 +199,8 @@ pub fn journal_reader(data: &[u8]) {
     tell(&JOURNAL_READER, data);
 }
 
-/// `kvpool_vllm::Pool` by operation bytes.
-#[cfg(feature = "vllm")]
+/// `kvpool_vllm::Pool` by the bytes that the laboratory draws from.
+#[cfg(feature = "lab")]
 pub fn vllm_pool(data: &[u8]) {
     tell(&VLLM_POOL, data);
 }

@@ -7,9 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use kvpool_fuzz::random::Inputs;
-use kvpool_fuzz::targets::{
-    free_list::FreeList, groups::Hybrid, index::Index, manager::Manager, vllm_pool::VllmPool,
-};
+use kvpool_fuzz::targets::{free_list::FreeList, groups::Hybrid, index::Index, manager::Manager};
 use kvpool_fuzz::{Case, Machine};
 
 const MOST: usize = 80;
@@ -29,7 +27,6 @@ fn the_rendered_tests_are_what_cases_are_written_as() {
         ("index", text::<Index>(3)),
         ("manager", text::<Manager>(768)),
         ("groups", text::<Hybrid>(3)),
-        ("vllm_pool", text::<VllmPool>(3)),
     ];
     for (name, text) in texts {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/rendered/{name}.rs"));
@@ -50,4 +47,4 @@ macro_rules! rendered {
     };
 }
 
-rendered!(free_list index manager groups vllm_pool);
+rendered!(free_list index manager groups);

@@ -1,7 +1,7 @@
 //! Runs the laboratory:
 //!
 //! ```text
-//! kvpool-lab manager --seconds 10 [--seed 1] [--calls N] [--report FILE]
+//! kvpool-lab pool|manager|vllm --seconds 10 [--seed 1] [--calls N] [--report FILE]
 //! ```
 //!
 //! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. The program prints one line. With
@@ -17,8 +17,10 @@ use kvpool_lab::run::report::report;
 use kvpool_lab::world::World;
 use kvpool_lab::world::manager::ManagerWorld;
 use kvpool_lab::world::pool::PoolWorld;
+use kvpool_lab::world::vllm::VllmWorld;
 
-const USAGE: &str = "usage: kvpool-lab pool|manager [--seconds N | --calls N] [--seed N] [--report FILE]";
+const USAGE: &str =
+    "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report FILE]";
 
 struct Options {
     until: Until,
@@ -76,7 +78,8 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     match subject.as_str() {
         "pool" => explore::<PoolWorld>("pool", &options),
         "manager" => explore::<ManagerWorld>("manager", &options),
-        _ => Err(format!("no subject {subject:?}: there are pool and manager")),
+        "vllm" => explore::<VllmWorld>("vllm", &options),
+        _ => Err(format!("no subject {subject:?}: there are pool, manager and vllm")),
     }
 }
 

@@ -14,8 +14,10 @@ fn the_journals_replay_bit_by_bit() {
         let options = Options { check_every: 1, ..Options::default() };
         let report = replay(&fs::read(&path).unwrap(), options, &mut |_| true).unwrap();
         assert_eq!((report.difference, report.tail), (None, Tail::Complete), "{}", path.display());
-        assert_eq!(report.operations, report.digests, "{}", path.display());
+        let is_of_pool = path.file_name().unwrap().to_string_lossy().starts_with("pool");
+        // A journal of vLLM's pool has no digests.
+        assert_eq!(report.digests, if is_of_pool { report.operations } else { 0 }, "{}", path.display());
         operations += report.operations;
     }
-    assert!(operations > 300, "{operations}");
+    assert!(operations > 600, "{operations}");
 }

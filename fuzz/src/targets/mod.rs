@@ -8,5 +8,3 @@ pub mod journal_reader;
 pub mod manager;
 #[cfg(feature = "readers")]
 pub mod trace_reader;
-#[cfg(feature = "vllm")]
-pub mod vllm_pool;

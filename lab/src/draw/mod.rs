@@ -5,6 +5,7 @@
 
 pub mod manager;
 pub mod pool;
+pub mod vllm;
 
 use kvpool_journal::calls::Slots;
 

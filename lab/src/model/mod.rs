@@ -6,3 +6,4 @@ pub(crate) mod caller;
 pub mod manager;
 pub mod pool;
 pub mod retention;
+pub mod vllm;

@@ -4,6 +4,8 @@ pub mod manager;
 pub mod pool;
 pub mod prompts;
 pub mod requests;
+pub mod vllm;
+pub mod vllm_keys;
 
 use std::fmt::Debug;
 

@@ -19,6 +19,19 @@ pub struct VllmSubject {
     moved: Moved,
 }
 
+impl VllmSubject {
+    /// The pool, to look at.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Runs what no journal records: [`Journaled::unrecorded`].
+    pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut Pool) -> T) -> T {
+        self.pool.unrecorded(call)
+    }
+}
+
 fn config(header: &JournalHeader) -> Result<VllmConfig, ReplayError> {
     let config = header.pool_config(kvpool_policies::ALL)?;
     let (num_blocks, policy) = (config.num_blocks, config.eviction);

@@ -53,6 +53,12 @@ fn what_is_shorter_than_a_group_is_a_key_of_no_digest() {
     assert_eq!(Key::new(&[], 5).unwrap().as_bytes(), [0, 0, 0, 5]);
 }
 
+#[test]
+fn a_pool_without_a_null_block_is_refused() {
+    let error = Pool::new(0, true).unwrap_err().to_string();
+    assert!(error.contains("num_gpu_blocks"), "{error}");
+}
+
 /// A pool of so many blocks, all of them in use.
 fn in_use(num_blocks: usize) -> Pool {
     let mut pool = Pool::new(num_blocks, true).unwrap();

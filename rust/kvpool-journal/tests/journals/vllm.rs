@@ -1,15 +1,11 @@
-//! Journals of vLLM's pool: random runs, its own calls and vLLM's writes by hand among them.
+//! Journals of vLLM's pool: a script of every call, and what a journal leaves out.
 
-use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
+use kvpool::retention::{Keep, Priority, Retention, TenantId, Then, Ttl};
 use kvpool::{EvictionPolicy, Finish, Signal};
-use kvpool_journal::{
-    Entry, Goal, JournalReader, Journaled, Language, Options, VllmCall, VllmCalls, VllmConfig, replay, shrink,
-};
+use kvpool_journal::{Entry, JournalReader, Journaled, VllmCall, VllmCalls, VllmConfig};
 use kvpool_vllm::{Key, Pool, Start};
-use proptest::prelude::*;
 
-use super::exports::exported;
-use super::world::{Call, calls, ring};
+use super::world::{Call, ring};
 
 fn key(number: u32) -> Key {
     let mut digest = [7; 32];
@@ -18,15 +14,7 @@ fn key(number: u32) -> Key {
 }
 
 pub(crate) fn recorded(num_blocks: usize, caching: bool, policy: EvictionPolicy) -> Journaled<Pool> {
-    with_hints(num_blocks, caching, policy, None)
-}
-
-fn with_hints(
-    num_blocks: usize,
-    caching: bool,
-    policy: EvictionPolicy,
-    retention: Option<RetentionConfig>,
-) -> Journaled<Pool> {
+    let retention = None;
     Journaled::with_journal(VllmConfig { num_blocks, caching, policy, retention }, ring(1)).unwrap()
 }
 
@@ -120,36 +108,6 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
                 }
             }
         }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn vllms_pool_replays(policy in prop::sample::select(vec!["lru", "s3-fifo", "arc", "hazard"]), caching in any::<bool>(), hinted in any::<bool>(), calls in calls(150), at in any::<u32>()) {
-        let policy = kvpool_policies::by_name(policy).unwrap();
-        let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
-        let tenants = vec![limits(0, 2, None), limits(1, 0, Some(3))];
-        let retention = hinted.then_some(RetentionConfig { pin_budget: 3, tenants });
-        let mut pool = with_hints(14, caching, policy, retention.clone());
-        let mut without = Pool::with_retention(14, caching, policy, retention).unwrap().into();
-        run(&mut pool, &calls);
-        run(&mut without, &calls);
-        prop_assert_eq!(pool.order().collect::<Vec<_>>(), without.order().collect::<Vec<_>>());
-        let recorded = pool.journal().unwrap().operations();
-        let image = pool.take_journal().unwrap().image().unwrap();
-        let report = replay(&image, Options::default(), &mut |_| true).unwrap();
-        prop_assert_eq!(report.difference, None);
-        prop_assert_eq!(report.operations, recorded);
-        if recorded > 0 {
-            let wanted = u64::from(at) % recorded;
-            let shrunk = shrink(&image, Goal::Answer(wanted), &mut |_| true).unwrap().unwrap();
-            prop_assert!(shrunk.operations.len() <= wanted as usize + 1);
-            let report = replay(&shrunk.journal, Options::default(), &mut |_| true).unwrap();
-            prop_assert_eq!(report.difference, None);
-        }
-        prop_assert!(exported(&image, Language::Rust).unwrap().contains("fn journal()"));
     }
 }
 

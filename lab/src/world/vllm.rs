@@ -1,0 +1,372 @@
+//! The world of vLLM's [`Pool`].
+
+use kvpool::EvictionPolicy;
+use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
+use kvpool_journal::calls::Slot;
+use kvpool_journal::{Answer, JournalConfig, JournalHeader, Subject, Value, VllmCall, VllmSubject, Words};
+use kvpool_observe::Scrubber;
+use kvpool_vllm::Pool;
+
+use super::World;
+use super::vllm_keys::{GROUPS, Keys, PROMPT_GROUPS, PROMPTS};
+use crate::Failure;
+use crate::bytes::Bytes;
+use crate::draw::{Weights, vllm as draw};
+use crate::failure::{holds, same};
+use crate::model::vllm::{Expected, Model, after, watched};
+use crate::oracle::{keys, queue};
+
+/// What callers write by hand, as vLLM and its tests do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByHand {
+    /// Nothing.
+    Nothing,
+    /// Hashes and the index.
+    Hashes,
+    /// References and the queue as well.
+    All,
+}
+
+/// The settings of a pool, and of what is drawn for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Blocks, null block included.
+    pub num_blocks: usize,
+    /// Whether blocks keep their hashes.
+    pub caching: bool,
+    /// The order of eviction.
+    pub policy: EvictionPolicy,
+    /// Whether there are hints and tenants.
+    pub retention: bool,
+    /// What is written by hand.
+    pub by_hand: ByHand,
+    /// Bytes of the digests of prompts.
+    pub digest_len: usize,
+    /// Whether callers ask which keys a call removed and which were new.
+    pub watched: bool,
+    /// Blocks of the queue that shall not count as free.
+    pub withheld: usize,
+    /// Calls from one look at what is seldom asked to the next.
+    pub looks: usize,
+}
+
+impl Setting {
+    const fn simplest(num_blocks: usize) -> Self {
+        Self {
+            num_blocks,
+            caching: true,
+            policy: kvpool_policies::LRU,
+            retention: false,
+            by_hand: ByHand::Nothing,
+            digest_len: 32,
+            watched: true,
+            withheld: 0,
+            looks: 1,
+        }
+    }
+
+    /// Whether the order of reuse is vLLM's.
+    #[must_use]
+    pub fn is_lru(&self) -> bool {
+        self.policy == kvpool_policies::LRU && !self.retention
+    }
+
+    /// Whether the order of eviction depends on what blocks hold.
+    fn keeps_history(&self) -> bool {
+        let wants_history = self.policy.build(2, None).is_ok_and(|policy| policy.wants_history());
+        self.caching && (self.retention || wants_history)
+    }
+
+    /// Blocks of the queue that do not count as free.
+    #[must_use]
+    pub fn withheld(&self) -> usize {
+        self.withheld.min(self.num_blocks - 1)
+    }
+
+    fn retention(&self) -> Option<RetentionConfig> {
+        let usable = self.num_blocks - 1;
+        let limits = |tenant, floor, ceiling| TenantLimits { tenant: TenantId(tenant), floor, ceiling };
+        let tenants = vec![limits(0, usable / 6, None), limits(1, 0, Some(usable / 4))];
+        self.retention.then_some(RetentionConfig { pin_budget: usable / 4, tenants })
+    }
+}
+
+/// Blocks that a caller holds: those of a prompt from its start on.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Tells tables apart that have the same blocks.
+    pub id: usize,
+    /// The blocks, in the order of the prompt.
+    pub blocks: Vec<u32>,
+    /// The number of the prompt.
+    pub prompt: usize,
+    /// The group of its keys.
+    pub group: u32,
+    /// The number of blocks, from the first on, that are cached or left out.
+    pub cached: usize,
+}
+
+/// The pool, its model, and what its callers hold.
+#[derive(Debug)]
+pub struct VllmWorld {
+    /// The settings.
+    pub setting: Setting,
+    /// The pool.
+    pub subject: VllmSubject,
+    /// The model.
+    pub model: Model,
+    /// The keys that are drawn.
+    pub keys: Keys,
+    /// What callers hold.
+    pub tables: Vec<Table>,
+    /// The latest time.
+    pub now: f64,
+    /// The table of the hit that was touched last: the next allocation is for the rest of its prompt.
+    pending: Option<usize>,
+    next_table: usize,
+    calls: usize,
+    scrubber: Scrubber,
+}
+
+impl VllmWorld {
+    /// The pool, to look at.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        self.subject.pool()
+    }
+
+    fn hold(&mut self, blocks: Vec<u32>, prompt: Option<(usize, u32)>, cached: usize) -> usize {
+        let id = self.next_table;
+        self.next_table += 1;
+        let (prompt, group) = prompt.unwrap_or((id % PROMPTS.len(), PROMPT_GROUPS[id / 2 % 2]));
+        if !blocks.is_empty() {
+            self.tables.push(Table { id, blocks, prompt, group, cached });
+        }
+        id
+    }
+
+    /// A caller holds blocks that were free.
+    pub(crate) fn allocated(&mut self, blocks: Vec<u32>) {
+        let pending = self.pending.take();
+        match self.tables.iter_mut().find(|table| Some(table.id) == pending) {
+            Some(table) => table.blocks.extend(blocks),
+            None => drop(self.hold(blocks, None, 0)),
+        }
+    }
+
+    /// The cached blocks at the start of a prompt.
+    pub(crate) fn hit(&self, prompt: usize, group: u32) -> Vec<u32> {
+        let key = |len: usize| self.keys.full(&PROMPTS[prompt][..len], group);
+        (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
+    }
+
+    /// A caller holds blocks that were named: a hit, if they are one.
+    pub(crate) fn touched(&mut self, blocks: Vec<u32>) {
+        let prompts = (0..PROMPTS.len()).flat_map(|prompt| PROMPT_GROUPS.map(|group| (prompt, group)));
+        let found = prompts
+            .into_iter()
+            .find(|&(prompt, group)| !blocks.is_empty() && self.hit(prompt, group).starts_with(&blocks));
+        let cached = if found.is_some() { blocks.len() } else { 0 };
+        let table = self.hold(blocks, found, cached);
+        self.pending = found.map(|_| table);
+    }
+
+    /// Blocks of a table were cached, from a position on.
+    pub(crate) fn cached(&mut self, first: usize, blocks: &[u32]) {
+        let is_next = |table: &&mut Table| {
+            table.cached == first && table.blocks.get(first..).is_some_and(|rest| rest.starts_with(blocks))
+        };
+        if let Some(table) = self.tables.iter_mut().find(is_next) {
+            table.cached += blocks.len();
+        }
+    }
+
+    /// Takes references out of the tables.
+    pub(crate) fn let_go(&mut self, blocks: &[u32]) {
+        let whole = |table: &Table| table.blocks.iter().rev().eq(blocks) || table.blocks == blocks;
+        if let Some(at) = self.tables.iter().position(whole) {
+            self.tables.remove(at);
+            return;
+        }
+        for block in blocks {
+            let holds = |table: &&mut Table| table.blocks.contains(block);
+            let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
+            let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
+            // A window slides over it, or the table ends before it.
+            if at < table.cached && table.group != PROMPT_GROUPS[0] {
+                table.blocks[at] = 0;
+            } else {
+                table.blocks.truncate(at);
+                table.cached = table.cached.min(at);
+            }
+        }
+        self.tables.retain(|table| table.blocks.iter().any(|&block| block != 0));
+    }
+
+    /// Whether the order of the queue is the model's.
+    fn knows_order(&self) -> bool {
+        self.setting.is_lru()
+    }
+
+    fn check(&mut self) -> Result<(), Failure> {
+        let (pool, is_lru) = (self.subject.pool(), self.knows_order());
+        let fits = self.model.is_consistent();
+        let checked = if fits { pool.check_invariants() } else { pool.check_representation() };
+        checked?;
+        queue::check(pool, &mut self.model, is_lru)?;
+        keys::check(pool, &self.model, &self.keys)?;
+        if self.setting.by_hand != ByHand::All && self.setting.keeps_history() {
+            queue::check_places(&self.model)?;
+        }
+        self.calls += 1;
+        if self.calls.is_multiple_of(self.setting.looks) {
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Asks the oracles that catch up on several calls.
+    fn look(&mut self) -> Result<(), Failure> {
+        let pool = self.subject.pool();
+        keys::look(pool, &self.model, &self.keys)?;
+        same("history", &pool.keeps_history(), &self.setting.keeps_history())?;
+        same("retention", &pool.retention_stats().is_some(), &self.setting.retention)?;
+        let chained = GROUPS.map(|group| pool.is_chained(group));
+        same("chained groups", &chained, &GROUPS.map(|group| self.model.is_chained(group)))?;
+        let (scrubber, queued) = (&mut self.scrubber, self.model.queue.len());
+        self.subject.unrecorded(|pool| {
+            pool.scrub(scrubber, 2).map_err(|error| Failure::new("scrub", error.to_string()))?;
+            holds("free blocks beyond the queue", pool.set_num_free(queued + 1).is_err(), || {
+                format!("{} of {queued} blocks", queued + 1)
+            })
+        })
+    }
+
+    fn run(&mut self, call: &VllmCall) -> Result<Answer, Failure> {
+        if self.setting.watched
+            && let Some(answer) = watched(self, call)
+        {
+            return answer;
+        }
+        self.subject.run(call).map_err(|error| Failure::new("replay", error.to_string()))
+    }
+}
+
+fn is_as(expected: &Expected, answer: &Answer) -> bool {
+    match expected {
+        Expected::Is(value) => answer.value == *value && !answer.refused,
+        Expected::Refused(error) => answer.refused && answer.value == Value::Text(error.to_string()),
+        Expected::RefusedByCore => answer.refused,
+        Expected::Hint { may_refuse, .. } if answer.refused => *may_refuse,
+        Expected::Hint { blocks, hashed, .. } => match &answer.value {
+            Value::List(report) => match report.as_slice() {
+                [Value::Number(accepted), Value::Number(clipped), Value::Number(ignored)] => {
+                    accepted + clipped + ignored == *blocks && accepted + clipped <= *hashed
+                }
+                _ => false,
+            },
+            _ => false,
+        },
+        Expected::Done => !answer.refused,
+    }
+}
+
+impl World for VllmWorld {
+    type Subject = VllmSubject;
+    type Setting = Setting;
+    type Draft = draw::Draft;
+    type Memory = ();
+
+    fn setting(bytes: &mut Bytes<'_>) -> Setting {
+        let policies = kvpool_policies::ALL;
+        let num_blocks = 1 + [13, 8, 5, bytes.below(8)][bytes.below(4)];
+        // Half of all settings are plain LRU, whose order the model knows.
+        let position = bytes.below(2 * policies.len()).saturating_sub(policies.len());
+        let policy = policies.get(position).copied().unwrap_or(kvpool_policies::LRU);
+        let retention = bytes.one_in(4) && policy != kvpool_policies::LAST_ACCESS;
+        let by_hand = [ByHand::Nothing, ByHand::Nothing, ByHand::Hashes, ByHand::All][bytes.below(4)];
+        let (caching, watched) = (!bytes.one_in(5), bytes.one_in(2));
+        let (digest_len, looks) = ([32, 32, 16][bytes.below(3)], [1, 1, 3, 8][bytes.below(4)]);
+        let withheld = if bytes.one_in(6) { 1 + bytes.below(num_blocks) } else { 0 };
+        Setting { num_blocks, caching, policy, retention, by_hand, digest_len, watched, withheld, looks }
+    }
+
+    fn simpler(setting: &Setting) -> Vec<Setting> {
+        let tried = [
+            Setting::simplest(setting.num_blocks),
+            Setting { by_hand: ByHand::Nothing, ..setting.clone() },
+            Setting { retention: false, ..setting.clone() },
+            Setting { policy: kvpool_policies::LRU, ..setting.clone() },
+            Setting { caching: true, ..setting.clone() },
+            Setting { withheld: 0, ..setting.clone() },
+            Setting { looks: 1, ..setting.clone() },
+        ];
+        let fewer = (1..setting.num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
+        tried.into_iter().chain(fewer).filter(|other| other != setting).collect()
+    }
+
+    fn memory(&self) -> &() {
+        &()
+    }
+
+    fn new(setting: &Setting, _memory: Option<&()>) -> Result<Self, Failure> {
+        let subject = VllmSubject::new(&Self::header(setting)?);
+        let mut subject = subject.map_err(|error| Failure::new("setting", error.to_string()))?;
+        let counted = setting.num_blocks - 1 - setting.withheld();
+        let prepared = subject.unrecorded(|pool| pool.set_num_free(counted));
+        prepared.map_err(|error| Failure::new("setting", error.to_string()))?;
+        Ok(Self {
+            model: Model::new(setting, subject.pool().core().keeps_time()),
+            setting: setting.clone(),
+            subject,
+            keys: Keys::new(setting.digest_len),
+            tables: Vec::new(),
+            now: 0.0,
+            pending: None,
+            next_table: 0,
+            calls: 0,
+            scrubber: Scrubber::default(),
+        })
+    }
+
+    fn header(setting: &Setting) -> Result<JournalHeader, Failure> {
+        let Setting { num_blocks, caching, policy, .. } = *setting;
+        let journal = JournalConfig { digest_every: 1, ..JournalConfig::default() };
+        Ok(JournalHeader::of_vllm_pool(num_blocks, policy, setting.retention(), caching, journal))
+    }
+
+    fn weights(&self) -> Weights {
+        draw::weights(self.setting.by_hand, self.model.is_chained(PROMPT_GROUPS[0]))
+    }
+
+    fn fill(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>, draft: &mut draw::Draft) -> bool {
+        draw::fill(slot, bytes, self, draft)
+    }
+
+    fn spoil(&mut self, slot: Slot<'_>, bytes: &mut Bytes<'_>) -> bool {
+        draw::spoil(slot, bytes, self);
+        true
+    }
+
+    fn make(&mut self, call: &VllmCall) -> Result<Answer, Failure> {
+        let order = self.model.queue.clone();
+        let expected = self.model.expected(call);
+        let answer = self.run(call)?;
+        if !is_as(&expected, &answer) {
+            let (name, words) = (call.call(), call.words());
+            let what = format!("{words}: answered {:?}, expected {expected:?}", answer.value);
+            return Err(Failure::new(name, what));
+        }
+        if answer.refused {
+            same("order after a refusal", &self.pool().order().collect(), &order)?;
+        } else {
+            after(self, call, &answer);
+        }
+        self.check()?;
+        Ok(answer)
+    }
+
+    fn epoch(&self) -> u64 {
+        0
+    }
+}
