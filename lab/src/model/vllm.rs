@@ -1,4 +1,4 @@
-//! What each call of vLLM's pool must answer, and what its callers hold after it. The model has one
+//! The answer of each call of vLLM's pool, and the blocks that its callers hold after it. The model has one
 //! list for the queue, a record per block, and an entry per key. A call that is refused changes
 //! nothing.
 
@@ -112,7 +112,7 @@ fn done(outcome: Outcome<()>) -> Expected {
 }
 
 impl Model {
-    /// Of a pool that was just made.
+    /// The model of a pool that was just made.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         Self {
@@ -137,7 +137,7 @@ impl Model {
         self.queue.len().saturating_sub(self.withheld)
     }
 
-    /// What a key leads to.
+    /// The blocks that a key leads to.
     #[must_use]
     pub fn entry(&self, key: &Key) -> &Entry {
         static NOWHERE: Entry = Entry { copies: Vec::new(), was_shared: false };
@@ -479,7 +479,7 @@ impl Model {
         self.removals += 1;
     }
 
-    /// Takes the hash of a block away first, and then its further keys. Of a block without a hash they stay.
+    /// Takes the hash of a block away first, and then its further keys. A block without a hash keeps them.
     fn remove_hashes(&mut self, block: u32) {
         let Some(state) = self.blocks.get_mut(block as usize) else { return };
         let Some((hash, _)) = state.hash.take() else { return };

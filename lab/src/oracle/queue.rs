@@ -38,7 +38,7 @@ pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result
     Ok(())
 }
 
-/// What holds of the order that a policy chooses.
+/// Checks the order that a policy chooses.
 pub(crate) fn check_places(model: &Model) -> Result<(), Failure> {
     let cached = model.cached_in_order();
     let are_last = cached.iter().skip_while(|is_cached| !**is_cached).all(|is_cached| *is_cached);

@@ -16,7 +16,7 @@ use crate::failure::{holds, same};
 use crate::model::vllm::{Expected, Model, after, watched};
 use crate::oracle::{keys, queue};
 
-/// What callers write by hand, as vLLM and its tests do.
+/// The parts that callers write by hand, as vLLM and its tests do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByHand {
     /// Nothing.
@@ -38,7 +38,7 @@ pub struct Setting {
     pub policy: EvictionPolicy,
     /// Whether there are hints and tenants.
     pub retention: bool,
-    /// What is written by hand.
+    /// The parts that are written by hand.
     pub by_hand: ByHand,
     /// Bytes of the digests of prompts.
     pub digest_len: usize,
@@ -117,7 +117,7 @@ pub struct VllmWorld {
     pub model: Model,
     /// The keys that are drawn.
     pub keys: Keys,
-    /// What callers hold.
+    /// The blocks that callers hold.
     pub tables: Vec<Table>,
     /// The latest time.
     pub now: f64,

@@ -1,5 +1,5 @@
-//! What a policy with a history learns of the blocks of vLLM's pool: their contents, which content depends on which, how deep
-//! they are, and how they are used. Each test sees it in the order of reuse.
+//! Policies with a history: the pool notifies them of the contents of its blocks, of the parent and the depth of each
+//! content, and of its uses. Each test compares the order of reuse.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::evictor::{self, Policy};
