@@ -265,8 +265,8 @@ DEFECTS: Final = (
         (
             Replacement(
                 "kvpool/manager/tables.rs",
-                "references.extend(self.at(slot)?.sequence.held());",
-                "let tables = self.at(slot)?.sequence.tables();\n"
+                "references.extend(self.requests.at(slot)?.sequence.held());",
+                "let tables = self.requests.at(slot)?.sequence.tables();\n"
                 "            references.extend(tables.flat_map(|table| table.blocks.iter().copied()));",
             ),
             Replacement(

@@ -310,9 +310,9 @@ fn step(
         PlannedOperation::Resume { id, part, staged, .. } => {
             ReferenceStep::Resume(number(id), *part, staged.cached_tokens)
         }
-        PlannedOperation::Append { id, slots, in_place, .. } => {
+        PlannedOperation::Append { id, slots, overwritten, .. } => {
             let number = number(id);
-            ReferenceStep::Append(number, new(number), 0, Some(*slots), *in_place)
+            ReferenceStep::Append(number, new(number), 0, Some(*slots), !overwritten.is_empty())
         }
         PlannedOperation::Preempt { id, until } => ReferenceStep::Preempt(number(id), *until),
         PlannedOperation::Release { id, until } => ReferenceStep::Release(number(id), *until),

@@ -81,7 +81,7 @@ pub enum ReferenceStep {
 #[must_use]
 pub fn writes_in_place(planned: &[PlannedOperation]) -> Vec<bool> {
     let append = |operation: &PlannedOperation| match operation {
-        PlannedOperation::Append { in_place, .. } => Some(*in_place),
+        PlannedOperation::Append { overwritten, .. } => Some(!overwritten.is_empty()),
         _ => None,
     };
     planned.iter().filter_map(append).collect()

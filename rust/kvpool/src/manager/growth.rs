@@ -330,7 +330,9 @@ impl CacheManager {
     /// gives up. Returns how many blocks, and whether registered blocks are written to in place: there are none for copies.
     fn check_rows(&self, rows: &[Row], mut given_up: GivenUp) -> Result<(usize, bool)> {
         let pool = self.tiers.device();
-        let freed = given_up.iter().filter(|&(&block, &count)| pool.ref_count(block) == Some(count)).count();
+        let is_freed =
+            |&(block, &count): &(&BlockId, &i64)| pool.ref_count(*block).map(i64::from) == Some(count);
+        let freed = given_up.iter().filter(is_freed).count();
         let available = pool.num_available() + freed;
         let running = || rows.iter().filter(|row| row.runs);
         let (mut needed, mut avoidable) = (0_usize, 0);
@@ -481,7 +483,8 @@ impl CacheManager {
         let mut in_place = false;
         if request.state == RequestState::Running {
             let (all, available) = (sequence.num_tokens() + tokens.len(), pool.num_available());
-            in_place = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?.1;
+            let needs = sequence.check_growth(pool, all, slots, available, &GivenUp::default())?;
+            in_place = !needs.overwritten.is_empty();
         }
         // The last that can fail: items may lie ahead of their tokens.
         self.requests.at_mut(slot)?.sequence.cursor.append_with(&[], multimodal)?;

@@ -31,15 +31,15 @@ pub enum PlannedOperation {
     Admit { id: RequestId, cursor: Box<HashCursor>, options: AdmitOptions, now: Option<f64>, staged: Staged },
     /// [`CacheManager::plan_resume_with`]: of a prompt that was hashed again, what it hashes to now.
     Resume { id: RequestId, part: Part, rehashed: Option<Box<HashCursor>>, staged: Staged },
-    /// [`CacheManager::plan_append`]: the slots that are to be covered, what that takes and gives up, and whether it writes to registered
-    /// blocks in place.
+    /// [`CacheManager::plan_append`]: the slots that are to be covered, what that takes and gives up, and the registered blocks that it
+    /// writes to in place.
     Append {
         id: RequestId,
         tokens: Vec<u32>,
         slots: usize,
         needed: usize,
         given_up: Vec<BlockId>,
-        in_place: bool,
+        overwritten: Vec<BlockId>,
     },
     /// [`CacheManager::plan_preempt`].
     Preempt { id: RequestId, until: Until },
@@ -88,8 +88,10 @@ pub struct StepPlan {
     named: HashSet<RequestId>,
     /// What the plan adds to the reference counts of blocks.
     added: HashMap<BlockId, i64>,
-    /// References that planned appends give up by copy-on-write.
+    /// References that planned appends give up by copy-on-write, less those that planned admissions take.
     given_up: GivenUp,
+    /// Blocks that planned appends write to in place. An append copies one that an admission hits.
+    overwritten: HashSet<BlockId>,
     /// Blocks that would be available after the operations so far.
     available: usize,
     /// Requests that would be running.
@@ -127,15 +129,20 @@ impl StepPlan {
         self.references(pool, block)
     }
 
-    /// Blocks of a match that nobody would hold: those that it takes from the available ones.
+    /// Blocks that a match takes from the available ones: those that nobody would hold, and a copy of each that would be overwritten.
     pub(super) fn idle(&self, pool: &BlockPool, found: &[BlockId]) -> usize {
-        found.iter().filter(|&&block| self.references(pool, block) == 0).count()
+        let taken =
+            |block: &&BlockId| self.references(pool, **block) == 0 || self.overwritten.contains(*block);
+        found.iter().filter(taken).count()
     }
 
     /// Enters a staged admission. Returns the tokens that would be cached.
     fn admit(&mut self, pool: &BlockPool, staged: &Staged) -> usize {
         for block in staged.matched() {
-            self.available -= usize::from(self.add_reference(pool, block, 1) == 1);
+            let is_copied = self.overwritten.remove(&block);
+            let is_first = self.add_reference(pool, block, 1) == 1;
+            self.available -= usize::from(is_copied || is_first);
+            *self.given_up.entry(block).or_default() += i64::from(is_copied) - 1;
         }
         self.available -= staged.new_blocks;
         self.running += 1;
@@ -145,10 +152,13 @@ impl StepPlan {
     /// Takes back the appends behind the first `len` operations.
     fn take_back_appends(&mut self, len: usize) {
         for operation in self.operations.drain(len..) {
-            let Planned::Append { id, needed, given_up, .. } = operation else { continue };
+            let Planned::Append { id, needed, given_up, overwritten, .. } = operation else { continue };
             self.available += needed;
             for block in given_up {
                 self.given_up.entry(block).and_modify(|references| *references -= 1);
+            }
+            for block in overwritten {
+                self.overwritten.remove(&block);
             }
             self.named.remove(&id);
         }
@@ -182,6 +192,7 @@ impl CacheManager {
             named: HashSet::new(),
             added: HashMap::new(),
             given_up: GivenUp::default(),
+            overwritten: HashSet::new(),
             available: self.tiers.device().num_available(),
             running: self.num_active(),
         }
@@ -327,17 +338,18 @@ impl CacheManager {
         let (request, pool) = (self.requests.at(slot)?, self.tiers.device());
         let row = rows.row(row, slot, request);
         let (slots, sequence) = (row.slots, &request.sequence);
-        let (needs, in_place) = if row.runs {
+        let needs = if row.runs {
             sequence.check_growth(pool, row.all, slots, plan.available, &plan.given_up)?
         } else {
-            (Needs::default(), false)
+            Needs::default()
         };
-        let Needs { blocks: needed, copied: given_up, .. } = needs;
+        let Needs { blocks: needed, copied: given_up, overwritten, .. } = needs;
+        plan.overwritten.extend(&overwritten);
         plan.available -= needed;
         given_up.iter().for_each(|&block| *plan.given_up.entry(block).or_default() += 1);
         plan.named.insert(id.clone());
         let tokens = rows.tokens_of(&row).to_vec();
-        plan.operations.push(Planned::Append { id, tokens, slots, needed, given_up, in_place });
+        plan.operations.push(Planned::Append { id, tokens, slots, needed, given_up, overwritten });
         Ok(needed)
     }
 
@@ -436,9 +448,14 @@ impl CacheManager {
                     staged.allocate(&mut self.tiers)?;
                     StepOutcome::Admitted(self.reinstall(self.slot(id.as_ref())?, rehashed, staged)?)
                 }
-                Planned::Append { id, tokens, slots, in_place, .. } => {
+                Planned::Append { id, tokens, slots, overwritten, .. } => {
                     let slot = self.slot(id.as_ref())?;
-                    StepOutcome::Appended(self.append_checked(slot, &tokens, slots, in_place)?)
+                    StepOutcome::Appended(self.append_checked(
+                        slot,
+                        &tokens,
+                        slots,
+                        !overwritten.is_empty(),
+                    )?)
                 }
                 Planned::Preempt { .. } => StepOutcome::Preempted,
                 Planned::Release { .. } => StepOutcome::Released,

@@ -79,12 +79,13 @@ pub(crate) struct Table {
 /// No position of a table is guarded.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
-/// References that planned appends give up: the last holder of a block writes in place.
-pub(crate) type GivenUp = HashMap<BlockId, u32>;
+/// References that a step gives up before a growth: the last holder of a block writes in place. Below zero, references that the admissions of
+/// a plan take: they are committed first.
+pub(crate) type GivenUp = HashMap<BlockId, i64>;
 
 /// Those who may not see a block change, once these references are given up.
-pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> u32 {
-    pool.num_users(block).saturating_sub(given_up.get(&block).copied().unwrap_or(0))
+pub(super) fn users(pool: &BlockPool, block: BlockId, given_up: &GivenUp) -> i64 {
+    i64::from(pool.num_users(block)) - given_up.get(&block).copied().unwrap_or(0)
 }
 
 impl Table {

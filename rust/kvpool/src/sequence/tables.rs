@@ -25,6 +25,8 @@ pub(crate) struct Needs {
     pub(crate) copied: Vec<BlockId>,
     /// So many of them are registered, and nobody else holds them.
     pub(crate) avoidable: usize,
+    /// Such blocks that are written to in place instead, because there are no blocks for copies.
+    pub(crate) overwritten: Vec<BlockId>,
 }
 
 /// Tokens and where their KV is.
@@ -209,8 +211,7 @@ impl Sequence {
         all <= pool.num_usable()
     }
 
-    /// Checks that what a growth to `slots`, with so many tokens then, takes is among `available` blocks. Returns what it takes, and
-    /// whether it has to write to registered blocks in place: there are none for copies.
+    /// Checks that what a growth to `slots`, with so many tokens then, takes is among `available` blocks. Returns what it takes.
     pub(crate) fn check_growth(
         &self,
         pool: &BlockPool,
@@ -218,18 +219,19 @@ impl Sequence {
         slots: usize,
         available: usize,
         given_up: &GivenUp,
-    ) -> Result<(Needs, bool), PoolError> {
+    ) -> Result<Needs, PoolError> {
         let mut needs = self.needs(pool, (tokens, None), slots, given_up);
         if needs.blocks <= available {
-            return Ok((needs, false));
+            return Ok(needs);
         }
         if needs.blocks - needs.avoidable > available {
             let fits = self.fits_alone(pool, tokens, slots, None);
             return Err(out_of_blocks(pool, needs.blocks - needs.avoidable, available, fits));
         }
-        needs.copied.retain(|&block| users(pool, block, given_up) > 1);
+        let copied = std::mem::take(&mut needs.copied).into_iter();
+        (needs.copied, needs.overwritten) = copied.partition(|&block| users(pool, block, given_up) > 1);
         needs.blocks -= needs.avoidable;
-        Ok((needs, true))
+        Ok(needs)
     }
 
     /// Forgets the contents of registered blocks that a growth to `slots`, behind `before` tokens, writes to and nobody else holds: it needs

@@ -403,3 +403,39 @@ fn the_copy_of_a_registered_block_stays_planned() {
     assert_eq!(table(&manager, 3)[..2], [1, 3]);
     leaks_nothing(&mut manager, &[1, 3]);
 }
+
+/// Found by random calls: a plan counted no copy of a block that an append writes to and an admission of the same plan hits, and
+/// failed when half of it was committed.
+#[test]
+fn a_planned_append_copies_what_a_planned_admission_hits() {
+    let prompt = |manager: &CacheManager| manager.prepare(&[1, 2, 3, 4, 5], ExtraKeys::default()).unwrap();
+    // Request 1 is to write to its last block, which is cached and which nobody else holds.
+    let guarded = |device| {
+        let mut manager = manager(2, device, 0);
+        admit(&mut manager, 1, &[1, 2, 3, 4]);
+        commit_all(&mut manager, 1);
+        manager.truncate(1, 3, None).unwrap();
+        manager
+    };
+    for free in 1..4 {
+        // The admission first: it hits two blocks and takes one.
+        let mut one = guarded(2 + free);
+        let mut plan = one.plan_step();
+        assert_eq!(one.plan_admit(&mut plan, 2, prompt(&one)).unwrap(), 4);
+        let planned = one.plan_append(&mut plan, 1, &[9], 0);
+        assert_eq!(planned.is_ok(), free >= 2, "{free} free: {planned:?}");
+        assert_eq!(one.commit_step(&mut plan).unwrap().len(), if free >= 2 { 2 } else { 1 });
+        one.check_invariants().unwrap();
+
+        // The append first, in place: there is no block before request 3 ends.
+        let mut one = guarded(2 + free);
+        admit(&mut one, 3, &vec![7; 2 * free]);
+        let mut plan = one.plan_step();
+        assert_eq!(one.plan_append(&mut plan, 1, &[9], 0).unwrap(), 0);
+        one.plan_release(&mut plan, 3, None).unwrap();
+        let planned = one.plan_admit(&mut plan, 2, prompt(&one));
+        assert_eq!(planned.is_ok(), free >= 2, "{free} free: {planned:?}");
+        assert_eq!(one.commit_step(&mut plan).unwrap().len(), if free >= 2 { 3 } else { 2 });
+        one.check_invariants().unwrap();
+    }
+}
