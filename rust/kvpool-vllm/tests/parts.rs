@@ -93,6 +93,20 @@ fn a_digest_is_not_its_own_beginning_with_zeros_behind() {
     }
 }
 
+/// Found by random calls: token counts from 2^31 on lost their top bit where the last one of a run passed 2^32.
+#[test]
+fn a_run_beyond_the_last_token_count_keeps_its_counts() {
+    let mut pool = in_use(3);
+    let key_of = |at: usize| Some(key(at as u8));
+    let mut cache = |first, blocks: &[u32]| {
+        pool.cache_full(Start::at(first), blocks, key_of, 1 << 30, &mut Vec::new(), None)
+    };
+    cache(2, &[1, 2]).unwrap();
+    for (first, block, cached) in [(2, 1, 3 << 30), (3, 2, u32::MAX)] {
+        assert_eq!(cache(first, &[block]), Err(VllmError::AlreadyCached { block, cached, wanted: cached }));
+    }
+}
+
 #[test]
 fn digests_of_one_run_that_differ_in_length_alone_are_different_keys() {
     for lengths in [[16, 32], [32, 16]] {

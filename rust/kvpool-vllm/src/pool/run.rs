@@ -32,7 +32,10 @@ impl Pool {
         removed: &mut Vec<Removed>,
         mut stored: Option<&mut Vec<Option<bool>>>,
     ) -> Result<(), VllmError> {
-        let tokens_of = |position: usize| ((start.first + position + 1) * block_size) as u32;
+        let tokens_of = |position: usize| {
+            let tokens = start.first.saturating_add(position + 1).saturating_mul(block_size);
+            u32::try_from(tokens).unwrap_or(u32::MAX)
+        };
         let mut tell = |is_new: Option<bool>| {
             if let Some(stored) = stored.as_deref_mut() {
                 stored.push(is_new);
