@@ -57,7 +57,7 @@ impl Pool {
         let (mut at, mut singly) = (0, 0);
         loop {
             if plain > 0 {
-                if self.cache_plain(group, |i| tokens_of(at + i), &mut tell)? {
+                if self.cache_plain(group, (start.first.saturating_add(at), block_size), &mut tell)? {
                     at += plain;
                 } else {
                     singly = plain;
@@ -113,22 +113,23 @@ impl Pool {
         (self.ids.len(), group.unwrap_or(0))
     }
 
-    /// Caches what [`Self::gather_plain`] has noted. False, and nothing has changed, if that has to be done one by one.
+    /// Caches what [`Self::gather_plain`] has noted, of a table that has `first` blocks before. False, and nothing has changed, if that has
+    /// to be done one by one.
     #[inline]
     fn cache_plain(
         &mut self,
         group: u16,
-        tokens_of: impl Fn(usize) -> u32,
+        (first, block_size): (usize, usize),
         tell: &mut impl FnMut(Option<bool>),
     ) -> Result<bool, PoolError> {
-        if tokens_of(self.ids.len()) >= NO_TOKENS {
+        if first.saturating_add(self.ids.len()).saturating_mul(block_size) >= NO_TOKENS as usize {
             return Ok(false);
         }
         let mut copies: Vec<BlockId> = Vec::new();
         let Self { core, marks, ids, batch, .. } = self;
         let registered = core.register_named(ids, batch, group, |position, is_new| {
             if let Some(mark) = ids.get(position).and_then(|id| marks.get_mut(id.index())) {
-                *mark = tokens_of(position);
+                *mark = ((first + position + 1) * block_size) as u32;
             }
             if !is_new {
                 copies.extend(ids.get(position));
