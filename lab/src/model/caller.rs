@@ -145,8 +145,12 @@ fn entered(
 ) {
     let mut now = old.to_vec();
     changes.iter().for_each(|&(at, block)| now[at] = block);
-    let is_held = |&block: &usize| world.model.pool().is_registered(block);
-    let kept: Vec<_> = now.iter().copied().take_while(is_held).collect();
+    // A collision ends the call: a block behind it is as it was, perhaps registered with the other content.
+    let is_placed = |(at, block): &(usize, &usize)| {
+        let content = world.model.content(path, start + at);
+        world.model.pool().registered_content(**block) == Some(&content)
+    };
+    let kept: Vec<_> = now.iter().enumerate().take_while(is_placed).map(|(_, &block)| block).collect();
     for (at, &block) in kept.iter().enumerate() {
         if block == old[at] {
             world.written.write(&[block], path, start + at);
