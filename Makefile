@@ -173,10 +173,10 @@ test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes
 
 test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, schedules, each hash alone, fuzzing
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) KVPOOL_FAULT_STATES=$(FAULT_STATES) $(APART) $(CARGO) test --locked --release -p kvpool \
-		--test manager_model --test manager_tables --test manager_groups --test capacity --test evidence
+		--test manager_tables --test manager_groups --test capacity --test evidence
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-lab
 	KVPOOL_MODEL_OPERATIONS=$$(($(MODEL_OPERATIONS) / 10)) $(APART) $(CARGO) test --locked --release -p kvpool \
 		--test evictors --test operations
-	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-lab
 	KVPOOL_OBSERVED_RUNS=40 PROPTEST_CASES=4000 $(APART) $(CARGO) test --locked --release -p kvpool-policies -p kvpool-journal
 	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle

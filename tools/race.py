@@ -102,8 +102,6 @@ DRIVERS: Final = (
     fuzzer("pool", "pool"),
     fuzzer("manager", "manager"),
     fuzzer("groups", "manager"),
-    Driver("pool_model", ("pool",), "rust/kvpool", "pool_model", (), 40_000),
-    Driver("manager_model", POOLS, "rust/kvpool", "manager_model", (), 40_000),
     Driver("manager_tables", ("manager",), "rust/kvpool", "manager_tables", ("every_request",), 200_000),
     Driver("manager_groups", ("manager",), "rust/kvpool", "manager_groups", (), 20_000),
     Driver("evidence", POOLS, "rust/kvpool", "evidence", ("digest::", "scrubs::")),
@@ -112,6 +110,7 @@ DRIVERS: Final = (
     Driver("journals", POOLS, "rust/kvpool-journal", "journals", ("bit_by_bit",)),
     Driver("soak", POOLS, "benches", "soak", tuple(SOAK)),
     laboratory("pool", "pool"),
+    laboratory("manager", "manager"),
     laboratory("vllm", "vllm"),
 )
 

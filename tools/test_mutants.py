@@ -115,7 +115,7 @@ DEFECTS: Final = (
                 "return None;\n            }\n            hold(record);\n            Some(record.link)",
             ),
         ),
-        ("pool", "manager_model"),
+        ("pool", "manager"),
         "pool",
     ),
     Defect(
@@ -128,7 +128,7 @@ DEFECTS: Final = (
                 "            let _ = &mut gone;\n",
             ),
         ),
-        ("pool", "manager_model"),
+        ("pool", "manager"),
         "pool",
     ),
     Defect(
@@ -143,7 +143,7 @@ DEFECTS: Final = (
                 "        }\n",
             ),
         ),
-        ("manager_model",),
+        ("manager",),
         "manager",
     ),
     Defect(
@@ -158,7 +158,7 @@ DEFECTS: Final = (
                 "candidates.sort_by_key(|candidate| candidate.depth);\n    let _deepest_first = Reverse(());",
             ),
         ),
-        ("pool", "manager_model", "evictors"),
+        ("pool", "manager", "evictors"),
         "manager",
     ),
     Defect(
@@ -184,7 +184,7 @@ DEFECTS: Final = (
                 "if !named.insert(child) && children.len() == 1 {",
             ),
         ),
-        ("manager_model",),
+        ("manager",),
         "manager",
     ),
     Defect(
@@ -256,7 +256,7 @@ DEFECTS: Final = (
                 "let mut found = longest;",
             ),
         ),
-        ("manager_model", "manager_groups"),
+        ("manager", "manager_groups"),
         "groups",
     ),
     Defect(

@@ -34,12 +34,6 @@ pub(crate) fn tokens(bytes: &mut Unstructured<'_>, longest: u8) -> Result<Vec<u3
     Ok((0..len).map(|at| pattern >> at & 1).collect())
 }
 
-/// A step of an engine, or none.
-pub(crate) fn after(bytes: &mut Unstructured<'_>) -> Result<Option<u64>> {
-    let step = up_to(bytes, 24)?;
-    Ok(step.checked_sub(15).map(|step| step as u64))
-}
-
 /// Shorter lists and lists of smaller numbers, the shortest first.
 pub(crate) fn simpler_list<T: Clone + PartialEq + Default>(list: &[T]) -> Vec<Vec<T>> {
     let mut simpler: Vec<_> = (0..list.len())

@@ -5,15 +5,15 @@
 //! | [`free_list`] | `FreeBlockList` | a vector |
 //! | [`index`] | `PrefixIndex` | a map of contents |
 //! | [`pool`] | `BlockPool`: every call, policies, hints, verification | the laboratory: its model and its oracles |
-//! | [`manager`] | `CacheManager`: forks, copies, windows, steps, swaps | the reference manager; closedness |
+//! | [`manager`] | `CacheManager` without KV-cache groups: every call | the laboratory: its model and its oracles |
 //! | [`groups`] | `CacheManager` with KV-cache groups | an engine that reads what its layers read |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
 //! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
 //!
-//! [`kvpool_lab`] draws calls from the bytes of [`pool`] and [`vllm_pool`], and shrinks a run that fails. The bytes of
-//! the other targets are operations ([`Case`]); after each of them results, state and all invariants are compared. A
-//! case that fails is shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's
+//! [`kvpool_lab`] draws calls from the bytes of [`pool`], [`manager`] and [`vllm_pool`], and shrinks a run that fails.
+//! The bytes of the other targets are operations ([`Case`]); after each of them results, state and all invariants are
+//! compared. A case that fails is shrunk ([`shrink`]) and printed as a Rust test. Who makes the bytes is not this library's
 //! affair: libFuzzer (`fuzz_targets`, with the feature `libfuzzer`), the driver [`random`] of the program
 //! `kvpool-fuzz`, which needs nothing, or the corpus, which the tests replay.
 #![forbid(unsafe_code)]
@@ -31,10 +31,10 @@ pub mod targets;
 
 pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
 #[cfg(feature = "lab")]
-use kvpool_lab::world::{World, pool::PoolWorld, vllm::VllmWorld};
+use kvpool_lab::world::{World, manager::ManagerWorld, pool::PoolWorld, vllm::VllmWorld};
 pub use minimize::minimize;
 pub use shrink::shrink;
-use targets::{free_list::FreeList, groups::Hybrid, index::Index, manager::Manager};
+use targets::{free_list::FreeList, groups::Hybrid, index::Index};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
 
@@ -82,7 +82,8 @@ const FREE_LIST: Target = Target::machine::<FreeList>("free_list");
 const INDEX: Target = Target::machine::<Index>("index");
 #[cfg(feature = "lab")]
 const POOL: Target = Target::laboratory::<PoolWorld>("pool");
-const MANAGER: Target = Target::machine::<Manager>("manager");
+#[cfg(feature = "lab")]
+const MANAGER: Target = Target::laboratory::<ManagerWorld>("manager");
 const GROUPS: Target = Target::machine::<Hybrid>("groups");
 #[cfg(feature = "readers")]
 const TRACE_READER: Target = Target {
@@ -105,6 +106,7 @@ pub const TARGETS: &[Target] = &[
     INDEX,
     #[cfg(feature = "lab")]
     POOL,
+    #[cfg(feature = "lab")]
     MANAGER,
     GROUPS,
     #[cfg(feature = "readers")]
@@ -177,7 +179,8 @@ pub fn pool(data: &[u8]) {
     tell(&POOL, data);
 }
 
-/// `CacheManager` by operation bytes.
+/// `CacheManager` without KV-cache groups by the bytes that the laboratory draws from.
+#[cfg(feature = "lab")]
 pub fn manager(data: &[u8]) {
     tell(&MANAGER, data);
 }

@@ -5,8 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvpool_fuzz::random::Inputs;
-use kvpool_fuzz::targets::manager::{Manager, Operation};
-use kvpool_fuzz::{Case, TARGETS, Target};
+use kvpool_fuzz::{TARGETS, Target};
 
 fn corpus(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
@@ -34,19 +33,6 @@ fn committed_inputs_find_nothing() {
             fine(target, &input, &path.display().to_string());
         }
     }
-}
-
-/// Resets while the host caches what was swapped out before, while a request waits there, and after an epoch: content of the host
-/// once outlived them, in the core as in the model.
-#[test]
-fn the_corpus_has_resets_with_a_host_tier() {
-    let input = fs::read(corpus(&TARGETS[3]).join("060")).unwrap();
-    let case = Case::<Manager>::decode(&input).unwrap();
-    assert!(case.setting.num_blocks == 15 && case.setting.host_blocks == 12, "{:?}", case.setting);
-    let count = |wanted: &Operation| case.operations.iter().filter(|&one| one == wanted).count();
-    let counts = [Operation::Reset, Operation::BumpEpoch, Operation::CompleteSwap(0), Operation::TakePlan];
-    assert_eq!(counts.map(|wanted| count(&wanted)), [3, 1, 6, 6], "{:?}", case.operations);
-    fine(&TARGETS[3], &input, "060");
 }
 
 #[test]

@@ -1,4 +1,7 @@
 //! Journals of random runs that once reached something new: they replay bit by bit.
+//!
+//! `manager-060` has resets while the host caches blocks of earlier swaps, while a request waits there, and
+//! after an epoch. Content of the host once outlived these resets.
 
 use std::fs;
 use std::path::Path;
@@ -14,9 +17,9 @@ fn the_journals_replay_bit_by_bit() {
         let options = Options { check_every: 1, ..Options::default() };
         let report = replay(&fs::read(&path).unwrap(), options, &mut |_| true).unwrap();
         assert_eq!((report.difference, report.tail), (None, Tail::Complete), "{}", path.display());
-        let is_of_pool = path.file_name().unwrap().to_string_lossy().starts_with("pool");
+        let is_of_vllm = path.file_name().unwrap().to_string_lossy().starts_with("vllm");
         // A journal of vLLM's pool has no digests.
-        assert_eq!(report.digests, if is_of_pool { report.operations } else { 0 }, "{}", path.display());
+        assert_eq!(report.digests, if is_of_vllm { 0 } else { report.operations }, "{}", path.display());
         operations += report.operations;
     }
     assert!(operations > 600, "{operations}");

@@ -5,6 +5,5 @@ pub mod groups;
 pub mod index;
 #[cfg(feature = "readers")]
 pub mod journal_reader;
-pub mod manager;
 #[cfg(feature = "readers")]
 pub mod trace_reader;

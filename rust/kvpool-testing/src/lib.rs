@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::{BlockId, Until};
-pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep, writes_in_place};
+pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
 pub use numbers::Numbers;
 
 /// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.

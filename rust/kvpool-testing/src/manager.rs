@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::{Kv, ReferencePool};
-use kvpool::{Computed, Covered, Loaded, Part, PlannedOperation, RequestState, Until};
+use kvpool::{Computed, Covered, Loaded, Part, RequestState, Until};
 
 /// Tier and block.
 type Place = (usize, usize);
@@ -75,16 +75,6 @@ pub enum ReferenceStep {
     Preempt(i64, Until),
     /// The end of a request.
     Release(i64, Until),
-}
-
-/// Of each planned append whether it writes to registered blocks in place.
-#[must_use]
-pub fn writes_in_place(planned: &[PlannedOperation]) -> Vec<bool> {
-    let append = |operation: &PlannedOperation| match operation {
-        PlannedOperation::Append { overwritten, .. } => Some(!overwritten.is_empty()),
-        _ => None,
-    };
-    planned.iter().filter_map(append).collect()
 }
 
 /// What a committed operation gave.

@@ -181,7 +181,7 @@ impl Rig {
             verify,
             ..ManagerConfig::default()
         });
-        // A journal's digest; that of the setting is in `manager_model`.
+        // A journal's digest; the laboratory sets the digest of the setting.
         let mut manager = manager.unwrap();
         manager.keep_digest().unwrap();
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();

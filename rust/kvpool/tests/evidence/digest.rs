@@ -1,5 +1,5 @@
 //! Digests: fixed values, equal histories, and what they cost nothing for. That they equal a digest from scratch after any
-//! operation is in the laboratory and in the model tests (`manager_model`, `manager_tables`).
+//! operation is in the laboratory and in `manager_tables`.
 
 use std::sync::Arc;
 
