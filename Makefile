@@ -62,7 +62,12 @@ help: ## Show this list
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1" || { rm -f $@; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "maturin>=1.9,<2" "pip>=25.1" "uv>=0.9" || { rm -f $@; exit 1; }
+
+# Installs packages. uv takes a third of pip's time and keeps what it unpacked. It does not read pip's settings: where an index is
+# known to pip alone, pip installs.
+install = { $(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(1); }
 
 # The extension, installed in place with the two packages that the command line needs: as the tests build its crates, so that both are built
 # once, and as it is shipped where something is measured. A stamp for each, so that the other one builds again; cargo keeps both.
@@ -82,9 +87,9 @@ $(VENV)/.built: $(VENV)/.build-$(BUILD) $(RUST_SOURCES)
 # What the tests import. The fake CUDA driver of the tests is C++: a compiler from PyPI where the machine has none. Without
 # bytecode: most modules of torch are never imported, and the others are compiled when they are.
 $(VENV)/.packages: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --group test
+	$(call install,--group test)
 	(command -v c++ || command -v g++ || command -v clang++) > /dev/null || \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
+		$(call install,ziglang)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.packages $(VENV)/.built
@@ -94,34 +99,33 @@ $(VENV)/.test: $(VENV)/.packages $(VENV)/.built
 # apart from the other packages. Where they are unavailable, the tests are skipped and say so; with CI set they fail.
 $(VENV)/.browser: $(BIN)/python tools/browser-requirements.txt pyproject.toml
 	rm -rf $(VENV)/browser
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
-		--require-hashes --target $(VENV)/browser --requirement tools/browser-requirements.txt && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --target $(VENV)/browser \
-		--group browser && touch $@ || \
+	$(call install,--no-deps --only-binary :all: --require-hashes --target $(VENV)/browser \
+		--requirement tools/browser-requirements.txt) && \
+	$(call install,--target $(VENV)/browser --group browser) && touch $@ || \
 		echo "make: no headless browser, see above: the tests that open a page will not run" >&2
 
 $(VENV)/.lint: $(VENV)/.test pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group lint
+	$(call install,--group lint)
 	@touch $@
 
 $(VENV)/.docs: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	$(call install,--group docs)
 	@touch $@
 
 $(VENV)/.cuda: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --group cuda
+	$(call install,--no-deps --group cuda)
 	@touch $@
 
 $(VENV)/.supply-chain: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group supply-chain
+	$(call install,--group supply-chain)
 	@touch $@
 
 $(VENV)/.release: $(BIN)/python pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
+	$(call install,--group release)
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
+	$(call install,--group bench)
 	@touch $@
 
 demo: $(VENV)/.built ## Replay a trace through the manager and print the report (TRACE=file; without one, a generated trace)
@@ -201,8 +205,7 @@ journal-check: $(VENV)/.built ## A journal of a million operations: replayed, cu
 	$(APART) $(CARGO) test --locked --quiet -p kvpool-journal --test 'pinned_*'
 
 store-servers-check: $(VENV)/.test ## kvpool.store over a real Redis, S3 (moto) and Mooncake, which are stopped, killed and emptied: misses, no wrong bytes
-	test -d target/store-servers || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-		--target target/store-servers "moto[server]" mooncake-transfer-engine-non-cuda
+	test -d target/store-servers || $(call install,--target target/store-servers "moto[server]" mooncake-transfer-engine-non-cuda)
 	$(BIN)/python tools/store_servers.py --packages target/store-servers
 
 test-mutants: $(VENV)/.built ## Tests of the tests: planted defects are found by model tests and fuzzer, and shrunk (minutes)
@@ -310,8 +313,7 @@ vllm-bench-tier: vllm-env ## kvpool's tier beside vLLM's file tier, NIXL, LMCach
 
 # 250 MB from the package index. With CI set, an indexer that cannot be had is a failure.
 dynamo-check: $(VENV)/.test ## KV events to Dynamo's own indexer: late joins, gaps, restarts, overflows, tiers, storms, 1,000 random histories
-	test -d target/dynamo/dynamo/indexer || { rm -rf target/dynamo; $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--no-compile --target target/dynamo "ai-dynamo-runtime==1.6.1"; } || rm -rf target/dynamo
+	test -d target/dynamo/dynamo/indexer || { rm -rf target/dynamo; $(call install,--target target/dynamo "ai-dynamo-runtime==1.6.1"); } || rm -rf target/dynamo
 	$(BIN)/python tools/dynamo_check.py --packages target/dynamo --seed $(SEED) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(ANY_INTERFACE),--any-interface)
 
 # torch is the bulk of it. The second file's packages come without their requirements, which SGLang's modules of the cache do not import.

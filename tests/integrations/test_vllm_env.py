@@ -66,7 +66,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 @pytest.mark.parametrize(
-    ("fails", "code"), [("pip install torch", 3), ("--requirement", 3), ("--download-sdist", 3), ("maturin develop", 1)]
+    ("fails", "code"), [("torch==", 3), ("--requirement", 3), ("--download-sdist", 3), ("maturin develop", 1)]
 )
 def test_what_the_package_index_has_not_is_told_apart_from_what_fails(
     environment: Recorded, monkeypatch: pytest.MonkeyPatch, fails: str, code: int
