@@ -57,7 +57,9 @@ impl Pool {
         let (mut at, mut singly) = (0, 0);
         loop {
             if plain > 0 {
-                if self.cache_plain(group, (start.first.saturating_add(at), block_size), &mut tell)? {
+                let tokens_of = |i: usize| ((start.first + at + i + 1) * block_size) as u32;
+                let most = (start.first.saturating_add(at + plain)).saturating_mul(block_size);
+                if most < NO_TOKENS as usize && self.cache_plain(group, tokens_of, &mut tell)? {
                     at += plain;
                 } else {
                     singly = plain;
@@ -119,17 +121,14 @@ impl Pool {
     fn cache_plain(
         &mut self,
         group: u16,
-        (first, block_size): (usize, usize),
+        tokens_of: impl Fn(usize) -> u32,
         tell: &mut impl FnMut(Option<bool>),
     ) -> Result<bool, PoolError> {
-        if first.saturating_add(self.ids.len()).saturating_mul(block_size) >= NO_TOKENS as usize {
-            return Ok(false);
-        }
         let mut copies: Vec<BlockId> = Vec::new();
         let Self { core, marks, ids, batch, .. } = self;
         let registered = core.register_named(ids, batch, group, |position, is_new| {
             if let Some(mark) = ids.get(position).and_then(|id| marks.get_mut(id.index())) {
-                *mark = ((first + position + 1) * block_size) as u32;
+                *mark = tokens_of(position);
             }
             if !is_new {
                 copies.extend(ids.get(position));
