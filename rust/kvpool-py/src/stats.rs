@@ -11,43 +11,25 @@ use crate::explain;
 use crate::python::prelude::*;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
-#[doc = doc!("PoolStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.pool", name = "PoolStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyPoolStats {
-    #[doc = doc!("PoolStats.usable")]
     usable: usize,
-    #[doc = doc!("PoolStats.free")]
     free: usize,
-    #[doc = doc!("PoolStats.cached_free")]
     cached_free: usize,
-    #[doc = doc!("PoolStats.active")]
     active: usize,
-    #[doc = doc!("PoolStats.fenced")]
     fenced: usize,
-    #[doc = doc!("PoolStats.registered")]
     registered: usize,
-    #[doc = doc!("PoolStats.registered_active")]
     registered_active: usize,
-    #[doc = doc!("PoolStats.available")]
     available: usize,
-    #[doc = doc!("PoolStats.usage")]
     usage: f64,
-    #[doc = doc!("PoolStats.block_size")]
     block_size: usize,
-    #[doc = doc!("PoolStats.epoch")]
     epoch: u64,
-    #[doc = doc!("PoolStats.allocated")]
     allocated: u64,
-    #[doc = doc!("PoolStats.evicted")]
     evicted: u64,
-    #[doc = doc!("PoolStats.hits")]
     hits: u64,
-    #[doc = doc!("PoolStats.misses")]
     misses: u64,
-    #[doc = doc!("PoolStats.collisions")]
     collisions: u64,
-    #[doc = doc!("PoolStats.duplicates_dropped")]
     duplicates_dropped: u64,
 }
 
@@ -77,7 +59,6 @@ impl From<PoolStats> for PyPoolStats {
 
 #[pymethods]
 impl PyPoolStats {
-    #[doc = doc!("PoolStats.tokens")]
     fn tokens(&self, blocks: usize) -> usize {
         blocks.saturating_mul(self.block_size)
     }
@@ -90,71 +71,39 @@ impl PyPoolStats {
     }
 }
 
-#[doc = doc!("ManagerStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ManagerStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyManagerStats {
-    #[doc = doc!("ManagerStats.running")]
     running: usize,
-    #[doc = doc!("ManagerStats.preempted")]
     preempted: usize,
-    #[doc = doc!("ManagerStats.swapped")]
     swapped: usize,
-    #[doc = doc!("ManagerStats.moving")]
     moving: usize,
-    #[doc = doc!("ManagerStats.loading")]
     loading: usize,
-    #[doc = doc!("ManagerStats.releasing")]
     releasing: usize,
-    #[doc = doc!("ManagerStats.admissions")]
     admissions: u64,
-    #[doc = doc!("ManagerStats.prompt_tokens")]
     prompt_tokens: u64,
-    #[doc = doc!("ManagerStats.hit_tokens")]
     hit_tokens: u64,
-    #[doc = doc!("ManagerStats.external_tokens")]
     external_tokens: u64,
-    #[doc = doc!("ManagerStats.computed_tokens")]
     computed_tokens: u64,
-    #[doc = doc!("ManagerStats.refusals")]
     refusals: u64,
-    #[doc = doc!("ManagerStats.unserved_tokens")]
     unserved_tokens: u64,
-    #[doc = doc!("ManagerStats.checkpoints")]
     checkpoints: u64,
-    #[doc = doc!("ManagerStats.appended_tokens")]
     appended_tokens: u64,
-    #[doc = doc!("ManagerStats.preemptions")]
     preemptions: u64,
-    #[doc = doc!("ManagerStats.preempted_tokens")]
     preempted_tokens: u64,
-    #[doc = doc!("ManagerStats.resumptions")]
     resumptions: u64,
-    #[doc = doc!("ManagerStats.resumed_tokens")]
     resumed_tokens: u64,
-    #[doc = doc!("ManagerStats.resumed_hit_tokens")]
     resumed_hit_tokens: u64,
-    #[doc = doc!("ManagerStats.resumed_external_tokens")]
     resumed_external_tokens: u64,
-    #[doc = doc!("ManagerStats.forks")]
     forks: u64,
-    #[doc = doc!("ManagerStats.swapped_out")]
     swapped_out: u64,
-    #[doc = doc!("ManagerStats.swapped_in")]
     swapped_in: u64,
-    #[doc = doc!("ManagerStats.copied_blocks")]
     copied_blocks: u64,
-    #[doc = doc!("ManagerStats.block_bytes")]
     block_bytes: u64,
-    #[doc = doc!("ManagerStats.hints")]
     hints: PyHintReport,
-    #[doc = doc!("ManagerStats.retention")]
     retention: Option<PyRetentionStats>,
-    #[doc = doc!("ManagerStats.misses")]
     misses: Option<BTreeMap<&'static str, u64>>,
-    #[doc = doc!("ManagerStats.resumed_misses")]
     resumed_misses: Option<BTreeMap<&'static str, u64>>,
-    #[doc = doc!("ManagerStats.pool")]
     pool: PyPoolStats,
 }
 
@@ -198,7 +147,6 @@ impl PyManagerStats {
 
 #[pymethods]
 impl PyManagerStats {
-    #[doc = doc!("ManagerStats.bytes")]
     fn bytes(&self, blocks: u64) -> u64 {
         blocks.saturating_mul(self.block_bytes)
     }
@@ -211,15 +159,11 @@ impl PyManagerStats {
     }
 }
 
-#[doc = doc!("Probe")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Probe", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyProbe {
-    #[doc = doc!("Probe.cached_blocks")]
     cached_blocks: usize,
-    #[doc = doc!("Probe.idle_blocks")]
     idle_blocks: usize,
-    #[doc = doc!("Probe.pending_blocks")]
     pending_blocks: usize,
 }
 
@@ -240,17 +184,12 @@ impl PyProbe {
     }
 }
 
-#[doc = doc!("ScrubReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ScrubReport", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyScrubReport {
-    #[doc = doc!("ScrubReport.position")]
     position: usize,
-    #[doc = doc!("ScrubReport.blocks")]
     blocks: usize,
-    #[doc = doc!("ScrubReport.requests")]
     requests: usize,
-    #[doc = doc!("ScrubReport.passes")]
     passes: u64,
 }
 
@@ -269,28 +208,21 @@ impl PyScrubReport {
     }
 }
 
-#[doc = doc!("Admission")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Admission", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmission {
-    #[doc = doc!("Admission.cached_tokens")]
     #[pyo3(get)]
     cached_tokens: usize,
-    #[doc = doc!("Admission.cached_blocks")]
     #[pyo3(get)]
     cached_blocks: usize,
-    #[doc = doc!("Admission.external_tokens")]
     #[pyo3(get)]
     external_tokens: usize,
-    #[doc = doc!("Admission.num_blocks")]
     #[pyo3(get)]
     num_blocks: usize,
-    #[doc = doc!("Admission.block_ids")]
     #[pyo3(get)]
     block_ids: Vec<u32>,
     /// The block tables of the other KV-cache groups.
     other_tables: Vec<Vec<u32>>,
-    #[doc = doc!("Admission.full_tokens")]
     #[pyo3(get)]
     full_tokens: usize,
 }
@@ -321,7 +253,6 @@ impl From<&Admission> for PyAdmission {
 
 #[pymethods]
 impl PyAdmission {
-    #[doc = doc!("Admission.tables")]
     #[getter]
     fn tables(&self) -> Vec<Vec<u32>> {
         std::iter::once(&self.block_ids).chain(&self.other_tables).cloned().collect()
@@ -335,19 +266,13 @@ impl PyAdmission {
     }
 }
 
-#[doc = doc!("AdmissionFit")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {
-    #[doc = doc!("AdmissionFit.fit")]
     fit: &'static str,
-    #[doc = doc!("AdmissionFit.cached_tokens")]
     cached_tokens: usize,
-    #[doc = doc!("AdmissionFit.new_blocks")]
     new_blocks: usize,
-    #[doc = doc!("AdmissionFit.fitting_tokens")]
     fitting_tokens: usize,
-    #[doc = doc!("AdmissionFit.can_ever_fit")]
     can_ever_fit: bool,
 }
 
@@ -369,23 +294,15 @@ impl PyAdmissionFit {
     }
 }
 
-#[doc = doc!("RequestInfo")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "RequestInfo", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
-    #[doc = doc!("RequestInfo.state")]
     state: &'static str,
-    #[doc = doc!("RequestInfo.tokens")]
     tokens: usize,
-    #[doc = doc!("RequestInfo.computed_tokens")]
     computed_tokens: usize,
-    #[doc = doc!("RequestInfo.cached_tokens")]
     cached_tokens: usize,
-    #[doc = doc!("RequestInfo.external_end")]
     external_end: usize,
-    #[doc = doc!("RequestInfo.blocks")]
     blocks: usize,
-    #[doc = doc!("RequestInfo.tier")]
     tier: usize,
 }
 

@@ -102,7 +102,6 @@ fn max_payload(py: Python<'_>, bytes: Option<Int>) -> PyResult<Option<u32>> {
     bytes.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()
 }
 
-#[doc = doc!("Disk")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Disk")]
 pub(crate) struct PyDisk {
     config: DiskConfig,
@@ -141,7 +140,6 @@ impl PyDisk {
     }
 }
 
-#[doc = doc!("SharedFolder")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "SharedFolder")]
 pub(crate) struct PySharedFolder {
     config: FolderConfig,
@@ -169,7 +167,6 @@ impl PySharedFolder {
     }
 }
 
-#[doc = doc!("Redis")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Redis")]
 pub(crate) struct PyRedis {
     pub(super) config: RedisConfig,

@@ -12,7 +12,6 @@ use crate::errors::raise;
 use crate::gather::{gather, gather_as};
 use crate::python::prelude::*;
 
-#[doc = doc!("Namespace")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Namespace", eq, hash)]
 #[derive(PartialEq, Eq)]
 pub(crate) struct PyNamespace(pub(crate) Namespace);
@@ -95,7 +94,6 @@ impl PyNamespace {
         }))
     }
 
-    #[doc = doc!("Namespace.from_json")]
     #[staticmethod]
     fn from_json(py: Python<'_>, text: Text) -> PyResult<Self> {
         Namespace::from_json(&text.0)
@@ -103,12 +101,10 @@ impl PyNamespace {
             .map_err(|error| raise(py, "InvalidArgumentError", format!("no namespace: {error}")))
     }
 
-    #[doc = doc!("Namespace.to_json")]
     fn to_json(&self) -> String {
         self.0.to_json()
     }
 
-    #[doc = doc!("Namespace.digest")]
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.digest().as_bytes())

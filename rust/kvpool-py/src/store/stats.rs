@@ -4,61 +4,34 @@ use kvpool_store::Stats;
 
 use crate::python::prelude::*;
 
-#[doc = doc!("StoreStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.store", name = "StoreStats", eq)]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PyStoreStats {
-    #[doc = doc!("StoreStats.objects")]
     objects: u64,
-    #[doc = doc!("StoreStats.bytes")]
     bytes: u64,
-    #[doc = doc!("StoreStats.capacity_bytes")]
     capacity_bytes: u64,
-    #[doc = doc!("StoreStats.in_flight")]
     in_flight: u64,
-    #[doc = doc!("StoreStats.quarantined")]
     quarantined: u64,
-    #[doc = doc!("StoreStats.restored")]
     restored: u64,
-    #[doc = doc!("StoreStats.foreign")]
     foreign: u64,
-    #[doc = doc!("StoreStats.loads")]
     loads: u64,
-    #[doc = doc!("StoreStats.loaded_bytes")]
     loaded_bytes: u64,
-    #[doc = doc!("StoreStats.misses")]
     misses: u64,
-    #[doc = doc!("StoreStats.writes")]
     writes: u64,
-    #[doc = doc!("StoreStats.written_bytes")]
     written_bytes: u64,
-    #[doc = doc!("StoreStats.known")]
     known: u64,
-    #[doc = doc!("StoreStats.not_admitted")]
     not_admitted: u64,
-    #[doc = doc!("StoreStats.evicted")]
     evicted: u64,
-    #[doc = doc!("StoreStats.removed")]
     removed: u64,
-    #[doc = doc!("StoreStats.damaged")]
     damaged: u64,
-    #[doc = doc!("StoreStats.lost")]
     lost: u64,
-    #[doc = doc!("StoreStats.full")]
     full: u64,
-    #[doc = doc!("StoreStats.failed")]
     failed: u64,
-    #[doc = doc!("StoreStats.timed_out")]
     timed_out: u64,
-    #[doc = doc!("StoreStats.busy")]
     busy: u64,
-    #[doc = doc!("StoreStats.unavailable")]
     unavailable: u64,
-    #[doc = doc!("StoreStats.known_absent")]
     known_absent: u64,
-    #[doc = doc!("StoreStats.opened")]
     opened: u64,
-    #[doc = doc!("StoreStats.last_error")]
     last_error: Option<String>,
 }
 
