@@ -147,25 +147,16 @@ pub(crate) fn groups(specs: &Bound<'_, PyAny>, block_size: usize) -> PyResult<Gr
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.groups", name = "GroupFit", eq)]
+#[of(GroupFit)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyGroupFit {
     reach_tokens: usize,
     new_blocks: usize,
 }
 
-impl From<GroupFit> for PyGroupFit {
-    fn from(fit: GroupFit) -> Self {
-        let GroupFit { reach_tokens, new_blocks, .. } = fit;
-        Self { reach_tokens, new_blocks }
-    }
-}
-
 #[pymethods]
 impl PyGroupFit {
-    fn __repr__(&self) -> String {
-        let Self { reach_tokens, new_blocks } = self;
-        format!("GroupFit(reach_tokens={reach_tokens}, new_blocks={new_blocks})")
-    }
+    repr! { reach_tokens, new_blocks }
 }
 
 /// Positions of block tables that changed: index and block, and the group if there are several.

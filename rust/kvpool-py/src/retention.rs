@@ -168,6 +168,7 @@ impl PyRetentionConfig {
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "HintReport", eq)]
+#[of(HintReport)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyHintReport {
     accepted: usize,
@@ -175,21 +176,13 @@ pub(crate) struct PyHintReport {
     ignored: usize,
 }
 
-impl From<HintReport> for PyHintReport {
-    fn from(HintReport { accepted, clipped, ignored }: HintReport) -> Self {
-        Self { accepted, clipped, ignored }
-    }
-}
-
 #[pymethods]
 impl PyHintReport {
-    fn __repr__(&self) -> String {
-        let Self { accepted, clipped, ignored } = self;
-        format!("HintReport(accepted={accepted}, clipped={clipped}, ignored={ignored})")
-    }
+    repr! { accepted, clipped, ignored }
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "RetentionStats", eq)]
+#[of(RetentionStats)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyRetentionStats {
     demoted: usize,
@@ -200,21 +193,9 @@ pub(crate) struct PyRetentionStats {
     expired: u64,
 }
 
-impl From<RetentionStats> for PyRetentionStats {
-    fn from(stats: RetentionStats) -> Self {
-        let RetentionStats { demoted, below_normal, above_normal, pinned, with_ttl, expired } = stats;
-        Self { demoted, below_normal, above_normal, pinned, with_ttl, expired }
-    }
-}
-
 #[pymethods]
 impl PyRetentionStats {
-    fn __repr__(&self) -> String {
-        let Self { demoted, below_normal, above_normal, pinned, with_ttl, expired } = self;
-        format!(
-            "RetentionStats(demoted={demoted}, below_normal={below_normal}, above_normal={above_normal}, pinned={pinned}, with_ttl={with_ttl}, expired={expired})"
-        )
-    }
+    repr! { demoted, below_normal, above_normal, pinned, with_ttl, expired }
 }
 
 /// `retention=` of a constructor: True is that of all defaults.

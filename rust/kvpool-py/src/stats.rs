@@ -12,6 +12,7 @@ use crate::python::prelude::*;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
 #[pyclass(frozen, get_all, module = "kvpool._core.pool", name = "PoolStats", eq)]
+#[of(PoolStats)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyPoolStats {
     usable: usize,
@@ -21,7 +22,9 @@ pub(crate) struct PyPoolStats {
     fenced: usize,
     registered: usize,
     registered_active: usize,
+    #[of(it.available())]
     available: usize,
+    #[of(it.usage())]
     usage: f64,
     block_size: usize,
     epoch: u64,
@@ -33,45 +36,17 @@ pub(crate) struct PyPoolStats {
     duplicates_dropped: u64,
 }
 
-impl From<PoolStats> for PyPoolStats {
-    fn from(stats: PoolStats) -> Self {
-        Self {
-            usable: stats.usable,
-            free: stats.free,
-            cached_free: stats.cached_free,
-            active: stats.active,
-            fenced: stats.fenced,
-            registered: stats.registered,
-            registered_active: stats.registered_active,
-            available: stats.available(),
-            usage: stats.usage(),
-            block_size: stats.block_size,
-            epoch: stats.epoch,
-            allocated: stats.allocated,
-            evicted: stats.evicted,
-            hits: stats.hits,
-            misses: stats.misses,
-            collisions: stats.collisions,
-            duplicates_dropped: stats.duplicates_dropped,
-        }
-    }
-}
-
 #[pymethods]
 impl PyPoolStats {
     fn tokens(&self, blocks: usize) -> usize {
         blocks.saturating_mul(self.block_size)
     }
 
-    fn __repr__(&self) -> String {
-        let Self { usable, free, cached_free, active, fenced, .. } = self;
-        format!(
-            "PoolStats(usable={usable}, free={free}, cached_free={cached_free}, active={active}, fenced={fenced})"
-        )
-    }
+    repr! { usable, free, cached_free, active, fenced }
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ManagerStats", eq)]
+#[of(ManagerStats)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyManagerStats {
     running: usize,
@@ -100,47 +75,24 @@ pub(crate) struct PyManagerStats {
     swapped_in: u64,
     copied_blocks: u64,
     block_bytes: u64,
+    #[of(it.hints.into())]
     hints: PyHintReport,
+    #[of(it.retention.map(Into::into))]
     retention: Option<PyRetentionStats>,
+    #[of(None)]
     misses: Option<BTreeMap<&'static str, u64>>,
+    #[of(None)]
     resumed_misses: Option<BTreeMap<&'static str, u64>>,
+    #[of(it.pool.into())]
     pool: PyPoolStats,
 }
 
 impl PyManagerStats {
     pub(crate) fn new(stats: ManagerStats, misses: Option<MissStats>) -> Self {
         Self {
-            running: stats.running,
-            preempted: stats.preempted,
-            swapped: stats.swapped,
-            moving: stats.moving,
-            loading: stats.loading,
-            releasing: stats.releasing,
-            admissions: stats.admissions,
-            prompt_tokens: stats.prompt_tokens,
-            hit_tokens: stats.hit_tokens,
-            external_tokens: stats.external_tokens,
-            computed_tokens: stats.computed_tokens,
-            refusals: stats.refusals,
-            unserved_tokens: stats.unserved_tokens,
-            checkpoints: stats.checkpoints,
-            appended_tokens: stats.appended_tokens,
-            preemptions: stats.preemptions,
-            preempted_tokens: stats.preempted_tokens,
-            resumptions: stats.resumptions,
-            resumed_tokens: stats.resumed_tokens,
-            resumed_hit_tokens: stats.resumed_hit_tokens,
-            resumed_external_tokens: stats.resumed_external_tokens,
-            forks: stats.forks,
-            swapped_out: stats.swapped_out,
-            swapped_in: stats.swapped_in,
-            copied_blocks: stats.copied_blocks,
-            block_bytes: stats.block_bytes,
-            hints: stats.hints.into(),
-            retention: stats.retention.map(Into::into),
             misses: misses.as_ref().map(|misses| explain::counts(&misses.admitted)),
             resumed_misses: misses.map(|misses| explain::counts(&misses.resumed)),
-            pool: stats.pool.into(),
+            ..stats.into()
         }
     }
 }
@@ -151,15 +103,11 @@ impl PyManagerStats {
         blocks.saturating_mul(self.block_bytes)
     }
 
-    fn __repr__(&self) -> String {
-        let Self { running, preempted, prompt_tokens, hit_tokens, .. } = self;
-        format!(
-            "ManagerStats(running={running}, preempted={preempted}, prompt_tokens={prompt_tokens}, hit_tokens={hit_tokens})"
-        )
-    }
+    repr! { running, preempted, prompt_tokens, hit_tokens }
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Probe", eq)]
+#[of(Probe)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyProbe {
     cached_blocks: usize,
@@ -167,24 +115,13 @@ pub(crate) struct PyProbe {
     pending_blocks: usize,
 }
 
-impl From<Probe> for PyProbe {
-    fn from(probe: Probe) -> Self {
-        let Probe { cached_blocks, idle_blocks, pending_blocks } = probe;
-        Self { cached_blocks, idle_blocks, pending_blocks }
-    }
-}
-
 #[pymethods]
 impl PyProbe {
-    fn __repr__(&self) -> String {
-        let Self { cached_blocks, idle_blocks, pending_blocks } = self;
-        format!(
-            "Probe(cached_blocks={cached_blocks}, idle_blocks={idle_blocks}, pending_blocks={pending_blocks})"
-        )
-    }
+    repr! { cached_blocks, idle_blocks, pending_blocks }
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ScrubReport", eq)]
+#[of(ScrubReport)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyScrubReport {
     position: usize,
@@ -193,19 +130,9 @@ pub(crate) struct PyScrubReport {
     passes: u64,
 }
 
-impl From<ScrubReport> for PyScrubReport {
-    fn from(report: ScrubReport) -> Self {
-        let ScrubReport { position, blocks, requests, passes, .. } = report;
-        Self { position, blocks, requests, passes }
-    }
-}
-
 #[pymethods]
 impl PyScrubReport {
-    fn __repr__(&self) -> String {
-        let Self { position, blocks, requests, passes } = self;
-        format!("ScrubReport(position={position}, blocks={blocks}, requests={requests}, passes={passes})")
-    }
+    repr! { position, blocks, requests, passes }
 }
 
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Admission", eq)]
@@ -258,29 +185,19 @@ impl PyAdmission {
         std::iter::once(&self.block_ids).chain(&self.other_tables).cloned().collect()
     }
 
-    fn __repr__(&self) -> String {
-        let Self { cached_tokens, cached_blocks, num_blocks, .. } = self;
-        format!(
-            "Admission(cached_tokens={cached_tokens}, cached_blocks={cached_blocks}, num_blocks={num_blocks})"
-        )
-    }
+    repr! { cached_tokens, cached_blocks, num_blocks }
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
+#[of(AdmissionFit)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {
+    #[of(it.fit.name())]
     fit: &'static str,
     cached_tokens: usize,
     new_blocks: usize,
     fitting_tokens: usize,
     can_ever_fit: bool,
-}
-
-impl From<AdmissionFit> for PyAdmissionFit {
-    fn from(found: AdmissionFit) -> Self {
-        let AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit, .. } = found;
-        Self { fit: fit.name(), cached_tokens, new_blocks, fitting_tokens, can_ever_fit }
-    }
 }
 
 #[pymethods]
@@ -295,8 +212,10 @@ impl PyAdmissionFit {
 }
 
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "RequestInfo", eq)]
+#[of(RequestInfo)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
+    #[of(it.state.name())]
     state: &'static str,
     tokens: usize,
     computed_tokens: usize,
@@ -306,28 +225,9 @@ pub(crate) struct PyRequestInfo {
     tier: usize,
 }
 
-impl From<RequestInfo> for PyRequestInfo {
-    fn from(info: RequestInfo) -> Self {
-        Self {
-            state: info.state.name(),
-            tokens: info.tokens,
-            computed_tokens: info.computed_tokens,
-            cached_tokens: info.cached_tokens,
-            external_end: info.external_end,
-            blocks: info.blocks,
-            tier: info.tier,
-        }
-    }
-}
-
 #[pymethods]
 impl PyRequestInfo {
-    fn __repr__(&self) -> String {
-        let Self { state, tokens, computed_tokens, blocks, .. } = self;
-        format!(
-            "RequestInfo(state={state:?}, tokens={tokens}, computed_tokens={computed_tokens}, blocks={blocks})"
-        )
-    }
+    repr! { state, tokens, computed_tokens, blocks }
 }
 
 /// What `take_events` returns: the events, and how many were lost before them.

@@ -5,6 +5,7 @@ use kvpool_store::Stats;
 use crate::python::prelude::*;
 
 #[pyclass(frozen, get_all, module = "kvpool._core.store", name = "StoreStats", eq)]
+#[of(Stats)]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PyStoreStats {
     objects: u64,
@@ -33,37 +34,4 @@ pub(crate) struct PyStoreStats {
     known_absent: u64,
     opened: u64,
     last_error: Option<String>,
-}
-
-impl From<Stats> for PyStoreStats {
-    fn from(stats: Stats) -> Self {
-        Self {
-            objects: stats.objects,
-            bytes: stats.bytes,
-            capacity_bytes: stats.capacity_bytes,
-            in_flight: stats.in_flight,
-            quarantined: stats.quarantined,
-            restored: stats.restored,
-            foreign: stats.foreign,
-            loads: stats.loads,
-            loaded_bytes: stats.loaded_bytes,
-            misses: stats.misses,
-            writes: stats.writes,
-            written_bytes: stats.written_bytes,
-            known: stats.known,
-            not_admitted: stats.not_admitted,
-            evicted: stats.evicted,
-            removed: stats.removed,
-            damaged: stats.damaged,
-            lost: stats.lost,
-            full: stats.full,
-            failed: stats.failed,
-            timed_out: stats.timed_out,
-            busy: stats.busy,
-            unavailable: stats.unavailable,
-            known_absent: stats.known_absent,
-            opened: stats.opened,
-            last_error: stats.last_error,
-        }
-    }
 }
