@@ -8,7 +8,7 @@
 SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's folder. Nothing of it
 is imported, so --record and --check also do for a vLLM that cannot be installed here. --installed imports, and compares
 as the plug-in does before it does anything. What is recorded is WANTED below; the table is
-python/kvpool/integrations/vllm/signatures.py.
+python/kvpool/data/vllm_signatures.json.
 
 Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM there.
 """
@@ -19,6 +19,7 @@ import argparse
 import ast
 import difflib
 import inspect
+import json
 import re
 import sys
 from pathlib import Path
@@ -29,8 +30,7 @@ from kvpool.integrations.vllm import gate, signatures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-TABLE: Final = Path(signatures.__file__)
-WIDTH: Final = 120
+TABLE: Final = signatures.FILE
 Recorded: TypeAlias = dict[str, dict[str, str]]  # module -> name -> form
 
 # What each level relies on. "X.*": the public methods of X, and that there are no others. "X" of a class: how it is
@@ -136,23 +136,6 @@ WANTED: Final[Mapping[str, Mapping[str, str]]] = {
         """,
     },
 }
-HEAD: Final = '''\
-"""What the plug-in relies on in each supported vLLM. Written by tools/vllm_signatures.py: do not edit.
-
-Owns the table, nothing else. Module, then name in it, then the form: of a function or a method its signature without
-annotations and values of defaults; of a class how it is called; "is X" for what is imported from elsewhere; "attribute"
-for what is on the class or is stored by its methods; of "X.*" the public methods of X. A form per version where
-they differ; a version that is not listed then lacks the name.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Final, TypeAlias
-
-Table: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
-
-'''
 
 
 class SourceError(Exception):
@@ -339,41 +322,16 @@ class Source:
 # --- Writing the table ------------------------------------------------------------------------------------------------
 
 
-def quoted(text: str, indent: int, before: str) -> list[str]:
-    """The lines of ``before`` and a string, in parentheses where they are too long for one line."""
-    line = f'{" " * indent}{before}"{text}",'
-    if len(line) <= WIDTH:
-        return [line]
-    lines, part, room = [f"{' ' * indent}{before}("], "", WIDTH - indent - 6
-    for word in re.findall(r"\S+ ?", text):
-        if len(part) + len(word) > room:
-            lines.append(f'{" " * (indent + 4)}"{part}"')
-            part = ""
-        part += word
-    return [*lines, f'{" " * (indent + 4)}"{part}"', f"{' ' * indent}),"]
-
-
-def table_text(name: str, tables: dict[str, Recorded]) -> str:
-    """One level's table as source: ``tables`` by version."""
-    lines = [f"{name.upper()}: Final[Table] = {{"]
+def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
+    """One level's table: ``tables`` by version."""
+    merged: dict[str, dict[str, str | dict[str, str]]] = {}
     for module in dict.fromkeys(module for one in tables.values() for module in one):
-        lines.append(f'    "{module}": {{')
         newest_first = [one.get(module, {}) for one in reversed(tables.values())]
         for entry in dict.fromkeys(entry for one in newest_first for entry in one):
             forms = {version: one[module][entry] for version, one in tables.items() if entry in one.get(module, {})}
-            if len(forms) == len(tables) and len(set(forms.values())) == 1:
-                lines += quoted(next(iter(forms.values())), 8, f'"{entry}": ')
-                continue
-            inner = ", ".join(f'"{version}": "{form}"' for version, form in forms.items())
-            if len(inner) + len(entry) + 14 <= WIDTH:  # indent, quotes, colon, braces, comma
-                lines.append(f'        "{entry}": {{{inner}}},')
-                continue
-            lines.append(f'        "{entry}": {{')
-            for version, form in forms.items():
-                lines += quoted(form, 12, f'"{version}": ')
-            lines.append("        },")
-        lines.append("    },")
-    return "\n".join([*lines, "}"]) + "\n"
+            same = len(forms) == len(tables) and len(set(forms.values())) == 1
+            merged.setdefault(module, {})[entry] = next(iter(forms.values())) if same else forms
+    return merged
 
 
 def record(sources: Sequence[Source], target: Path) -> None:
@@ -388,10 +346,11 @@ def record(sources: Sequence[Source], target: Path) -> None:
         for name, one in forms.items():
             if not any(form is not None for form in one):
                 raise SourceError(f"{module}.{name}: wanted, but in none of {', '.join(found)}")
-    versions = ", ".join(f'"{version}"' for version in found)
-    text = HEAD + f"VERSIONS: Final = ({versions}{',' if len(found) == 1 else ''})\n"
-    for level, wanted in WANTED.items():
-        text += "\n" + table_text(level, {series: one.recorded(wanted) for series, one in found.items()})
+    levels = {
+        level: table_of({series: one.recorded(wanted) for series, one in found.items()})
+        for level, wanted in WANTED.items()
+    }
+    text = json.dumps({"versions": list(found), **levels}, indent=1) + "\n"
     target.write_text(text, encoding="utf-8")
     print(f"{target}: {text.count(chr(10))} lines, {', '.join(one.version() for one in found.values())}")
 
