@@ -7,7 +7,7 @@
 
 SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's folder. Nothing of it
 is imported, so --record and --check also do for a vLLM that cannot be installed here. --installed imports, and compares
-as the plug-in does before it does anything. What is recorded is WANTED below; the table is
+as the plug-in does before it does anything. What is recorded is in tools/vllm/wanted.toml; the table is
 python/kvpool/data/vllm_signatures.json.
 
 Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM there.
@@ -22,6 +22,7 @@ import inspect
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -33,109 +34,10 @@ if TYPE_CHECKING:
 TABLE: Final = signatures.FILE
 Recorded: TypeAlias = dict[str, dict[str, str]]  # module -> name -> form
 
-# What each level relies on. "X.*": the public methods of X, and that there are no others. "X" of a class: how it is
-# called. Names that a version lacks are left out of its table, and are there in another version.
-WANTED: Final[Mapping[str, Mapping[str, str]]] = {
-    "pool": {
-        "vllm.v1.core.block_pool": """
-            BlockHashToBlockMap BlockHashToBlockMap.* BlockHashToBlockMap.__len__ BlockHashToBlockMap._cache
-            BlockPool BlockPool.* BlockPool._maybe_evict_cached_block BlockPool._insert_block_hash
-            BlockPool._remove_cached_block_hashes BlockPool.num_gpu_blocks BlockPool.medium BlockPool.enable_caching
-            BlockPool.hash_block_size BlockPool.num_hash_lookahead_tokens BlockPool.blocks BlockPool.free_block_queue
-            BlockPool.cached_block_hash_to_block BlockPool.cached_block_hashes_by_block BlockPool.null_block
-            BlockPool.enable_kv_cache_events BlockPool.kv_event_queue BlockPool.metrics_collector
-        """,
-        "vllm.v1.core.kv_cache_utils": """
-            KVCacheBlock KVCacheBlock.* KVCacheBlock.block_id KVCacheBlock.ref_cnt KVCacheBlock.pool
-            KVCacheBlock._block_hash KVCacheBlock._block_hash_num_tokens KVCacheBlock.prev_free_block
-            KVCacheBlock.next_free_block KVCacheBlock.is_null
-            FreeKVCacheBlockQueue FreeKVCacheBlockQueue.* FreeKVCacheBlockQueue.num_free_blocks
-            FreeKVCacheBlockQueue.fake_free_list_head FreeKVCacheBlockQueue.fake_free_list_tail
-            init_none_hash get_request_block_hasher hash_block_tokens generate_block_hash_extra_keys
-            generate_lookahead_block_hash_extra_keys to_event_extra_keys maybe_convert_block_hash
-            make_block_hash_with_group_id get_block_hash get_group_id resolve_block_hashes
-            BlockHashListWithBlockSize BlockHashListWithBlockSize.__len__ BlockHashListWithBlockSize.__getitem__
-            BlockHashListWithBlockSize.block_hashes BlockHashListWithBlockSize.scale_factor
-        """,
-        "vllm.v1.core.kv_cache_coordinator": "BlockPool",
-        "vllm.v1.core.single_type_kv_cache_manager": """
-            FullAttentionManager.find_longest_cache_hit SlidingWindowManager.find_longest_cache_hit
-            SingleTypeKVCacheManager._get_num_evictable_blocks
-        """,
-        "vllm.v1.core.kv_cache_metrics": """
-            KVCacheMetricsCollector.* KVCacheMetricsCollector.sample_rate
-        """,
-        "vllm.v1.engine.core": "get_request_block_hasher init_none_hash",
-        "vllm.distributed.kv_events": "BlockStored BlockRemoved AllBlocksCleared MEDIUM_GPU",
-        "vllm.utils.hashing": "sha256 sha256_cbor xxhash xxhash_cbor",
-        "vllm.v1.request": """
-            Request.request_id Request._all_token_ids Request.all_token_ids Request.num_tokens Request.block_hashes
-            Request.update_block_hashes Request.mm_features Request.lora_request Request.cache_salt
-            Request.prompt_embeds Request.session_id
-        """,
-    },
-    "manager": {
-        "vllm.v1.core.kv_cache_manager": """
-            KVCacheBlocks KVCacheBlocks.* KVCacheBlocks.__add__ KVCacheBlocks.blocks
-            KVCacheManager KVCacheManager.* KVCacheManager.max_model_len KVCacheManager.enable_caching
-            KVCacheManager.enable_kv_cache_events KVCacheManager.use_eagle KVCacheManager.log_stats
-            KVCacheManager.metrics_collector KVCacheManager.prefix_cache_stats KVCacheManager.coordinator
-            KVCacheManager.mamba_shared_prefix_checkpoint KVCacheManager.num_kv_cache_groups
-            KVCacheManager.block_pool KVCacheManager.retained_hit_group_ids KVCacheManager.kv_cache_config
-            KVCacheManager.watermark_blocks KVCacheManager.kv_cache_event_metadata
-            KVCacheManager.empty_kv_cache_blocks get_kv_cache_coordinator
-        """,
-        "vllm.v1.core.kv_cache_coordinator": """
-            KVCacheCoordinator KVCacheCoordinator.* KVCacheCoordinator.kv_cache_config
-            KVCacheCoordinator.scheduler_block_size KVCacheCoordinator.num_reprefillable_tokens
-            KVCacheCoordinator.block_pool KVCacheCoordinator.eagle_group_ids KVCacheCoordinator.drop_eagle_group_ids
-            KVCacheCoordinator.single_type_managers KVCacheCoordinator.group_block_sizes
-            KVCacheCoordinator.retention_interval
-            KVCacheCoordinatorNoPrefixCache KVCacheCoordinatorNoPrefixCache.find_longest_cache_hit
-            UnitaryKVCacheCoordinator UnitaryKVCacheCoordinator.find_longest_cache_hit
-            UnitaryKVCacheCoordinator.kv_cache_spec UnitaryKVCacheCoordinator.block_size
-            HybridKVCacheCoordinator HybridKVCacheCoordinator.find_longest_cache_hit
-            HybridKVCacheCoordinator.find_longest_cache_hit_per_group HybridKVCacheCoordinator.get_num_cacheable_tokens
-            HybridKVCacheCoordinator.hash_block_size HybridKVCacheCoordinator.enable_partial_hash_hits
-            HybridKVCacheCoordinator.attention_groups HybridKVCacheCoordinator.full_attention_group_id
-            get_kv_cache_coordinator replay_boundaries SpecGroup
-        """,
-        "vllm.v1.core.single_type_kv_cache_manager": """
-            SingleTypeKVCacheManager SingleTypeKVCacheManager.* SingleTypeKVCacheManager.block_size
-            SingleTypeKVCacheManager.kv_cache_spec SingleTypeKVCacheManager.block_pool
-            SingleTypeKVCacheManager.enable_caching SingleTypeKVCacheManager.max_admission_blocks_per_request
-            SingleTypeKVCacheManager.scheduler_block_size SingleTypeKVCacheManager.cache_hit_alignment_tokens
-            SingleTypeKVCacheManager.dcp_world_size SingleTypeKVCacheManager.pcp_world_size
-            SingleTypeKVCacheManager.new_block_ids SingleTypeKVCacheManager.req_to_blocks
-            SingleTypeKVCacheManager.num_cached_block SingleTypeKVCacheManager.kv_cache_group_id
-            SingleTypeKVCacheManager._null_block SingleTypeKVCacheManager.use_eagle
-            SingleTypeKVCacheManager.retains_longer_hit SingleTypeKVCacheManager.supports_fine_grained_hash_lookup
-            FullAttentionManager FullAttentionManager.cache_blocks FullAttentionManager.reachable_block_mask
-            SlidingWindowManager SlidingWindowManager.cache_blocks SlidingWindowManager.reachable_block_mask
-            SlidingWindowManager.get_num_skipped_tokens SlidingWindowManager.sliding_window
-            SlidingWindowManager.extra_retained_tokens
-            SingleTypeKVCacheManager._partial_hit_reqs
-            ChunkedLocalAttentionManager ChunkedLocalAttentionManager.get_num_skipped_tokens
-            ChunkedLocalAttentionManager.attention_chunk_size
-            MambaManager MambaManager.cache_blocks MambaManager.get_num_skipped_tokens
-            MambaManager.remove_skipped_blocks MambaManager.get_num_blocks_to_allocate MambaManager.allocate_new_blocks
-            MambaManager.mamba_cache_mode MambaManager.num_speculative_blocks
-            MambaManager.has_prefill_checkpoint_blocks
-            MambaManager.last_state_block_idx MambaManager._num_retired_blocks MambaManager._allocated_block_reqs
-            MambaManager._checkpoints MambaManager.cached_blocks_this_step MambaManager._producer_partial_tail_reqs
-            MambaManager.drop_eagle_checkpoint_block MambaManager._cache_partial_tail_block
-            FullAttentionManager._cache_partial_tail_block SingleTypeKVCacheManager.shared_prefix_checkpoint
-            SingleTypeKVCacheManager._pending_boundary_state_offloads
-        """,
-        "vllm.v1.core.sched.scheduler": "KVCacheManager",
-        "vllm.v1.metrics.stats": "PrefixCacheStats PrefixCacheStats.record",
-        "vllm.v1.request": """
-            Request.num_computed_tokens Request.num_prompt_tokens Request.num_in_flight_tokens Request.status
-            Request.skip_reading_prefix_cache Request.num_preemptions Request.shared_prefix_boundary
-            Request.kv_cache_report_mode RequestStatus.WAITING RequestStatus.PREEMPTED
-        """,
-    },
-}
+#: By level and module, the names that the plug-in relies on.
+WANTED: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
+    (Path(__file__).parent / "vllm" / "wanted.toml").read_text(encoding="utf-8")
+)
 
 
 class SourceError(Exception):

@@ -7,18 +7,14 @@ of another setting.
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-import kvpool
+from kvpool import _data
 
 __all__ = ["ENVIRONMENT", "MODEL_CONFIG", "SETTINGS"]
 
-_TABLES: Final[dict[str, dict[str, str]]] = tomllib.loads(
-    (Path(kvpool.__file__).with_name("data") / "sglang_unrelated.toml").read_text(encoding="utf-8")
-)
+_TABLES: Final[dict[str, dict[str, str]]] = _data.toml("sglang_unrelated.toml")
 
 
 def _table(name: str) -> MappingProxyType[str, str]:

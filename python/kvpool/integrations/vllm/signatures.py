@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import kvpool
+from kvpool import _data
 
 Table: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 
-FILE: Final = Path(kvpool.__file__).with_name("data") / "vllm_signatures.json"
+FILE: Final = _data.FOLDER / "vllm_signatures.json"
 _TABLES: Final[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
 
 VERSIONS: Final[tuple[str, ...]] = tuple(_TABLES["versions"])
