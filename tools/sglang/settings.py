@@ -25,40 +25,6 @@ RELATED: Final = {
     for name in names.split()
 }
 
-_HEAD: Final = """# What names a page of SGLang
-
-`make sglang-hicache-check` compares this page with SGLang 0.5.23, and `python -m tools.sglang.settings` writes it.
-[kvpool beneath SGLang's HiCache](sglang.md#whose-bytes-they-are) says how the name is used.
-
-A stored page is named by SGLang's whole configuration, except the settings that its bytes do not depend on. A setting
-that a later SGLang adds is part of the name, so it is a cold start. A string that names a file counts by the file's
-content.
-
-These are part of the name besides the settings below:
-
-- the version of SGLang;
-- the commit or the content of the weights, and of the draft's weights;
-- the content of each adapter of `--lora-paths`, by the id that SGLang gives it;
-- the model's configuration after all overrides, except {model};
-- environment variables that begin with `SGLANG_`, except those at the end of this page;
-- the host pool: its kind, type, layout, strides, page size, layers and heads;
-- the rank: its place in tensor, pipeline and context parallelism.
-
-Python code can look up a reason:
-
-```python
-from kvpool.integrations.sglang.unrelated import SETTINGS
-
-print(SETTINGS["schedule_policy"])
-print("load_format" in SETTINGS)
-```
-
-```text
-orders requests; the KV of a token does not depend on other requests
-False
-```
-"""
-
 
 def page() -> str:
     """Returns the text of the page."""
@@ -66,7 +32,7 @@ def page() -> str:
     rows |= {name: (True, reason) for name, reason in RELATED.items()}
     model = ", ".join(f"`{name}`" for name in sorted(unrelated.MODEL_CONFIG))
     lines = [
-        _HEAD.format(model=model),
+        Path(__file__).with_suffix(".md").read_text(encoding="utf-8").format(model=model),
         "## Settings of the server",
         "",
         "| setting | in the name | why |",

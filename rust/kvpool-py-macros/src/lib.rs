@@ -76,6 +76,7 @@ pub fn pymethods(_: TokenStream, block: TokenStream) -> TokenStream {
             continue;
         }
         takers.convert(&mut method.sig);
+        expect_many(&mut method.attrs, &method.sig);
         let private = name.starts_with('_') || method.attrs.iter().any(renamed);
         if !private && !has(&method.attrs, "new") {
             document(&mut method.attrs, &format!("{class}.{name}"));
@@ -90,6 +91,7 @@ pub fn pyfunction(_: TokenStream, function: TokenStream) -> TokenStream {
     let mut function = parse_macro_input!(function as ItemFn);
     let mut takers = Takers::new(&function.sig.ident);
     takers.convert(&mut function.sig);
+    expect_many(&mut function.attrs, &function.sig);
     let name = python_name(&function.attrs, &function.sig.ident);
     document(&mut function.attrs, &name);
     quote!(#takers #[::pyo3::pyfunction] #function).into()
@@ -188,6 +190,15 @@ fn renamed(attribute: &Attribute) -> bool {
 fn document(attributes: &mut Vec<Attribute>, name: &str) {
     if !has(attributes, "doc") {
         attributes.insert(0, parse_quote!(#[doc = doc!(#name)]));
+    }
+}
+
+/// Allows as many arguments as Python has keywords: clippy allows seven.
+fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
+    if signature.inputs.len() > 7 {
+        attributes.push(parse_quote!(
+            #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+        ));
     }
 }
 

@@ -60,7 +60,6 @@ impl PyGroupSpec {
     #[new]
     #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, sink=0, keep=None, margin=0, partial_hits=false),
            text_signature = "(kind, block_size=16, *, window=None, chunk=None, sink=0, keep='all', margin=0, partial_hits=False)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         kind: &str,

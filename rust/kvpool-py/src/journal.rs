@@ -410,7 +410,6 @@ impl View {
     signature = (journal, *, every=None, until=None, advisor=None, explain=None, metrics=true, progress=None),
     text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, progress=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn observe_journal(
     py: Python<'_>,
     journal: Source,

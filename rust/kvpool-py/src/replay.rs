@@ -50,7 +50,6 @@ impl PyReplay {
         eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
         prefill_tokens_per_s=50_000.0, tiers=None, threads=0, journal=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
         trace: &Bound<'_, PyTrace>,

@@ -91,7 +91,6 @@ impl PyTrace {
         path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
         event_gap_s=5.0
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn read(
         py: Python<'_>,
         path: PathBuf,
@@ -114,7 +113,6 @@ impl PyTrace {
         data, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
         event_gap_s=5.0
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn parse(
         py: Python<'_>,
         data: &[u8],
@@ -277,7 +275,6 @@ impl PyTraceReader {
         path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
         event_gap_s=5.0
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
         path: PathBuf,

@@ -143,7 +143,6 @@ impl PyCacheManager {
         eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
         groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false
     ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0, metrics=False)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
@@ -295,7 +294,6 @@ impl PyCacheManager {
     }
 
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True, out=None)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
         py: Python<'_>,
@@ -347,7 +345,6 @@ impl PyCacheManager {
     }
 
     #[pyo3(signature = (request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None, covered=None, out=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, lookahead=0, covered=None, out=None)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn append_ragged<'py>(
         &self,
         py: Python<'py>,

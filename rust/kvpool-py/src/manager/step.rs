@@ -96,7 +96,6 @@ impl PyStep {
 #[pymethods]
 impl PyStep {
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
         py: Python<'_>,

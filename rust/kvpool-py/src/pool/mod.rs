@@ -59,7 +59,6 @@ impl PyBlockPool {
         ),
         text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, metrics=False)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
         py: Python<'_>,
         num_blocks: Int,

@@ -112,7 +112,6 @@ pub(crate) struct PyDisk {
 impl PyDisk {
     #[new]
     #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8, io_uring=true))]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -185,7 +184,6 @@ impl PyRedis {
     ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, \
         protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0, tls=False, tls_ca=None, tls_certificate=None, \
         tls_server_name=None)")]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         capacity_bytes: Int,

@@ -160,7 +160,6 @@ impl PyStore {
         backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=65536, workers=4, queue=1024,
         deadline=2.0, breaker_failures=8, breaker_pause=5.0, believed_for=10.0, staged=false, tell_gone=false
     ))]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         backend: AnyBackend<'_>,
@@ -210,7 +209,6 @@ impl PyStore {
     }
 
     #[pyo3(signature = (keys, slots, *, groups=None, lengths=None, tokens=None, admit=None))]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn put(
         &self,
         py: Python<'_>,

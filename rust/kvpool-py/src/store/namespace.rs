@@ -58,10 +58,7 @@ fn layout(item: &Bound<'_, PyAny>) -> PyResult<Layout> {
 impl PyNamespace {
     #[new]
     #[pyo3(signature = (*, model, weights, kv_dtype, scales, layouts, block_size, layers, heads, hash_algorithm, hash_seed, extra))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "every field has to be given: one that is forgotten is wrong bytes"
-    )]
+    // Every field has to be given: one that is forgotten is wrong bytes.
     fn new(
         py: Python<'_>,
         model: Text,

@@ -180,7 +180,6 @@ pub(crate) fn save_index(
     signature = (subject, path, namespace, *, slots=None, payloads=true, trusted=false, elapsed=None),
     text_signature = "(subject, path, namespace, *, slots=None, payloads=True, trusted=False, elapsed=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn load_index(
     py: Python<'_>,
     subject: Subject<'_>,

@@ -168,7 +168,6 @@ impl PyTransferEngine {
         signature = (src, dst, mapping, *, after=Wanted::Current, regions=None, method="auto"),
         text_signature = "($self, src, dst, mapping, *, after='current', regions=None, method='auto')"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
     fn submit(
         &self,

@@ -73,7 +73,6 @@ impl PyVllmGroups {
     #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class, empty, fallback,
         coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None, on_cached=None,
         metered=None))]
-    #[expect(clippy::too_many_arguments, reason = "the configuration of one manager, by name")]
     fn new(
         py: Python<'_>,
         core: Py<PyVllmPool>,
@@ -174,7 +173,6 @@ impl PyVllmGroups {
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
         num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
         full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn allocate_slots<'py>(
         &self,
         py: Python<'py>,

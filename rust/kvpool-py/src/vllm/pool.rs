@@ -290,7 +290,6 @@ impl PyVllmPool {
     }
 
     #[pyo3(signature = (hashes, max_blocks, groups, need, block_size, alignment, shift, scale=1))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's lookup")]
     fn find_window<'py>(
         &self,
         py: Python<'py>,
@@ -318,7 +317,6 @@ impl PyVllmPool {
 
     #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false, feed=None,
         request=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full<'py>(
         &self,
         py: Python<'py>,
