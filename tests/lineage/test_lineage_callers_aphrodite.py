@@ -218,15 +218,3 @@ def test_a_hole_and_a_difference_end_what_is_common() -> None:
     allocator.mark_blocks_as_computed()
     assert allocator.get_common_computed_block_ids([ids]) == ids[:3]
     assert allocator.get_common_computed_block_ids([ids, [*ids[:2], 7, 6]]) == ids[:2]
-
-
-@lineage("callers: mark_blocks_as_computed without argument")
-@both
-def test_mark_blocks_as_computed_without_argument(kind: str) -> None:
-    allocator = allocator_of(kind, 4)
-    block = allocator.allocate_immutable(None, [1, 2, 3, 4])
-    allocator.mark_blocks_as_computed()
-    if kind == "prefix_caching":
-        assert block.computed is True
-    allocator.free(block)
-    assert allocator.get_num_free_blocks() == 4

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import enum
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -261,22 +258,6 @@ def test_append_slots_copies_a_shared_block(caching: bool) -> None:
     assert decode(manager, child, 71) == []
 
 
-@lineage("8: append_slots is all or nothing")
-@BOTH
-def test_defect_08_append_slots_is_all_or_nothing(caching: bool) -> None:
-    manager = manager_of(2, caching=caching)
-    group = start(manager, group_of(6, num_seqs=2))
-    one, two = group.seqs
-    before = observe(manager)
-    with pytest.raises(NoFreeBlocksError):
-        decode(manager, one, 70)
-    assert observe(manager) == before
-    two.tokens.append(71)
-    assert manager.can_append_slots(group, 0) is False
-    manager.free(two)
-    assert manager.append_slots(one, 0) == []
-
-
 @lineage("3.8: unknown sequences")
 def test_unknown_sequences() -> None:
     manager, seq, group = manager_of(), Seq(1, [1]), group_of(4)
@@ -494,24 +475,6 @@ def test_swap_of_a_windowed_table(caching: bool) -> None:
     assert manager.reset_prefix_cache() is True
 
 
-@lineage("11: fork under a window")
-@BOTH
-def test_defect_11_fork_under_a_window(caching: bool) -> None:
-    manager = manager_of(caching=caching, sliding_window=4)
-    group = start(manager, group_of(24))
-    parent = group.seqs[0]
-    decode(manager, parent, 100)
-    child = Seq(2, parent.tokens)
-    manager.fork(parent, child)
-    for token in range(10):
-        decode(manager, parent, 200 + token)
-        decode(manager, child, 300 + token)
-    assert manager.get_block_table(parent)[-2:] != manager.get_block_table(child)[-2:]
-    manager.free(parent)
-    manager.free(child)
-    assert free(manager) == (15, 16)
-
-
 @lineage("3.8: append_slots with a window needs the computed tokens")
 def test_a_window_needs_the_computed_tokens() -> None:
     manager = manager_of(sliding_window=4)
@@ -568,15 +531,6 @@ def test_defect_06_computed_blocks_are_those_of_the_chunk(chunks: list[int]) -> 
     assert manager.get_num_cached_tokens(Seq(71, other.seqs[0].tokens)) == 0
 
 
-@lineage("5: an aborted prompt leaves nothing that counts as computed")
-def test_defect_05_an_aborted_prompt() -> None:
-    manager = manager_of(caching=True)
-    group = start(manager, group_of(12))
-    manager.mark_blocks_as_computed(group, 4)
-    manager.free(group.seqs[0])
-    assert manager.get_num_cached_tokens(Seq(70, list(range(12)))) == 4
-
-
 @lineage("3.8: decode marks the blocks that it fills")
 def test_decoded_blocks_are_computed() -> None:
     manager = manager_of(caching=True)
@@ -602,14 +556,6 @@ def test_common_computed_blocks() -> None:
     assert manager.get_prefix_cache_hit_rate(GPU) == 0.5
     naive = manager_of()
     assert naive.get_common_computed_block_ids(list(start(naive, group_of(8)).seqs)) == []
-
-
-@lineage("16: no common blocks are an empty list")
-@BOTH
-def test_defect_16_common_computed_blocks_are_a_list(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    one, two = start(manager, group_of(8)), start(manager, group_of(8, first_id=5, first=100))
-    assert manager.get_common_computed_block_ids([*one.seqs, *two.seqs]) == []
 
 
 @lineage("4: what was looked up and evicted before it was allocated is not skipped")
@@ -640,30 +586,6 @@ def test_a_preempted_prompt_is_looked_up_again() -> None:
     assert manager.can_allocate(group) is OK
     start(manager, group)
     assert manager.get_common_computed_block_ids(list(group.seqs)) == [0, 1, 2, 3]
-
-
-@lineage("22: a sequence that was never looked up can be removed")
-@BOTH
-def test_defect_22_remove_seq_that_was_never_looked_up(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    manager.remove_seq_from_computed_blocks_tracker(Seq(1, [1, 2, 3, 4]))
-
-
-@lineage("15: reset with a null block, and of every device")
-def test_defect_15_reset_prefix_cache() -> None:
-    manager = manager_of(caching=True, sliding_window=4)
-    group = start(manager, group_of(16))
-    seq = group.seqs[0]
-    manager.mark_blocks_as_computed(group, 16)
-    for token in range(10):
-        decode(manager, seq, 100 + token)
-    assert manager.reset_prefix_cache() is False
-    manager.free(seq)
-    assert manager.get_num_cached_tokens(Seq(70, list(range(4)))) == 4
-    assert manager.reset_prefix_cache() is True
-    assert manager.get_num_cached_tokens(Seq(71, list(range(4)))) == 0
-    assert manager.reset_prefix_cache(CPU) is True
-    assert manager.get_prefix_cache_hit_rate(CPU) == 0.0
 
 
 @lineage("18: two forks append the same tokens, then a swap in of the same step")
@@ -717,14 +639,6 @@ def test_what_ends_a_step(how: str) -> None:
     assert manager.get_num_free_gpu_blocks() == {"mark": 7, "again": 6, "end_step": 7, "swap": 8, "empty": 8}[how]
 
 
-@lineage("3.8: ids of a swap of many blocks")
-def test_swap_of_many_blocks() -> None:
-    manager = manager_of(4096, 4096)
-    group = start(manager, group_of(4096 * B))
-    assert manager.swap_out(group) == [(at, at) for at in range(4096)]
-    assert manager.get_block_table(group.seqs[0]) == list(range(4096, 8192))
-
-
 @lineage("3.8: extra keys of a sequence reach its hashes")
 def test_extra_keys() -> None:
     manager = manager_of(32, caching=True)
@@ -742,14 +656,3 @@ def test_extra_keys() -> None:
         manager.mark_blocks_as_computed(group, 9)
         assert manager.get_num_cached_tokens(Seq(100 + at, list(range(9)), extra)) == 8
     assert manager.get_num_free_gpu_blocks() == 32 - 3 * len(extras)
-
-
-@lineage("example: lineage_v0_block_manager.py runs and says what it shows")
-def test_example() -> None:
-    script = Path(__file__).parents[2] / "examples" / "lineage_v0_block_manager.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert "two sequences share: [[0, 1], [0, 1]]" in lines
-    assert "sequence 1 appends 20, copies: [(1, 2)]" in lines
-    assert lines[-1] == "free at the end: 8 8"
-    assert done.stderr == ""

@@ -451,20 +451,6 @@ def test_long_tables(kind: str) -> None:
     assert allocator.get_num_free_blocks(GPU) == 6000
 
 
-@lineage("3.6: extra_hash separates equal prompts")
-def test_extra_hash() -> None:
-    allocator = create("prefix_caching")
-    extras: list[int | kvpool.ExtraKeys | None] = [None, 7, 8, kvpool.ExtraKeys(salt="x")]
-    for extra in extras:
-        one, two = BlockTable(B, allocator), BlockTable(B, allocator)
-        for table in (one, two):
-            table.allocate([1, 2, 3, 4, 5], extra_hash=extra)
-            table.append_token_ids([6, 7, 8], extra_hash=extra)
-        assert one.physical_block_ids == two.physical_block_ids
-        allocator.clear_copy_on_writes()
-    assert allocator.get_num_free_blocks(GPU) == 16 - 2 * len(extras)
-
-
 @lineage("8: an append in place that finds no block for its copy changes nothing")
 @BOTH
 @pytest.mark.parametrize("token", [3, 9])

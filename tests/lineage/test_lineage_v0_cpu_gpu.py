@@ -14,7 +14,7 @@ from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
 from tests.lineage.model_memory import own_enum
-from tests.lineage.rows import Counted, ids, lineage, observe
+from tests.lineage.rows import ids, lineage, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -265,23 +265,6 @@ def test_swap_leaves_null_blocks() -> None:
     assert allocator.swap([null], GPU, CPU) == {}
 
 
-@lineage("9: swap keeps sharing")
-@BOTH
-def test_defect_09_swap_keeps_sharing(kind: str) -> None:
-    allocator = create(kind)
-    blocks = chain(allocator, 2)
-    twins = allocator.fork(blocks[-1])
-    mapping = allocator.swap([*blocks, *twins], GPU, CPU)
-    assert mapping == {0: 8, 1: 9}
-    assert ids(twins) == ids(blocks) == [8, 9]
-    assert [allocator.get_num_free_blocks(device) for device in (GPU, CPU)] == [8, 6]
-    assert len(allocator.swap([*blocks, *twins], CPU, GPU)) == 2
-    assert ids(twins) == ids(blocks)
-    for block in [*blocks, *twins]:
-        allocator.free(block)
-    assert [allocator.get_num_free_blocks(device) for device in (GPU, CPU)] == [8, 8]
-
-
 @lineage("9: a block that others still hold stays where it is, too")
 @BOTH
 def test_defect_09_swap_of_one_of_two_holders(kind: str) -> None:
@@ -326,17 +309,6 @@ def test_swap_refuses_bad_handles(kind: str) -> None:
         assert blocks[0].block_id == 0
 
 
-@lineage("12: as many blocks as different ones are touched")
-@BOTH
-def test_defect_12_full_blocks_touched_are_counted_once(kind: str) -> None:
-    allocator = create(kind)
-    blocks = chain(allocator, 2)
-    twins = allocator.fork(blocks[-1])
-    tail = allocator.allocate_mutable_block(blocks[-1], GPU)
-    assert allocator.get_num_full_blocks_touched([*blocks, *twins, tail], CPU) == 2
-    assert allocator.get_num_full_blocks_touched([allocator.allocate_or_get_null_block()], CPU) == 0
-
-
 @lineage("3.5: swapped content is cached on the other device, and not copied twice")
 def test_swap_of_content_that_the_other_device_caches() -> None:
     allocator = create("prefix_caching")
@@ -366,22 +338,6 @@ def test_swap_of_blocks_that_are_not_computed() -> None:
     twins = chain(allocator, 2)
     assert ids(twins) == ids(blocks)
     allocator._tiers.check_invariants()
-
-
-@lineage("3.5: COW acts on the GPU")
-@BOTH
-def test_clear_copy_on_writes(kind: str) -> None:
-    allocator = create(kind)
-    block = allocator.allocate_mutable_block(None, GPU)
-    block.append_token_ids([1])
-    (twin,) = allocator.fork(block)
-    twin.append_token_ids([2])
-    assert (block.block_id, twin.block_id) == (0, 1)
-    assert allocator.clear_copy_on_writes() == [(0, 1)]
-    assert allocator.clear_copy_on_writes() == []
-    allocator.free(block)
-    allocator.free(twin)
-    assert allocator.get_num_free_blocks(GPU) == 8
 
 
 @lineage("18: a copy that is planned keeps its source from swaps of the same step")
@@ -417,24 +373,6 @@ def test_defect_18_swap_out_of_the_target_of_a_planned_copy() -> None:
     assert allocator.get_and_reset_swaps() == [(0, 8)]  # workers swap out before they copy
     assert allocator.clear_copy_on_writes() == [(0, 1)]
     assert allocator.get_num_free_blocks(GPU) == 7
-
-
-@lineage("19: get_physical_block_id is O(1)")
-@BOTH
-def test_defect_19_no_id_is_sorted_per_call(kind: str) -> None:
-    """The ancestor sorted all ids in each call."""
-    order = [Counted(one) for one in (5, 3, 9, 7)]
-    gpu: NaiveBlockAllocator | PrefixCachingBlockAllocator
-    if kind == "naive":
-        gpu = NaiveBlockAllocator(NaiveBlock, 4, B, block_ids=order)
-        cpu: NaiveBlockAllocator | PrefixCachingBlockAllocator = NaiveBlockAllocator(NaiveBlock, 2, B, [20, 21])
-    else:
-        gpu, cpu = PrefixCachingBlockAllocator(4, B, block_ids=order), PrefixCachingBlockAllocator(2, B, [20, 21])
-    allocator = CpuGpuBlockAllocator(cpu_block_allocator=cpu, gpu_block_allocator=gpu)
-    Counted.compared = 0
-    assert [allocator.get_physical_block_id(GPU, one) for one in order] == [1, 0, 3, 2]
-    assert [allocator.get_physical_block_id(CPU, one) for one in (20, 21)] == [0, 1]
-    assert Counted.compared == 0
 
 
 @lineage("16: no common prefix is an empty list")
