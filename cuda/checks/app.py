@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-SECTIONS = ("load", "correctness", "bench")
-#: Seconds that a section may take; the benches have what is left.
-_SECONDS = {"load": 60.0, "correctness": 120.0, "bench": 1e9}
+SECTIONS = ("correctness", "bench")
+#: Seconds that a section may take; the bench has what is left.
+_SECONDS = {"correctness": 120.0, "bench": 1e9}
 #: Seconds beyond the budget until a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
@@ -129,7 +129,6 @@ class _Run:
             torch=torch,
             int64=int64,
             dry_run=arguments.dry_run,
-            quick=arguments.quick,
             progress=lambda what: progress.update(self._task, description=what),
         )
 
@@ -189,10 +188,9 @@ class _Run:
 
 def _section(name: str) -> Callable[[Session], object]:
     """What runs a section. Imported late: without kvpool there is still a message."""
-    from . import bench, correctness, load
+    from . import bench, correctness
 
     runs: dict[str, Callable[[Session], object]] = {
-        "load": load.check,
         "correctness": correctness.check,
         "bench": bench.run,
     }

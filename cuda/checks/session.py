@@ -69,13 +69,6 @@ class Effort:
     repetitions: int
     #: Thread blocks of kernels that cross the link.
     ctas: tuple[int, ...]
-    #: Calls of which the time of one is taken.
-    calls: int
-    #: Pieces of small swaps.
-    counts: tuple[int, ...]
-    #: Bytes that are page-locked to see what that costs.
-    pinned: int
-    matmul: int
 
 
 FULL = Effort(
@@ -87,10 +80,6 @@ FULL = Effort(
     regions=64,
     repetitions=5,
     ctas=(4, 8, 16, 32, 64, 128),
-    calls=1000,
-    counts=(16, 64, 256, 1024, 4096),
-    pinned=40 * GIB,
-    matmul=8192,
 )
 QUICK = dataclasses.replace(
     FULL,
@@ -100,7 +89,6 @@ QUICK = dataclasses.replace(
     device_payload=256 * MIB,
     repetitions=3,
     ctas=(4, 16, 64),
-    pinned=4 * GIB,
 )
 DRY = Effort(
     trials=3,
@@ -111,10 +99,6 @@ DRY = Effort(
     regions=8,
     repetitions=1,
     ctas=(4, 16),
-    calls=5,
-    counts=(16, 64),
-    pinned=4 * MIB,
-    matmul=64,
 )
 
 
@@ -163,7 +147,6 @@ class Session:
     #: torch's int64, which a mapping on the device is of, if torch is there.
     int64: Any
     dry_run: bool
-    quick: bool
     #: Told what is being done now.
     progress: Callable[[str], None]
     section: str = ""
