@@ -790,9 +790,6 @@ def test_closing_an_engine_waits() -> None:
     assert torch.equal(tensor, tensor[:1].expand(64, 4))
     assert all(one.done() for one in transfers)
     made.close()
-    for call in (made.submit, made.copy):
-        with pytest.raises(errors.ClosedError, match="engine is closed"):
-            call(store, store, [(0, 1)])
     assert isinstance(made.poll(), list)
 
 
@@ -811,22 +808,11 @@ def test_many_threads_close_an_engine() -> None:
 
 
 def test_a_closed_store_ends_what_it_has(own: TransferEngine) -> None:
-    (tensor, store), (_, other) = small(), small()
+    tensor, store = small()
     occupy(own)
     transfer = own.submit(store, store, [(0, 1)])
     store.close()
     assert store.closed
-    assert not other.closed
-    for pair in ((store, other), (other, store), (store, store)):
-        with pytest.raises(errors.ClosedError, match=f"store {store.handle} is closed"):
-            own.submit(*pair, [(0, 1)])
-        with pytest.raises(errors.ClosedError, match=f"store {store.handle} is closed"):
-            own.copy(*pair, [])
-    for call in (lambda: store.read_block(0), lambda: store.write_block(0, bytes(32))):
-        with pytest.raises(errors.ClosedError, match=f"store {store.handle} is closed"):
-            call()
-    with pytest.raises(errors.ClosedError, match=f"store {store.handle} is closed"):
-        torch.ops.kvpool.copy_blocks_by_handle(store.handle, other.handle, torch.zeros(0, 2, dtype=torch.int64))
     transfer.wait()
     assert torch.equal(tensor[0], tensor[1])
     store.close()

@@ -220,5 +220,8 @@ def test_no_copy_crosses_the_border_of_two_registrations(fake: FakeCuda, engine:
         engine.submit(device.store, pinned, pairs, after=None, method=method).wait()
         assert all(pinned.read_block(i) == plain.block(i) for i, _ in pairs), method
         for i, _ in pairs:
-            pinned.write_block(i, bytes(512))
+            pinned.write_block(i, random.Random(i).randbytes(512))
+        engine.submit(pinned, device.store, pairs, after=None, method=method).wait()
+        assert all(device.block(i) == pinned.read_block(i) for i, _ in pairs), method
+        device.assign(plain, pairs)
     device.release()

@@ -280,20 +280,6 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
 # --- bounds of copies
 
 
-@pytest.mark.parametrize("method", ["batch", "memcpy", "staged"])
-def test_no_copy_from_a_pool_crosses_the_border_of_two_registrations(method: Method, lazy: FakeCuda) -> None:
-    device = blocks_of(lazy, blocks=64)
-    lazy.set(register_limit=8192)
-    pinned = BlockStore.host(64, like=device.store, pinned=True, registration_limit=8192)
-    lazy.set(register_limit=0)
-    for block in range(64):
-        pinned.write_block(block, random.Random(block).randbytes(512))
-    with TransferEngine("cuda:0") as engine:
-        engine.submit(pinned, device.store, [(i, i) for i in range(1, 63)], after=None, method=method).wait()
-    assert all(device.block(i) == pinned.read_block(i) for i in range(1, 63))
-    device.release()
-
-
 @pytest.mark.parametrize(("offsets", "nbytes"), [((0, 0), 20), ((0, 4), 64), ((4, 0), 64), ((0, 1), 64), ((0, 8), 24)])
 def test_accesses_are_as_wide_as_both_ends_allow(offsets: tuple[int, int], nbytes: int, lazy: FakeCuda) -> None:
     """Pages of 128 bytes, of which a piece may be less, at any address."""
@@ -460,16 +446,6 @@ def test_the_threads_context_and_capture_mode_stay(
                 engine.poll()
                 assert driver.get_value(ctypes.c_void_p, "cuCtxGetCurrent") == current
                 assert exchange(0) == mode
-
-
-def test_elements_of_both_ends_are_alike() -> None:
-    """As many bytes, and another type: a mistake."""
-    whole, real = (BlockStore.from_tensors([torch.zeros(4, 8, dtype=one)]) for one in (torch.int32, torch.float32))
-    with TransferEngine() as engine:
-        with pytest.raises(kvpool.errors.LayoutMismatchError, match=r"torch\.int32 in the source, of torch\.float32"):
-            engine.submit(whole, real, [(0, 1)])
-        with pytest.raises(kvpool.errors.LayoutMismatchError, match=r"torch\.float32 in the source, of torch\.int32"):
-            engine.copy(real, whole, [(0, 1)])
 
 
 @pytest.mark.parametrize("count", [3, 200])
