@@ -17,7 +17,7 @@ import torch
 
 import kvpool
 from kvpool.transfer import BlockStore, Transfer, TransferEngine
-from tests.transfer.memory import Blocks
+from tests.transfer.memory import MORE, Blocks
 
 if TYPE_CHECKING:
     from kvpool._core.transfer import Method
@@ -119,7 +119,8 @@ class Program:
                 tier.actual.release()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.longer
+@pytest.mark.parametrize("seed", range(30 * MORE))
 def test_programs_that_wait_end_as_if_run_step_by_step(seed: int, lazy: FakeCuda, driver: Driver) -> None:
     Program(seed, lazy, driver).run()
 
