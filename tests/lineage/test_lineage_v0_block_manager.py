@@ -211,20 +211,6 @@ def test_states_are_compared_by_name(waiting: Any) -> None:
     assert SequenceStatus.is_finished(SequenceStatus.FINISHED_IGNORED)
 
 
-@lineage("3.8: append_slots, can_append_slots")
-@BOTH
-@pytest.mark.parametrize("num_tokens", range(1, 9))
-@pytest.mark.parametrize("lookahead", [0, 1, 5])
-def test_append_slots(caching: bool, num_tokens: int, lookahead: int) -> None:
-    manager = manager_of(caching=caching)
-    group = start(manager, group_of(num_tokens))
-    seq = group.seqs[0]
-    assert decode(manager, seq, 77, lookahead) == []
-    blocks = -(-(num_tokens + 1 + lookahead) // B)
-    assert manager.get_block_table(seq) == list(range(blocks))
-    assert manager.append_slots(seq, 0) == []  # nothing unseen
-
-
 @lineage("3.8: can_append_slots is about all running sequences, without a watermark")
 @BOTH
 def test_can_append_slots(caching: bool) -> None:
@@ -240,22 +226,6 @@ def test_can_append_slots(caching: bool) -> None:
     for seq in group.seqs[:2]:
         manager.append_slots(seq, 4)
     assert manager.get_num_free_gpu_blocks() == 0 if not caching else True
-
-
-@lineage("3.8: append_slots of a shared block returns the copy")
-@BOTH
-def test_append_slots_copies_a_shared_block(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    group = start(manager, group_of(6))
-    parent, child = group.seqs[0], Seq(2, group.seqs[0].tokens)
-    child.status = Status.RUNNING
-    manager.fork(parent, child)
-    assert manager.get_block_table(child) == [0, 1]
-    assert decode(manager, child, 70) == [(1, 2)]
-    assert manager.get_block_table(child) == [0, 2]
-    assert decode(manager, parent, 80) == []
-    assert manager.get_block_table(parent) == [0, 1]
-    assert decode(manager, child, 71) == []
 
 
 @lineage("3.8: unknown sequences")
@@ -360,23 +330,6 @@ def test_swap(caching: bool, num_tokens: int, lookahead: int) -> None:
     assert free(manager) == before
     assert not set(manager.get_block_table(seq)) & set(manager.get_block_table(other.seqs[0]))
     decode(manager, seq, 51)
-
-
-@lineage("9: swapping a forked group keeps sharing")
-@BOTH
-def test_defect_09_a_forked_group_shares_after_a_swap(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    group = start(manager, group_of(8, num_seqs=2))
-    assert manager.swap_out(group) == [(0, 0), (1, 1)]
-    assert free(manager) == (16, 14)
-    group.become(Status.SWAPPED)
-    assert len(manager.swap_in(group)) == 2
-    one, two = (manager.get_block_table(seq) for seq in group.seqs)
-    assert one == two
-    assert free(manager) == (14, 16)
-    for seq in group.seqs:
-        manager.free(seq)
-    assert free(manager) == (16, 16)
 
 
 @lineage("10: a swap that does not fit changes nothing")
@@ -586,34 +539,6 @@ def test_a_preempted_prompt_is_looked_up_again() -> None:
     assert manager.can_allocate(group) is OK
     start(manager, group)
     assert manager.get_common_computed_block_ids(list(group.seqs)) == [0, 1, 2, 3]
-
-
-@lineage("18: two forks append the same tokens, then a swap in of the same step")
-@BOTH
-@pytest.mark.parametrize("num_groups", [1, 2])
-def test_defect_18_the_source_of_a_returned_copy_is_no_swap_target(caching: bool, num_groups: int) -> None:
-    manager = manager_of(8, 16, caching=caching)
-    group = start(manager, group_of(3, num_seqs=2))
-    swapped = [start(manager, group_of(4, first_id=10 + at, first=100 * (1 + at))) for at in range(num_groups)]
-    for one in swapped:
-        manager.swap_out(one)
-        one.become(Status.SWAPPED)
-    manager.end_step()
-    first, second = group.seqs
-    copies = decode(manager, first, 3)
-    ((src, dst),) = copies
-    assert decode(manager, second, 3) == []
-    if caching:
-        # The second one has found its block to be the first one's: nobody has a use for the source any more.
-        assert manager.get_block_table(second) == manager.get_block_table(first) == [dst]
-    else:
-        manager.free(second)
-    targets = [gpu for one in swapped for _, gpu in manager.swap_in(one)]
-    assert src not in targets
-    assert manager.get_num_free_gpu_blocks() == 8 - 2 - num_groups
-    manager.mark_blocks_as_computed(group, 1)
-    assert manager.get_num_free_gpu_blocks() == 8 - 1 - num_groups
-    manager.block_allocator._tiers.check_invariants()
 
 
 @lineage("18: what ends a step")

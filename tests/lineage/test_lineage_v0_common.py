@@ -231,16 +231,6 @@ def test_errors(error: type[kvpool.KvpoolError], builtins: tuple[type[Exception]
     assert str(error("text")) == "text"
 
 
-@pytest.mark.lineage(ancestor="004", item="errors: NoFreeBlocksError has the figures of the core's")
-def test_no_free_blocks_error_says_how_many() -> None:
-    allocator = naive(3)
-    allocator.allocate_mutable_block(None)
-    with pytest.raises(interfaces.BlockAllocator.NoFreeBlocksError) as refused:
-        allocator.allocate_immutable_blocks(None, [[1, 2]] * 4)
-    error = refused.value
-    assert (error.needed, error.available, error.missing, error.can_ever_fit) == (4, 2, 2, False)
-
-
 @pytest.mark.lineage(ancestor="004", item="CacheMetricData: its fields")
 def test_fields_of_cache_metric_data() -> None:
     metrics = CacheMetricData(block_size=10)
