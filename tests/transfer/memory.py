@@ -157,6 +157,11 @@ class Blocks:
                 tensor.select(self.block_dim, dst).copy_(piece)
 
 
+def on_device(fake: FakeCuda, blocks: int = 8, nbytes: int = 512, tensors: int = 1) -> Blocks:
+    """Random blocks in the memory of the fake device: so many bytes in each of some tensors."""
+    return Blocks([_bytes(blocks, nbytes) for _ in range(tensors)], 0, fake=fake)
+
+
 def random_shape(rng: random.Random) -> Shape:
     return Shape(
         layers=rng.choice((1, 2, 5)),

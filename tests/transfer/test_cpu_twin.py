@@ -508,15 +508,6 @@ def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
     assert torch.equal(tensor, wanted)
 
 
-def test_a_block_that_stays_may_be_read() -> None:
-    tensor = torch.arange(8).reshape(4, 2)
-    store = BlockStore.from_tensors([tensor])
-    transfer = engine().submit(store, store, [(1, 1), (1, 0), (1, 3), (2, 2)])
-    transfer.wait()
-    assert tensor.tolist() == [[2, 3], [2, 3], [4, 5], [2, 3]]
-    assert transfer.nbytes == 2 * 16
-
-
 @dataclasses.dataclass(frozen=True)
 class View:
     """Blocks within a buffer of ``MEMORY`` bytes."""
