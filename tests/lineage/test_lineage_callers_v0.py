@@ -456,8 +456,9 @@ def test_the_engine_s_own_enums() -> None:
 
 def running(scheduler: Scheduler, *prompts: list[int]) -> Group:
     """A group that is allocated and runs."""
+    manager: Any = scheduler.manager
     group = Group("group", [scheduler.new_seq(list(prompt), None) for prompt in prompts])
-    scheduler.manager.allocate(group)  # type: ignore[arg-type]
+    manager.allocate(group)
     group.become(SequenceStatus.RUNNING)
     return group
 

@@ -485,7 +485,10 @@ def test_swaps_that_cannot_be_executed_are_aborted(
     fault: str, refusal: Refusal, words: list[str], planned: Planned
 ) -> None:
     world = planned.world
-    hosts = {"no store of the host": [], "a store of another layout": [BlockStore.from_tensors([f(8, 8)])]}
+    hosts: dict[str, list[BlockStore]] = {
+        "no store of the host": [],
+        "a store of another layout": [BlockStore.from_tensors([f(8, 8)])],
+    }
     executor, swap = planned.executor(world.source, *hosts.get(fault, [planned.host])), planned.begin_swap()
     before = world.content()
     if fault == "a closed engine":
