@@ -161,10 +161,12 @@ def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
 # --- The same bits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token_budget", [5, 24, 256])
-@pytest.mark.parametrize("keep", ["all", "junctions", 16, 64])
+@pytest.mark.parametrize(
+    ("keep", "token_budget"), [("all", 5), ("all", 256), ("junctions", 24), ("junctions", 256), (16, 5), (64, 24)]
+)
 def test_hits_and_chunks_change_nothing(model: Hybrid, plain: Any, keep: Any, token_budget: int) -> None:
     stats, requests = run(model, plain, keep=keep, token_budget=token_budget)
+    assert stats.steps * token_budget >= stats.prefill_tokens + stats.decoded_tokens
     assert stats.hit_tokens > 0
     assert stats.checkpoints > 0
     assert stats.cow_copies > 0
@@ -241,7 +243,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
     assert sorted(refused) == ["0.1", "1.1", "2.1"]
 
 
-@pytest.mark.parametrize("when", range(1, 9))
+@pytest.mark.parametrize("when", [1, 2, 4, 7])
 def test_an_abort_returns_all_blocks(model: Hybrid, plain: Any, when: int) -> None:
     with Engine(model, dataclasses.replace(ROOMY, blocks=40, token_budget=24)) as engine:
         requests = [engine.submit(prompt, Sampling(n=2, max_tokens=6, seed=1)) for prompt in prompts()[:4]]
