@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.nn import functional
 
 # The examples are no part of the package: they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,13 +22,18 @@ from examples.paged_engine.__main__ import main
 from examples.paged_engine.check import Workload
 from examples.paged_engine.display import limits
 from examples.paged_engine.engine import Engine, EngineConfig, EngineStats
-from examples.paged_engine.hybrid import Hybrid, HybridConfig, RecurrentWeights, hybrid_weights
-from examples.paged_engine.kv_cache import Group, PagedKV
-from examples.paged_engine.model import Batch, Tile, batch_invariant
+from examples.paged_engine.hybrid import Hybrid, HybridConfig, hybrid_weights
+from examples.paged_engine.kv_cache import Group
+from examples.paged_engine.model import Tile, batch_invariant
 from examples.paged_engine.request import Hit, RequestTooLargeError
 from examples.paged_engine.sampling import Sampling
 from kvpool.errors import OutOfBlocksError
-from tests.paged_engines import assert_all_blocks_are_back, one_thread  # noqa: F401
+from tests.paged_engines import (
+    assert_all_blocks_are_back,
+    assert_paged_is_plain,
+    assert_the_model_computes_what_a_textbook_says,
+    one_thread,  # noqa: F401
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,60 +123,8 @@ def run(
 # --- The model -------------------------------------------------------------------------------------------------------
 
 
-def textbook(model: Hybrid, ids: list[int]) -> Tensor:
-    """The model's formulas in float64: windows by a mask, the recurrence as one sum over all tokens before."""
-    config, weights = model.config, model.weights
-    positions = torch.arange(len(ids), dtype=torch.float64)
-    back = positions[:, None] - positions
-
-    def norm(x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, (x.shape[-1],), weight.double(), config.norm_eps)
-
-    def rotated(x: Tensor) -> Tensor:
-        pairs = torch.complex(*x.chunk(2, dim=-1))
-        speeds = config.rope_theta ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-        turned = pairs * torch.polar(torch.ones(1).double(), torch.outer(positions, speeds))[:, None]
-        return torch.cat((turned.real, turned.imag), dim=-1)
-
-    def attention(fused: Tensor, kind: str | int) -> Tensor:
-        heads = fused.view(len(ids), -1, config.head_dim)
-        kv_heads = config.num_kv_heads
-        queries, keys, values = heads.split([config.num_heads, kv_heads, kv_heads], dim=1)  # type: ignore[no-untyped-call]
-        seen = (back >= 0) & (back < (kind if isinstance(kind, int) else len(ids)))
-        q, k, v = (part.transpose(0, 1) for part in (rotated(queries), rotated(keys), values))
-        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
-        return attended.transpose(0, 1).flatten(1)
-
-    def recurrence(fused: Tensor, layer: RecurrentWeights) -> Tensor:
-        heads, key, value = config.state_heads, config.state_key, config.state_value
-        sizes = [config.conv_channels, heads * value, heads]
-        inputs, gates, decays = fused.split(sizes, dim=1)  # type: ignore[no-untyped-call]
-        kernel = layer.conv.double().T[:, None]
-        padded = functional.pad(inputs.T[None], (config.conv_width - 1, 0))
-        mixed = functional.silu(functional.conv1d(padded, kernel, groups=len(kernel))[0].T)
-        parts = mixed.split([heads * key, heads * key, heads * value], dim=1)  # type: ignore[no-untyped-call]
-        q, k, v = (part.view(len(ids), heads, -1).transpose(0, 1) for part in parts)
-        # What is left of a token after all decays since: [heads, rows, tokens].
-        logs = torch.sigmoid(decays + layer.decay.double()).log().cumsum(dim=0).T
-        left = (logs[:, :, None] - logs[:, None]).exp().where(back >= 0, 0.0)
-        out = (q @ k.transpose(1, 2) * left) @ v
-        return norm(out, torch.ones(value)).transpose(0, 1).flatten(1) * functional.silu(gates)
-
-    x = weights.embedding.double()[ids]
-    for kind, layer in zip(config.kinds, weights.layers, strict=True):
-        fused = norm(x, layer.attention_norm) @ layer.qkv.double().T
-        mixed = recurrence(fused, layer) if isinstance(layer, RecurrentWeights) else attention(fused, kind)
-        x = x + mixed @ layer.output.double().T
-        gate, up = (norm(x, layer.mlp_norm) @ layer.gate_up.double().T).chunk(2, dim=1)
-        x = x + (functional.silu(gate) * up) @ layer.down.double().T
-    return norm(x, weights.norm) @ weights.head.double().T
-
-
 def test_the_model_computes_what_a_textbook_says(model: Hybrid) -> None:
-    ids = tokens(150)
-    expected = textbook(model, ids)
-    assert expected.std() > 0.5
-    torch.testing.assert_close(model.forward_plain(ids).double(), expected, atol=1e-4, rtol=1e-4)
+    assert_the_model_computes_what_a_textbook_says(model)
 
 
 def test_layers_that_keep_the_same_are_a_group() -> None:
@@ -185,18 +137,8 @@ def test_layers_that_keep_the_same_are_a_group() -> None:
 
 
 @pytest.mark.parametrize("block_size", [7, 8, 100])
-def test_paged_is_plain_to_the_bit_however_it_is_chunked(model: Hybrid, plain: Any, block_size: int) -> None:
-    ids = tokens(150, seed=block_size)
-    blocks = -(-len(ids) // block_size)
-    kv = PagedKV(TINY, model.groups, 3 * blocks + 2, block_size, poison=True)
-    shuffled = 1 + torch.randperm(3 * blocks + 1, generator=torch.Generator().manual_seed(block_size))
-    rows, done = [], 0
-    for count in (1, 31, 40, 1, 1, 70, 6):
-        positions = torch.arange(done, done + count)
-        tables = [table.expand(count, -1) for table in shuffled.tensor_split([blocks, 2 * blocks, 3 * blocks])]
-        rows.append(model.forward(Batch(torch.tensor(ids)[positions], positions, tables, torch.arange(count)), kv))
-        done += count
-    assert torch.equal(torch.cat(rows), plain(ids))
+def test_paged_is_plain_to_the_bit_however_it_is_chunked(model: Hybrid, block_size: int) -> None:
+    assert_paged_is_plain(model, block_size)
 
 
 def test_a_recurrence_that_minds_the_place_of_a_row_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,10 +161,12 @@ def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
 # --- The same bits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token_budget", [5, 24, 256])
-@pytest.mark.parametrize("keep", ["all", "junctions", 16, 64])
+@pytest.mark.parametrize(
+    ("keep", "token_budget"), [("all", 5), ("all", 256), ("junctions", 24), ("junctions", 256), (16, 5), (64, 24)]
+)
 def test_hits_and_chunks_change_nothing(model: Hybrid, plain: Any, keep: Any, token_budget: int) -> None:
     stats, requests = run(model, plain, keep=keep, token_budget=token_budget)
+    assert stats.steps * token_budget >= stats.prefill_tokens + stats.decoded_tokens
     assert stats.hit_tokens > 0
     assert stats.checkpoints > 0
     assert stats.cow_copies > 0
@@ -299,7 +243,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
     assert sorted(refused) == ["0.1", "1.1", "2.1"]
 
 
-@pytest.mark.parametrize("when", range(1, 9))
+@pytest.mark.parametrize("when", [1, 2, 4, 7])
 def test_an_abort_returns_all_blocks(model: Hybrid, plain: Any, when: int) -> None:
     with Engine(model, dataclasses.replace(ROOMY, blocks=40, token_budget=24)) as engine:
         requests = [engine.submit(prompt, Sampling(n=2, max_tokens=6, seed=1)) for prompt in prompts()[:4]]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch.nn import functional
 
 # The examples are no part of the package: they are run from the repository's root.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,12 +22,16 @@ from examples.paged_engine.__main__ import main
 from examples.paged_engine.check import Workload
 from examples.paged_engine.checkpoint import CheckpointError, ModelConfig, Weights, load_checkpoint, random_weights
 from examples.paged_engine.engine import Engine, EngineConfig, TokenEvent
-from examples.paged_engine.kv_cache import PagedKV
-from examples.paged_engine.model import TILES, Batch, Llama, batch_invariant
+from examples.paged_engine.model import TILES, Llama, batch_invariant
 from examples.paged_engine.request import Request, RequestTooLargeError
 from examples.paged_engine.sampling import Sampling, draw
 from kvpool.transfer import FinishedSwap
-from tests.paged_engines import assert_all_blocks_are_back, one_thread  # noqa: F401
+from tests.paged_engines import (
+    assert_all_blocks_are_back,
+    assert_paged_is_plain,
+    assert_the_model_computes_what_a_textbook_says,
+    one_thread,  # noqa: F401
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,6 +84,14 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
 # --- The check -------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def _small_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller model than the command line's own, which make engine-check runs."""
+    small = dataclasses.replace(TINY, vocab_size=96, end_tokens=(95,), max_positions=2048)
+    monkeypatch.setattr("examples.paged_engine.__main__.ModelConfig", lambda: small)
+
+
+@pytest.mark.usefixtures("_small_default")
 def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check", "--check-prompts", "12", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -98,6 +109,7 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert modes["recompute uncached"]["prefill_tokens"] > modes["uncached"]["prefill_tokens"]
 
 
+@pytest.mark.usefixtures("_small_default")
 def test_the_check_finds_a_difference(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     step = Engine.step
 
@@ -125,54 +137,13 @@ def test_the_check_finds_a_difference(capsys: pytest.CaptureFixture[str], monkey
 # --- The model -------------------------------------------------------------------------------------------------------
 
 
-def textbook(model: Llama, tokens: list[int]) -> Tensor:
-    """The model's formulas in float64, all at once."""
-    config, weights = model.config, model.weights
-    positions = torch.arange(len(tokens), dtype=torch.float64)
-
-    def norm(x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, (config.hidden_size,), weight.double(), config.norm_eps)
-
-    def rotated(x: Tensor) -> Tensor:
-        pairs = torch.complex(*x.chunk(2, dim=-1))
-        speeds = config.rope_theta ** (-torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-        turned = pairs * torch.polar(torch.ones(1).double(), torch.outer(positions, speeds))[:, None]
-        return torch.cat((turned.real, turned.imag), dim=-1)
-
-    x = weights.embedding.double()[tokens]
-    heads, kv_heads = config.num_heads, config.num_kv_heads
-    for layer in weights.layers:
-        fused = (norm(x, layer.attention_norm) @ layer.qkv.double().T).view(len(tokens), -1, config.head_dim)
-        queries, keys, values = fused.split([heads, kv_heads, kv_heads], dim=1)  # type: ignore[no-untyped-call]
-        q, k, v = (part.transpose(0, 1) for part in (rotated(queries), rotated(keys), values))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + attended.transpose(0, 1).flatten(1) @ layer.output.double().T
-        gate, up = (norm(x, layer.mlp_norm) @ layer.gate_up.double().T).chunk(2, dim=1)
-        x = x + (functional.silu(gate) * up) @ layer.down.double().T
-    return norm(x, weights.norm) @ weights.head.double().T
-
-
 def test_the_model_computes_what_a_textbook_says(model: Llama) -> None:
-    tokens = torch.randint(256, (150,), generator=torch.Generator().manual_seed(0)).tolist()
-    expected = textbook(model, tokens)
-    assert expected.std() > 0.5
-    torch.testing.assert_close(model.forward_plain(tokens).double(), expected, atol=1e-4, rtol=1e-4)
+    assert_the_model_computes_what_a_textbook_says(model)
 
 
 @pytest.mark.parametrize("block_size", [1, 5, 16, 100])
 def test_paged_is_plain_to_the_bit_however_it_is_chunked(model: Llama, block_size: int) -> None:
-    random = torch.Generator().manual_seed(block_size)
-    tokens = torch.randint(256, (150,), generator=random).tolist()
-    blocks = -(-len(tokens) // block_size)
-    kv = PagedKV(TINY, model.groups, blocks + 1, block_size, poison=True)
-    table = (1 + torch.randperm(blocks, generator=random)).expand(len(tokens), -1)
-    rows, done = [], 0
-    for count in (1, 31, 40, 1, 1, 70, 6):
-        positions = torch.arange(done, done + count)
-        batch = Batch(torch.tensor(tokens)[positions], positions, [table[:count]], torch.arange(count))
-        rows.append(model.forward(batch, kv))
-        done += count
-    assert torch.equal(torch.cat(rows), model.forward_plain(tokens))
+    assert_paged_is_plain(model, block_size)
 
 
 def test_kernels_that_mind_the_place_of_a_row_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,42 +160,6 @@ def test_kernels_that_mind_the_place_of_a_row_are_found_out(monkeypatch: pytest.
 
 
 # --- The engine ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("preempt", ["swap", "recompute"])
-@pytest.mark.parametrize("prefix_caching", [True, False])
-def test_preemption_changes_nothing(model: Llama, preempt: Literal["swap", "recompute"], prefix_caching: bool) -> None:
-    with Engine(model, ROOMY) as engine:
-        submit_all(engine)
-        expected = collect(engine.run())
-    config = dataclasses.replace(TIGHT, preempt=preempt, prefix_caching=prefix_caching)
-    with Engine(model, config) as engine:
-        submit_all(engine)
-        assert collect(engine.run()) == expected
-        stats = engine.stats()
-        assert (stats.swapped_out if preempt == "swap" else stats.recomputes) > 0
-        assert_all_blocks_are_back(engine)
-
-
-def test_nan_in_free_blocks_changes_nothing(model: Llama) -> None:
-    results = []
-    for poison in (False, True):
-        with Engine(model, dataclasses.replace(TIGHT, poison=poison)) as engine:
-            submit_all(engine)
-            results.append(collect(engine.run()))
-    assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("token_budget", [1, 7, 1000])
-def test_the_token_budget_changes_nothing_but_the_steps(model: Llama, token_budget: int) -> None:
-    with Engine(model, dataclasses.replace(ROOMY, token_budget=token_budget)) as engine:
-        submit_all(engine, max_tokens=3)
-        result = collect(engine.run())
-        stats = engine.stats()
-        assert stats.steps * token_budget >= stats.prefill_tokens + stats.decoded_tokens
-    with Engine(model, ROOMY) as engine:
-        submit_all(engine, max_tokens=3)
-        assert collect(engine.run()) == result
 
 
 def test_greedy_samples_are_alike_and_repeat(model: Llama) -> None:

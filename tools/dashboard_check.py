@@ -2,7 +2,7 @@
 """Checks the Grafana dashboard, the alert rules and the page of ``kvpool.metrics`` with Prometheus and promtool.
 
     python tools/dashboard_check.py
-    python tools/dashboard_check.py --seconds 30
+    python tools/dashboard_check.py
 
 - ``promtool check rules`` and ``promtool test rules`` accept the alert rules: each alert fires, and does not.
 - ``promtool check metrics`` accepts the page.
@@ -18,7 +18,6 @@ exit code 1 with CI set in the environment. 1: a check failed. 2: bad usage. 130
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -42,13 +41,15 @@ from tools.dashboard.load import load  # noqa: E402
 from tools.dynamo.indexer import free_port  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 DASHBOARD: Final = ROOT / "docs" / "metrics" / "kvpool-dashboard.json"
 RULES: Final = ROOT / "docs" / "metrics" / "kvpool.rules.yml"
 RULES_TEST: Final = ROOT / "tools" / "dashboard" / "rules_test.yml"
 #: Seconds that Prometheus has for its start and for an answer.
 PATIENCE: Final = 30.0
+#: Seconds of the load.
+SECONDS: Final = 60
 #: Values of Grafana's variables. The page is read once a second, and every pool and store is chosen.
 VARIABLES: Final = {"__rate_interval": "4s", "__interval": "1s", "__range": "60s", "pool": ".*", "store": ".*"}
 
@@ -104,8 +105,8 @@ class Prometheus:
             raise PrometheusError(f"{path} {parameters}: {told.get('error', told.get('warnings'))}")
         return told["data"]
 
-    def problems(self, seconds: int) -> Iterator[str]:
-        """Failed reads of the page, failed evaluations of rules, and panels that were empty for so many seconds."""
+    def problems(self) -> Iterator[str]:
+        """Failed reads of the page, failed evaluations of rules, and panels that were empty all the time."""
         for target in self.ask("targets", state="active")["activeTargets"]:
             if target["health"] != "up" or target["lastError"]:
                 yield f"the page is {target['health']}: {target['lastError']}"
@@ -118,7 +119,7 @@ class Prometheus:
             values = [
                 value
                 for query in queries(panel)
-                for series in self.ask("query_range", query=query, start=end - seconds, end=end, step=1)["result"]
+                for series in self.ask("query_range", query=query, start=end - SECONDS, end=end, step=1)["result"]
                 for _, value in series["values"]
             ]
             if panel["type"] != "row" and not any(value != "NaN" for value in values):
@@ -163,7 +164,7 @@ def running(target: str) -> Iterator[Prometheus]:
             process.wait()
 
 
-def check(seconds: int) -> list[str]:
+def check() -> list[str]:
     """Runs every check. Returns one line per problem."""
     from kvpool.metrics import Metrics
 
@@ -175,25 +176,18 @@ def check(seconds: int) -> list[str]:
         metrics.start_http(0) as page,
         running(f"127.0.0.1:{page.port}") as server,
     ):
-        if failed.wait(seconds):
+        if failed.wait(SECONDS):
             return ["the load has failed, see above"]
         promtool("check", "metrics", given=metrics.render("prometheus"))
-        return list(server.problems(seconds))
+        return list(server.problems())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--seconds", type=int, default=60, help="duration of the load (default: 60)")
-    given = parser.parse_args(arguments)
-    if given.seconds < 5:
-        parser.error(f"--seconds is {given.seconds}: must be 5 or more")
+def main() -> int:
     if missing := [name for name in ("prometheus", "promtool") if shutil.which(name) is None]:
         print(f"dashboard_check: NOT CHECKED: {' and '.join(missing)} not on the search path", file=sys.stderr)
         return 1 if os.environ.get("CI") else 0
     try:
-        problems = check(given.seconds)
+        problems = check()
     except PrometheusError as error:
         problems = [str(error)]
     for line in problems:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records a trace in a journal, replays it bit by bit, and kills the recording at random bytes.
 
-    python tools/journal_check.py TRACE [--operations 1000000] [--cuts 20] [--kills 20] [--seed 0]
+    python tools/journal_check.py TRACE
 
 - The whole: the trace through a CacheManager as a continuous-batching server, few requests at once so that there are
   many operations; then every operation again, with every answer and every digest compared.
@@ -14,7 +14,6 @@ Exits 1 if anything differs. What recording costs is measured by `cargo bench -p
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import random
@@ -26,16 +25,21 @@ from pathlib import Path
 
 import kvpool
 
+OPERATIONS = 1_000_000
+MAX_RUNNING = 4
+#: Of cuts, and of kills.
+TIMES = 20
 
-def record(trace: Path, journal: Path, operations: int, max_running: int) -> kvpool.journal.JournalStats:
+
+def record(trace: Path, journal: Path) -> kvpool.journal.JournalStats:
     """Runs the trace until so many operations are recorded, or to its end."""
     settings = kvpool.journal.Journal(journal)
     replay = kvpool.traces.Replay(
-        kvpool.traces.Trace.read(trace), mode="engine", max_running=max_running, journal=settings
+        kvpool.traces.Trace.read(trace), mode="engine", max_running=MAX_RUNNING, journal=settings
     )
     while replay.advance(1) < replay.total:
         stats = replay.journal_stats()
-        if stats is not None and stats.operations >= operations:
+        if stats is not None and stats.operations >= OPERATIONS:
             break
     replay.flush_journal()
     stats = replay.journal_stats()
@@ -68,12 +72,10 @@ def cut(whole: bytes, at: int) -> None:
     print(f"  cut at byte {at:>11,}: {report.operations:>9,} operations replay, {report.cut_bytes:>6,} bytes are lost")
 
 
-def kill(whole: bytes, at: int, arguments: argparse.Namespace, folder: Path) -> None:
+def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
     """A recording that is killed once its file has passed a byte leaves the beginning of the journal."""
     path = folder / f"killed-{at}.kvj"
-    child = multiprocessing.get_context("spawn").Process(
-        target=record, args=(arguments.trace, path, arguments.operations, arguments.max_running)
-    )
+    child = multiprocessing.get_context("spawn").Process(target=record, args=(trace, path))
     child.start()
     while child.is_alive() and (not path.exists() or path.stat().st_size < at):
         time.sleep(0.0005)
@@ -90,26 +92,19 @@ def kill(whole: bytes, at: int, arguments: argparse.Namespace, folder: Path) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--operations", type=int, default=1_000_000)
-    parser.add_argument("--max-running", type=int, default=4)
-    parser.add_argument("--cuts", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    shuffled = random.Random(arguments.seed)
+    trace = Path(sys.argv[1])
+    shuffled = random.Random(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path = folder / "run.kvj"
         began = time.perf_counter()
-        stats = record(arguments.trace, path, arguments.operations, arguments.max_running)
+        stats = record(trace, path)
         print(
             f"recorded: {stats.operations:,} operations, {stats.bytes:,} bytes, "
             f"{stats.bytes / stats.operations:.2f} per operation, {time.perf_counter() - began:.1f} s"
         )
-        if stats.operations < arguments.operations:
-            print(f"the trace has no {arguments.operations:,} operations; --max-running 1 makes the most")
+        if stats.operations < OPERATIONS:
+            print(f"the trace has no {OPERATIONS:,} operations")
         began = time.perf_counter()
         report = must_replay(path, "the whole")
         if report.operations != stats.operations or report.cut_at is not None:
@@ -120,10 +115,10 @@ def main() -> int:
         )
         whole = path.read_bytes()
         header = frame_ends(whole)[0]
-        for _ in range(arguments.cuts):
+        for _ in range(TIMES):
             cut(whole, shuffled.randrange(header, len(whole)))
-        for _ in range(arguments.kills):
-            kill(whole, shuffled.randrange(header, len(whole)), arguments, folder)
+        for _ in range(TIMES):
+            kill(whole, shuffled.randrange(header, len(whole)), trace, folder)
     print("ok")
     return 0
 

@@ -32,92 +32,6 @@ if TYPE_CHECKING:
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 
-_TEXT: Final = """# Model configurations
-
-`kvpool models --config FILE` and `kvpool size --config FILE` read the `config.json` of a checkpoint, or the
-`params.json` of Mistral's own releases. In Python, `kvpool.models.read_config` and `parse_config` return the
-same shape.
-
-```python
-import json
-from kvpool.errors import ModelConfigError
-from kvpool.models import parse_config
-
-config = {
-    "model_type": "olmo3",
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "sliding_window": 4096,
-}
-shape = parse_config(json.dumps(config))
-print(shape.in_words(), shape.bytes_per_token)
-try:
-    parse_config(json.dumps(config | {"kv_share_factor": 2}))
-except ModelConfigError as error:
-    print(error.field, "is refused")
-```
-
-```text
-8 full, 24 sliding 4,096 524288
-kv_share_factor is refused
-```
-
-## What the reader accepts
-
-- The reader finds the family of a model by `model_type`. If that is missing or unknown, it uses
-  `architectures`.
-- Each size comes from a field that the family defines. A missing field is an error, and so is a value out of
-  range.
-- A field is refused if the family does not define it and its name suggests a layout: layers, heads, KV,
-  groups, windows, shared or skipped layers, convolutions, states, latents. The error names the field. A field
-  that is `null` counts as absent.
-- A model of several parts has its text model in `text_config`, `llm_config`, `language_config` or
-  `thinker_config`. That part is read by its own family. Transformers leaves out fields there that equal the
-  default of the class. The reader knows these defaults for some families, and refuses the others. Defaults
-  never count in a configuration that is no part of another.
-- Encoders are refused, because they keep no KV. Encoder-decoder models are refused, because cross attention
-  is not counted.
-
-If kvpool refuses a model, give `--layers`, `--kv-heads` and `--head-dim` yourself.
-
-## Formats of the cache
-
-`--dtype` is one of DTYPES. Without it, the reader follows the checkpoint: `kv_cache_scheme` of
-compressed-tensors and ModelOpt, and `kv_cache_quant_algo` of ModelOpt, in `config.json` or in
-`hf_quant_config.json` beside it. Without both, elements are bf16.
-
-Scales in the cache count. `nvfp4` has one byte for each 16 elements of a key or value, `int4` and the
-`per_token_head` formats have 4 bytes per vector. `fp8_ds_mla` takes 656 bytes per token and layer,
-`nvfp4_ds_mla` 352; both are formats of MLA with sparse attention. A format that does not exist for a model is
-refused. The index of sparse attention is fp8 with a scale, 132 bytes, in every format. States have a dtype of
-their own.
-
-## What is not counted
-
-- Layers of draft heads (MTP, EAGLE).
-- The filters of StripedHyena, and the convolution over keys and values of Baichuan-M1: a few elements per
-  channel and request.
-- Cohere 2 attends to one token more than `sliding_window`. vLLM keeps that token, this page does not.
-- MiniCPM3 and other models with MLA are counted as latents. An engine that keeps heads instead needs more.
-
-## Families
-
-The reader of a family uses these fields, of those in the [models](#models) below. The last column is the
-published file that defines the fields.
-
-FAMILIES
-
-Models of several parts: WRAPPERS.
-
-## Models
-
-Bytes per token in bf16, over all layers and ranks; states per request.
-
-MODELS
-"""
-
 
 def page() -> str:
     """Write the text of the page."""
@@ -127,7 +41,7 @@ def page() -> str:
         "WRAPPERS": ", ".join(f"`{name}`" for name in sorted(WRAPPERS)),
         "MODELS": "\n".join(_models()),
     }
-    text = _TEXT
+    text = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     for name, value in parts.items():
         text = text.replace(name, value, 1)
     return text

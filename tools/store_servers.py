@@ -45,6 +45,7 @@ _Answer = TypeVar("_Answer")
 
 OBJECTS: Final = 48
 SLOTS: Final = 16
+OBJECT_BYTES: Final = 1 << 20
 #: Calls that are timed while a server is stopped, and after how many a transfer of one object begins.
 CALLS: Final = 2000
 EVERY: Final = 16
@@ -343,13 +344,13 @@ def percentile(ordered: Sequence[float], percent: int) -> float:
     return ordered[(len(ordered) - 1) * percent // 100]
 
 
-def servers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Callable[[], Server]]]:
+def servers(packages: Path | None, folder: Path) -> Iterator[tuple[str, Callable[[], Server]]]:
     makers: dict[str, Callable[[Path], Server]] = {
         "redis": redis,
         "s3": s3,
-        "mooncake": lambda inside: mooncake(inside, options.packages),
+        "mooncake": lambda inside: mooncake(inside, packages),
     }
-    for name in options.only or list(makers):
+    for name in makers:
         inside = folder / name
         inside.mkdir()
         yield name, lambda name=name, inside=inside: makers[name](inside)  # type: ignore[misc]
@@ -357,10 +358,6 @@ def servers(options: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Ca
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", action="append", choices=["redis", "s3", "mooncake"], help="a server; can be repeated"
-    )
-    parser.add_argument("--mib", type=float, default=1.0, help="MiB of an object (default: 1)")
     parser.add_argument(
         "--packages", type=lambda text: Path(text).resolve(), help="a folder with packages of the servers"
     )
@@ -377,9 +374,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     code = 0
     with tempfile.TemporaryDirectory(prefix="kvpool-") as folder:
-        for name, make in servers(options, Path(folder)):
+        for name, make in servers(options.packages, Path(folder)):
             try:
-                table.add_row(*check(make(), int(options.mib * 2**20) // 4096 * 4096))
+                table.add_row(*check(make(), OBJECT_BYTES))
             except MissingError as missing:
                 console.print(f"NOT CHECKED: {name}: {missing}")
                 code = max(code, 1 if os.environ.get("CI") else 3)

@@ -24,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -79,214 +80,15 @@ class Defect:
     target: str
 
 
-DEFECTS: Final = (
+DEFECTS: Final = tuple(
     Defect(
-        "double-release",
-        "a block without references is released again: accepted, and queued twice",
-        (
-            Replacement(
-                "kvpool/allocator.rs",
-                "records.of_mut(block).filter(|record| record.references > record.fences)",
-                "records.of_mut(block).filter(|_| !block.is_null())",
-            ),
-            Replacement(
-                "kvpool/allocator.rs",
-                "            record.references -= 1;\n            if record.references == record.fences {",
-                "            record.references = record.references.saturating_sub(1);\n"
-                "            if record.references == record.fences {",
-            ),
-            Replacement(
-                "kvpool/allocator.rs",
-                "if self.free.push_front(records, block) { Ok(()) } else { Err(torn()) }",
-                "let _queued_already = self.free.push_front(records, block);\n        Ok(())",
-            ),
-        ),
-        ("pool",),
-        "pool",
-    ),
-    Defect(
-        "lost-unlink",
-        "a hit takes a cached-free block, and the evictor keeps it",
-        (
-            Replacement(
-                "kvpool/evictor/lru.rs",
-                "return None;\n            }\n            record.flags &= !IN_ORDER;\n            hold(record);\n"
-                "            Some(std::mem::replace(&mut record.link, Link::LOOSE))",
-                "return None;\n            }\n            hold(record);\n            Some(record.link)",
-            ),
-        ),
-        ("pool", "manager"),
-        "pool",
-    ),
-    Defect(
-        "kept-hash",
-        "an evicted block is handed out again, and its old hash stays in the index",
-        (
-            Replacement(
-                "kvpool/pool/lifetime.rs",
-                "            self.unregister_run(&out[first..], &mut gone);\n",
-                "            let _ = &mut gone;\n",
-            ),
-        ),
-        ("pool", "manager"),
-        "pool",
-    ),
-    Defect(
-        "leaked-reference",
-        "a request that ends before it is computed keeps a reference to its last block",
-        (
-            Replacement(
-                "kvpool/sequence/tables.rs",
-                "        self.keep_tails(tiers)?;\n",
-                "        if self.computed_tokens < self.cursor.num_tokens() {\n"
-                "            self.main.blocks.pop();\n"
-                "        }\n",
-            ),
-        ),
-        ("manager",),
-        "manager",
-    ),
-    Defect(
-        "parent-first",
-        "LRU evicts the start of a chain before what hangs on it",
-        (
-            Replacement(
-                "kvpool/evictor/lru.rs",
-                "if !candidates.is_sorted_by_key(|candidate| Reverse(candidate.depth)) {\n"
-                "        candidates.sort_by_key(|candidate| Reverse(candidate.depth));\n"
-                "    }",
-                "candidates.sort_by_key(|candidate| candidate.depth);\n    let _deepest_first = Reverse(());",
-            ),
-        ),
-        ("pool", "manager", "evictors"),
-        "manager",
-    ),
-    Defect(
-        "parent-first-closed",
-        "the other policies evict a block on which cached ones hang",
-        (
-            Replacement(
-                "kvpool-policies/closed.rs",
-                "if was.is(Node::IDLE) && was.children == 0 {",
-                "if was.is(Node::IDLE) && was.children < u32::MAX {",
-            ),
-        ),
-        ("pool", "evictors"),
-        "pool",
-    ),
-    Defect(
-        "lost-twin",
-        "a batch forks two children of one name: the first keeps its blocks, and nobody finds it",
-        (
-            Replacement(
-                "kvpool/manager/tables.rs",
-                "if !named.insert(child) {",
-                "if !named.insert(child) && children.len() == 1 {",
-            ),
-        ),
-        ("manager",),
-        "manager",
-    ),
-    Defect(
-        "short-window",
-        "of several groups, a window gives up a token that the next one reads",
-        (
-            Replacement(
-                "kvpool/sequence/grouped.rs",
-                "let dead = grouped.spec(table).dead(Tokens(*computed)).0;",
-                "let dead = grouped.spec(table).dead(Tokens(*computed + 1)).0;",
-            ),
-        ),
-        ("manager_groups",),
-        "groups",
-    ),
-    Defect(
-        "forgotten-group",
-        "a lookup looks into one group of windows, chunks and states alone",
-        (
-            Replacement(
-                "kvpool/groups/hit.rs",
-                "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).collect();",
-                "caching().filter(|(_, spec)| !spec.kind.is_full()).map(sparse).take(1).collect();",
-            ),
-        ),
-        ("manager_groups",),
-        "groups",
-    ),
-    Defect(
-        "kept-on-truncate",
-        "a truncation takes blocks out of the tables of all groups, and releases those of the first",
-        (
-            Replacement(
-                "kvpool/sequence/table.rs",
-                "tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;",
-                "if self.group == 0 {\n"
-                "            tiers.pool_mut(tier)?.release_table_until(&dropped, until)?;\n"
-                "        }",
-            ),
-        ),
-        ("manager_groups",),
-        "groups",
-    ),
-    Defect(
-        "window-released-twice",
-        "blocks that a window gave up stay in its table, and are released with it once more",
-        (
-            Replacement(
-                "kvpool/sequence/table.rs",
-                "let block = std::mem::replace(&mut self.blocks[at], NULL_BLOCK);",
-                "let (block, _unchanged) = (self.blocks[at], NULL_BLOCK);",
-            ),
-            Replacement(
-                "kvpool/sequence/table.rs",
-                "        self.trimmed = gone.end;\n",
-                "",
-            ),
-        ),
-        ("manager_groups",),
-        "groups",
-    ),
-    Defect(
-        "long-hit",
-        "a hit that the pool lacks blocks for gives way to no shorter one: a cached prefix refuses an admission",
-        (
-            Replacement(
-                "kvpool/sequence/staged.rs",
-                "let mut found = search.shorter(groups, longest)?;",
-                "let mut found = longest;",
-            ),
-        ),
-        ("manager", "manager_groups"),
-        "groups",
-    ),
-    Defect(
-        "saved-null",
-        "a swap reads what a window gave up, and saves the null block's bytes under another block's digest",
-        (
-            Replacement(
-                "kvpool/manager/tables.rs",
-                "references.extend(self.requests.at(slot)?.sequence.held());",
-                "let tables = self.requests.at(slot)?.sequence.tables();\n"
-                "            references.extend(tables.flat_map(|table| table.blocks.iter().copied()));",
-            ),
-            Replacement(
-                "kvpool/tiers/swap.rs",
-                "self.plan(self.resolve(place), Place { tier: to, block: dst }, Some(id));",
-                "let read = blocks.get(moved.len()).copied().filter(|block| block.is_null()).unwrap_or(src);\n"
-                "                let read = self.resolve(Place { tier: from, block: read });\n"
-                "                self.plan(read, Place { tier: to, block: dst }, Some(id));",
-            ),
-            Replacement(
-                "kvpool/tiers/plan.rs",
-                "                if place.block.is_null() {\n"
-                "                    return Err(PlanError::NullBlock { role });",
-                "                if place.block.is_null() && role.is_empty() {\n"
-                "                    return Err(PlanError::NullBlock { role });",
-            ),
-        ),
-        ("manager_tables",),
-        "",
-    ),
+        one["name"],
+        one["what"],
+        tuple(Replacement(**replacement) for replacement in one["replacements"]),
+        tuple(one["tests"]),
+        one["target"],
+    )
+    for one in tomllib.loads((ROOT / "tools" / "defects.toml").read_text(encoding="utf-8"))["defects"]
 )
 
 

@@ -29,7 +29,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[0] = str(ROOT)  # tools/ holds a folder that is named vllm
 
-from tools.vllm.bench_loads import LOADS, POOL_BLOCKS, TRACE_REQUESTS, Load, LoadError, Settings, make_load  # noqa: E402
+from tools.vllm.bench_loads import LOADS, TRACE_REQUESTS, Load, LoadError, Settings, make_load  # noqa: E402
 from tools.vllm.bench_report import Result, as_json, describe, facts, markdown, rich_table  # noqa: E402
 from tools.vllm.bench_run import import_vllm, run_level  # noqa: E402
 from tools.vllm.bench_stats import CLOCKS, STOCK, BenchError, Run, clock_cost_ns, compare, figures, rotations  # noqa: E402
@@ -72,12 +72,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--requests", type=int, default=TRACE_REQUESTS, help=f"requests of the trace (default: {TRACE_REQUESTS})"
     )
-    parser.add_argument(
-        "--blocks", type=int, default=POOL_BLOCKS, help=f"blocks of the trace's pool (default: {POOL_BLOCKS})"
-    )
-    parser.add_argument(
-        "--max-output", type=int, default=0, help="cap the output tokens of the trace's requests (default: no cap)"
-    )
     today = datetime.datetime.now(tz=datetime.UTC).date()
     parser.add_argument(
         "--out",
@@ -90,8 +84,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.rounds is None:
         options.rounds = 1 if options.quick else ROUNDS
-    if options.rounds < 1 or options.requests < 1 or options.blocks < 2 or options.max_output < 0:
-        parser.error("--rounds and --requests are at least 1, --blocks at least 2, --max-output at least 0")
+    if options.rounds < 1 or options.requests < 1:
+        parser.error("--rounds and --requests are at least 1")
     options.levels = list(dict.fromkeys(options.levels))
     if STOCK in options.levels:
         options.levels = [STOCK, *(level for level in options.levels if level != STOCK)]
@@ -161,7 +155,7 @@ def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clo
 
 def bench(options: argparse.Namespace, console: Console) -> tuple[list[str], str]:
     """Runs all loads at all levels, and writes what was asked for. Returns what is wrong."""
-    settings = Settings(options.trace, options.requests, options.blocks, options.max_output, options.quick)
+    settings = Settings(options.trace, options.requests, options.quick)
     loads = [make_load(name, settings) for name in options.load or LOADS]
     with console.status("importing vLLM"):
         vllm = import_vllm(options.levels)

@@ -2,7 +2,7 @@
 """Measures whole steps of vLLM's own scheduler, stock and with kvpool inside: what is left of a saving in the end.
 
     .venv-vllm/bin/python tools/vllm_bench_steps.py
-    .venv-vllm/bin/python tools/vllm_bench_steps.py --model full --levels stock manager --steps 400
+    .venv-vllm/bin/python tools/vllm_bench_steps.py --levels stock manager --steps 400
 
 A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler, with requests that each get a token,
 one step after they were scheduled; there is no model, and the time for it is none. Only the groups of KV cache are
@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
-import json
 import os
 import statistics
 import sys
@@ -48,6 +47,7 @@ LEVELS: Final = (STOCK, "pool", "manager")
 PROMPT: Final = 512
 CONFIG: Final = "facebook/opt-125m"  # of the models in the environment, any will do
 WARM_STEPS: Final = 40
+REQUESTS: Final = 256  # that run at once
 
 
 @dataclasses.dataclass
@@ -132,9 +132,9 @@ def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespa
     core.init_none_hash(vllm.sha256)
     hasher = core.get_request_block_hasher(BLOCK_SIZE, vllm.sha256)
     outputs = WARM_STEPS + options.steps + 64
-    scheduler = make_scheduler(vllm, model, options.requests, (PROMPT + outputs + 64) // 16 * 16)
+    scheduler = make_scheduler(vllm, model, REQUESTS, (PROMPT + outputs + 64) // 16 * 16)
     check_level(level, scheduler.kv_cache_manager, scheduler.kv_cache_manager.block_pool)
-    for number in range(options.requests):
+    for number in range(REQUESTS):
         prompt = list(range(number * PROMPT, (number + 1) * PROMPT))
         sampling = vllm.SamplingParams(max_tokens=outputs, ignore_eos=True)
         scheduler.add_request(vllm.Request(str(number), prompt, sampling, None, block_hasher=hasher))
@@ -157,7 +157,7 @@ def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespa
                 scheduler.update_from_output(pending, output)
                 took = clock() - begun
             pending = scheduled
-            decodes = scheduled.total_num_scheduled_tokens == options.requests == len(scheduled.num_scheduled_tokens)
+            decodes = scheduled.total_num_scheduled_tokens == REQUESTS == len(scheduled.num_scheduled_tokens)
             warm -= decodes
             if decodes and warm < 0:
                 found.schedule.append(spent)
@@ -189,14 +189,11 @@ def run_level(level: str, model: str, vllm: SimpleNamespace, options: argparse.N
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--levels", nargs="+", choices=LEVELS, default=list(LEVELS), help="default: all")
-    parser.add_argument("--model", action="append", choices=list(MODELS), help="can be repeated (default: all)")
-    parser.add_argument("--requests", type=int, default=256, help="that run at once (default: 256)")
     parser.add_argument("--steps", type=int, default=200, help="that are timed in a run (default: 200)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each level (default: 3)")
-    parser.add_argument("--json", type=Path, help="write every run's medians")
     options = parser.parse_args(argv)
-    if min(options.requests, options.steps, options.rounds) < 1:
-        parser.error("--requests, --steps and --rounds are at least 1")
+    if min(options.steps, options.rounds) < 1:
+        parser.error("--steps and --rounds are at least 1")
     options.levels = [STOCK, *(level for level in dict.fromkeys(options.levels) if level != STOCK)]
     return options
 
@@ -211,17 +208,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         vllm = load()
         runs: dict[tuple[str, str], list[Steps]] = {}
         for order in rotations(options.levels, options.rounds):
-            for model in options.model or MODELS:
+            for model in MODELS:
                 for level in order:
                     runs.setdefault((model, level), []).append(run_level(level, model, vllm, options))
     except (BenchError, ConformanceError) as error:
         print(f"vllm_bench_steps: {error}", file=sys.stderr)
         return 1
-    print(f"vLLM {version}, {options.requests} running, {options.steps} steps, {options.rounds} rounds; ms a step:")
+    print(f"vLLM {version}, {REQUESTS} running, {options.steps} steps, {options.rounds} rounds; ms a step:")
     print(f"{'groups of':12}" + "".join(f"{level:>32}" for level in options.levels))
     differ = []
-    shown: dict[str, dict[str, Any]] = {}
-    for model in options.model or MODELS:
+    for model in MODELS:
         row, first = f"{model:12}", 0.0
         for level in options.levels:
             # The quietest round of each: what else runs on the machine only adds.
@@ -229,12 +225,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             first = first or best[0]
             times = f"{best[0] * 1e3:.2f} ({best[1] * 1e3:.2f} + {best[2] * 1e3:.2f})"
             row += f"{times + f' {first / best[0]:5.2f}x':>32}"
-            shown.setdefault(model, {})[level] = [one.medians() for one in runs[model, level]]
             if {one.blocks for one in runs[model, level]} != {runs[model, STOCK][0].blocks}:
                 differ.append(f"{model}, {level}: other block ids than stock's")
         print(row)
-    if options.json:
-        options.json.write_text(json.dumps({"vllm": version, "seconds": shown}, indent=1) + "\n", encoding="utf-8")
     for line in differ:
         print(line, file=sys.stderr)
     return 1 if differ else 0

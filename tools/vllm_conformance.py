@@ -80,6 +80,7 @@ class Outcome:
 
 Suites = dict[str, list[str]]  # the files that run in one process, by what they are called
 Outcomes = dict[tuple[str, str], Outcome]  # by level and suite
+TIMEOUT: Final = 5400.0  # seconds for one suite
 RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
 
 
@@ -158,7 +159,6 @@ def run_suite(
         command += (
             ["--noconftest", "-p", "offload_plugin"] if is_offload else [f"--confcutdir={FOLDER}", "-p", "load_plugins"]
         )
-        command += ["-k", options.k] if options.k else []
         begun = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -172,10 +172,10 @@ def run_suite(
             )
             RUNNING.add(process)
             try:
-                code = process.wait(timeout=options.timeout)
+                code = process.wait(timeout=TIMEOUT)
                 problem = "" if code in TELLING else f"pytest exited with {code}"
             except subprocess.TimeoutExpired:
-                problem = f"still running after {options.timeout:g} s"
+                problem = f"still running after {TIMEOUT:g} s"
             finally:
                 RUNNING.discard(process)
                 common.kill(process)
@@ -204,12 +204,12 @@ def run_all(
     options: argparse.Namespace,
     console: Console,
 ) -> Outcomes:
-    """Runs every suite at every level, ``options.jobs`` at a time."""
+    """Runs every suite at every level, half as many at a time as there are cores."""
     outcomes: Outcomes = {}
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with (
         Progress(*columns, console=console) as progress,
-        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+        concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool,
     ):
         runs = {
             pool.submit(run_suite, level, suite, files, settings, options): (level, suite)
@@ -375,14 +375,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="append",
         help=f"a file of {FOLDER}, or folder/*; can be repeated (default: {len(FILES)} of those)",
     )
-    parser.add_argument("-k", help="only the tests whose names match: pytest's -k")
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=max(1, (os.cpu_count() or 1) // 2),
-        help="suites at a time (default: half the cores)",
-    )
-    parser.add_argument("--timeout", type=float, default=5400.0, help="seconds for one suite (default: 5400)")
     parser.add_argument(
         "--json",
         type=Path,
@@ -392,8 +384,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, help="a folder for what pytest prints, a file for each suite")
     options = parser.parse_args(argv)
     levels = [STOCK, *dict.fromkeys(level for level in options.levels if level != STOCK)]
-    if options.jobs < 1 or options.timeout <= 0:
-        parser.error("--jobs and --timeout are above zero")
     offload = {level.startswith(OFFLOAD) for level in levels[1:]}
     if len(offload) > 1:
         parser.error(f"levels {', '.join(levels[1:])}: those of {OFFLOAD}* run other suites than the others do")

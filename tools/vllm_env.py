@@ -2,8 +2,6 @@
 """Makes .venv-vllm: a virtual environment with a real vLLM that runs on CPU, kvpool in it, and vLLM's own tests.
 
     python tools/vllm_env.py                # makes what is missing; seconds when nothing is
-    python tools/vllm_env.py --only kvpool  # only builds kvpool into it again
-    python tools/vllm_env.py --force        # from nothing
 
 What it holds:
 
@@ -208,10 +206,8 @@ class Step:
 class Environment:
     """The virtual environment and how to make it."""
 
-    def __init__(self, folder: Path, python: str, verbose: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.creator = python
-        self.verbose = verbose
         self.stamps = folder / "kvpool-steps"
         self.bin = folder / "bin"
         self.python = self.bin / "python"
@@ -235,8 +231,8 @@ class Environment:
                     cwd=cwd,
                     env=environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=None if self.verbose else log,
-                    stderr=None if self.verbose else subprocess.STDOUT,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
                 )
             except OSError as error:
                 raise StepError(f"cannot run {words[0]}: {error.strerror}") from error
@@ -247,7 +243,7 @@ class Environment:
                 process.wait()
                 raise
         if process.returncode:
-            tail = "" if self.verbose else "\n" + "\n".join("    " + line for line in self.log_lines()[-20:])
+            tail = "\n" + "\n".join("    " + line for line in self.log_lines()[-20:])
             raise StepError(f"{' '.join(words)}\n  exited with {process.returncode}; log: {self.log}{tail}")
 
     def log_lines(self) -> list[str]:
@@ -257,7 +253,7 @@ class Environment:
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
         """Waits; on a terminal, shows the last line of the log once a second."""
-        shows = sys.stderr.isatty() and not self.verbose
+        shows = sys.stderr.isatty()
         begun = time.monotonic()
         while True:
             try:
@@ -332,7 +328,7 @@ class Environment:
 
     def make_venv(self) -> None:
         # No --clear: the stamps and the log lie in there, and make() has removed what was there before.
-        self.command(self.creator, "-m", "venv", self.folder)
+        self.command(sys.executable, "-m", "venv", self.folder)
         (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
         self.fetch("-m", "pip", "install", "--upgrade", *TOOLS)
 
@@ -398,9 +394,9 @@ class Environment:
         }
         self.settings.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
-    def make(self, force: bool, only: Sequence[str]) -> None:
+    def make(self) -> None:
         """Does the steps that are not done, each after the ones before it."""
-        if force or not self.python.exists():
+        if not self.python.exists():
             free, needed = shutil.disk_usage(self.folder.parent).free, NEEDED_BYTES
             if free < needed:
                 raise UnavailableError(
@@ -417,13 +413,13 @@ class Environment:
             stamp = self.stamps / f"{step.name}.json"
             inputs = json.dumps(step.inputs, sort_keys=True)
             fresh = stamp.exists() and stamp.read_text(encoding="utf-8") == inputs
-            fresh = fresh and (step.makes is None or step.makes.exists()) and step.name not in only
+            fresh = fresh and (step.makes is None or step.makes.exists())
             # What is installed builds on what was installed before it; tests and configs do not.
             if redone and step.name in {"torch", "vllm", "requirements", "name", "kvpool", "settings"}:
                 fresh = False
             label = f"[{number}/{len(steps)}] {step.title}"
-            if fresh or (only and step.name not in only):
-                say(f"{label}: {'there' if fresh else 'left out'}")
+            if fresh:
+                say(f"{label}: there")
                 continue
             say(f"{label} ...")
             self.log = self.stamps / f"{step.name}.log"
@@ -474,27 +470,12 @@ def download_sdist(target: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    names = ["venv", "torch", "vllm", "requirements", "name", "kvpool", "tests", "models", "settings"]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument(
         "--venv", type=Path, default=ROOT / ".venv-vllm", help="where (default: .venv-vllm of the checkout)"
     )
-    parser.add_argument(
-        "--python",
-        default=sys.executable,
-        help="the Python to make it with, where it is not there yet (default: this one)",
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        choices=names,
-        help="do this step, done before or not, and no other; can be repeated",
-    )
-    parser.add_argument("--force", action="store_true", help="remove it and make it from nothing")
-    parser.add_argument("--verbose", action="store_true", help="show what pip and maturin print")
     parser.add_argument("--download-sdist", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     try:
@@ -503,12 +484,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if sys.platform != "linux":
             raise StepError("vLLM's CPU build is for Linux")
-        if options.force and options.only:
-            parser.error("--force makes all; --only one: take one of them")
-        environment = Environment(options.venv.absolute(), options.python, options.verbose)
-        if options.only and not environment.python.exists():
-            raise StepError(f"{environment.folder} is not there yet: run without --only first")
-        environment.make(options.force, options.only)
+        Environment(options.venv.absolute()).make()
     except StepError as error:
         say(f"vllm_env: {error}")
         return 3 if isinstance(error, UnavailableError) else 1

@@ -7,8 +7,8 @@
 
 SOURCE is a folder with vLLM's sources: an unpacked source distribution, or an installed package's folder. Nothing of it
 is imported, so --record and --check also do for a vLLM that cannot be installed here. --installed imports, and compares
-as the plug-in does before it does anything. What is recorded is WANTED below; the table is
-python/kvpool/integrations/vllm/signatures.py.
+as the plug-in does before it does anything. What is recorded is in tools/vllm/wanted.toml; the table is
+python/kvpool/data/vllm_signatures.json.
 
 Exit code 0: done, or no difference. 1: differences, which are printed. 2: bad usage, or no vLLM there.
 """
@@ -19,8 +19,10 @@ import argparse
 import ast
 import difflib
 import inspect
+import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -29,130 +31,13 @@ from kvpool.integrations.vllm import gate, signatures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-TABLE: Final = Path(signatures.__file__)
-WIDTH: Final = 120
+TABLE: Final = signatures.FILE
 Recorded: TypeAlias = dict[str, dict[str, str]]  # module -> name -> form
 
-# What each level relies on. "X.*": the public methods of X, and that there are no others. "X" of a class: how it is
-# called. Names that a version lacks are left out of its table, and are there in another version.
-WANTED: Final[Mapping[str, Mapping[str, str]]] = {
-    "pool": {
-        "vllm.v1.core.block_pool": """
-            BlockHashToBlockMap BlockHashToBlockMap.* BlockHashToBlockMap.__len__ BlockHashToBlockMap._cache
-            BlockPool BlockPool.* BlockPool._maybe_evict_cached_block BlockPool._insert_block_hash
-            BlockPool._remove_cached_block_hashes BlockPool.num_gpu_blocks BlockPool.medium BlockPool.enable_caching
-            BlockPool.hash_block_size BlockPool.num_hash_lookahead_tokens BlockPool.blocks BlockPool.free_block_queue
-            BlockPool.cached_block_hash_to_block BlockPool.cached_block_hashes_by_block BlockPool.null_block
-            BlockPool.enable_kv_cache_events BlockPool.kv_event_queue BlockPool.metrics_collector
-        """,
-        "vllm.v1.core.kv_cache_utils": """
-            KVCacheBlock KVCacheBlock.* KVCacheBlock.block_id KVCacheBlock.ref_cnt KVCacheBlock.pool
-            KVCacheBlock._block_hash KVCacheBlock._block_hash_num_tokens KVCacheBlock.prev_free_block
-            KVCacheBlock.next_free_block KVCacheBlock.is_null
-            FreeKVCacheBlockQueue FreeKVCacheBlockQueue.* FreeKVCacheBlockQueue.num_free_blocks
-            FreeKVCacheBlockQueue.fake_free_list_head FreeKVCacheBlockQueue.fake_free_list_tail
-            init_none_hash get_request_block_hasher hash_block_tokens generate_block_hash_extra_keys
-            generate_lookahead_block_hash_extra_keys to_event_extra_keys maybe_convert_block_hash
-            make_block_hash_with_group_id get_block_hash get_group_id resolve_block_hashes
-            BlockHashListWithBlockSize BlockHashListWithBlockSize.__len__ BlockHashListWithBlockSize.__getitem__
-            BlockHashListWithBlockSize.block_hashes BlockHashListWithBlockSize.scale_factor
-        """,
-        "vllm.v1.core.kv_cache_coordinator": "BlockPool",
-        "vllm.v1.core.single_type_kv_cache_manager": """
-            FullAttentionManager.find_longest_cache_hit SlidingWindowManager.find_longest_cache_hit
-            SingleTypeKVCacheManager._get_num_evictable_blocks
-        """,
-        "vllm.v1.core.kv_cache_metrics": """
-            KVCacheMetricsCollector.* KVCacheMetricsCollector.sample_rate
-        """,
-        "vllm.v1.engine.core": "get_request_block_hasher init_none_hash",
-        "vllm.distributed.kv_events": "BlockStored BlockRemoved AllBlocksCleared MEDIUM_GPU",
-        "vllm.utils.hashing": "sha256 sha256_cbor xxhash xxhash_cbor",
-        "vllm.v1.request": """
-            Request.request_id Request._all_token_ids Request.all_token_ids Request.num_tokens Request.block_hashes
-            Request.update_block_hashes Request.mm_features Request.lora_request Request.cache_salt
-            Request.prompt_embeds Request.session_id
-        """,
-    },
-    "manager": {
-        "vllm.v1.core.kv_cache_manager": """
-            KVCacheBlocks KVCacheBlocks.* KVCacheBlocks.__add__ KVCacheBlocks.blocks
-            KVCacheManager KVCacheManager.* KVCacheManager.max_model_len KVCacheManager.enable_caching
-            KVCacheManager.enable_kv_cache_events KVCacheManager.use_eagle KVCacheManager.log_stats
-            KVCacheManager.metrics_collector KVCacheManager.prefix_cache_stats KVCacheManager.coordinator
-            KVCacheManager.mamba_shared_prefix_checkpoint KVCacheManager.num_kv_cache_groups
-            KVCacheManager.block_pool KVCacheManager.retained_hit_group_ids KVCacheManager.kv_cache_config
-            KVCacheManager.watermark_blocks KVCacheManager.kv_cache_event_metadata
-            KVCacheManager.empty_kv_cache_blocks get_kv_cache_coordinator
-        """,
-        "vllm.v1.core.kv_cache_coordinator": """
-            KVCacheCoordinator KVCacheCoordinator.* KVCacheCoordinator.kv_cache_config
-            KVCacheCoordinator.scheduler_block_size KVCacheCoordinator.num_reprefillable_tokens
-            KVCacheCoordinator.block_pool KVCacheCoordinator.eagle_group_ids KVCacheCoordinator.drop_eagle_group_ids
-            KVCacheCoordinator.single_type_managers KVCacheCoordinator.group_block_sizes
-            KVCacheCoordinator.retention_interval
-            KVCacheCoordinatorNoPrefixCache KVCacheCoordinatorNoPrefixCache.find_longest_cache_hit
-            UnitaryKVCacheCoordinator UnitaryKVCacheCoordinator.find_longest_cache_hit
-            UnitaryKVCacheCoordinator.kv_cache_spec UnitaryKVCacheCoordinator.block_size
-            HybridKVCacheCoordinator HybridKVCacheCoordinator.find_longest_cache_hit
-            HybridKVCacheCoordinator.find_longest_cache_hit_per_group HybridKVCacheCoordinator.get_num_cacheable_tokens
-            HybridKVCacheCoordinator.hash_block_size HybridKVCacheCoordinator.enable_partial_hash_hits
-            HybridKVCacheCoordinator.attention_groups HybridKVCacheCoordinator.full_attention_group_id
-            get_kv_cache_coordinator replay_boundaries SpecGroup
-        """,
-        "vllm.v1.core.single_type_kv_cache_manager": """
-            SingleTypeKVCacheManager SingleTypeKVCacheManager.* SingleTypeKVCacheManager.block_size
-            SingleTypeKVCacheManager.kv_cache_spec SingleTypeKVCacheManager.block_pool
-            SingleTypeKVCacheManager.enable_caching SingleTypeKVCacheManager.max_admission_blocks_per_request
-            SingleTypeKVCacheManager.scheduler_block_size SingleTypeKVCacheManager.cache_hit_alignment_tokens
-            SingleTypeKVCacheManager.dcp_world_size SingleTypeKVCacheManager.pcp_world_size
-            SingleTypeKVCacheManager.new_block_ids SingleTypeKVCacheManager.req_to_blocks
-            SingleTypeKVCacheManager.num_cached_block SingleTypeKVCacheManager.kv_cache_group_id
-            SingleTypeKVCacheManager._null_block SingleTypeKVCacheManager.use_eagle
-            SingleTypeKVCacheManager.retains_longer_hit SingleTypeKVCacheManager.supports_fine_grained_hash_lookup
-            FullAttentionManager FullAttentionManager.cache_blocks FullAttentionManager.reachable_block_mask
-            SlidingWindowManager SlidingWindowManager.cache_blocks SlidingWindowManager.reachable_block_mask
-            SlidingWindowManager.get_num_skipped_tokens SlidingWindowManager.sliding_window
-            SlidingWindowManager.extra_retained_tokens
-            SingleTypeKVCacheManager._partial_hit_reqs
-            ChunkedLocalAttentionManager ChunkedLocalAttentionManager.get_num_skipped_tokens
-            ChunkedLocalAttentionManager.attention_chunk_size
-            MambaManager MambaManager.cache_blocks MambaManager.get_num_skipped_tokens
-            MambaManager.remove_skipped_blocks MambaManager.get_num_blocks_to_allocate MambaManager.allocate_new_blocks
-            MambaManager.mamba_cache_mode MambaManager.num_speculative_blocks
-            MambaManager.has_prefill_checkpoint_blocks
-            MambaManager.last_state_block_idx MambaManager._num_retired_blocks MambaManager._allocated_block_reqs
-            MambaManager._checkpoints MambaManager.cached_blocks_this_step MambaManager._producer_partial_tail_reqs
-            MambaManager.drop_eagle_checkpoint_block MambaManager._cache_partial_tail_block
-            FullAttentionManager._cache_partial_tail_block SingleTypeKVCacheManager.shared_prefix_checkpoint
-            SingleTypeKVCacheManager._pending_boundary_state_offloads
-        """,
-        "vllm.v1.core.sched.scheduler": "KVCacheManager",
-        "vllm.v1.metrics.stats": "PrefixCacheStats PrefixCacheStats.record",
-        "vllm.v1.request": """
-            Request.num_computed_tokens Request.num_prompt_tokens Request.num_in_flight_tokens Request.status
-            Request.skip_reading_prefix_cache Request.num_preemptions Request.shared_prefix_boundary
-            Request.kv_cache_report_mode RequestStatus.WAITING RequestStatus.PREEMPTED
-        """,
-    },
-}
-HEAD: Final = '''\
-"""What the plug-in relies on in each supported vLLM. Written by tools/vllm_signatures.py: do not edit.
-
-Owns the table, nothing else. Module, then name in it, then the form: of a function or a method its signature without
-annotations and values of defaults; of a class how it is called; "is X" for what is imported from elsewhere; "attribute"
-for what is on the class or is stored by its methods; of "X.*" the public methods of X. A form per version where
-they differ; a version that is not listed then lacks the name.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Final, TypeAlias
-
-Table: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
-
-'''
+#: By level and module, the names that the plug-in relies on.
+WANTED: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
+    (Path(__file__).parent / "vllm" / "wanted.toml").read_text(encoding="utf-8")
+)
 
 
 class SourceError(Exception):
@@ -339,41 +224,16 @@ class Source:
 # --- Writing the table ------------------------------------------------------------------------------------------------
 
 
-def quoted(text: str, indent: int, before: str) -> list[str]:
-    """The lines of ``before`` and a string, in parentheses where they are too long for one line."""
-    line = f'{" " * indent}{before}"{text}",'
-    if len(line) <= WIDTH:
-        return [line]
-    lines, part, room = [f"{' ' * indent}{before}("], "", WIDTH - indent - 6
-    for word in re.findall(r"\S+ ?", text):
-        if len(part) + len(word) > room:
-            lines.append(f'{" " * (indent + 4)}"{part}"')
-            part = ""
-        part += word
-    return [*lines, f'{" " * (indent + 4)}"{part}"', f"{' ' * indent}),"]
-
-
-def table_text(name: str, tables: dict[str, Recorded]) -> str:
-    """One level's table as source: ``tables`` by version."""
-    lines = [f"{name.upper()}: Final[Table] = {{"]
+def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
+    """One level's table: ``tables`` by version."""
+    merged: dict[str, dict[str, str | dict[str, str]]] = {}
     for module in dict.fromkeys(module for one in tables.values() for module in one):
-        lines.append(f'    "{module}": {{')
         newest_first = [one.get(module, {}) for one in reversed(tables.values())]
         for entry in dict.fromkeys(entry for one in newest_first for entry in one):
             forms = {version: one[module][entry] for version, one in tables.items() if entry in one.get(module, {})}
-            if len(forms) == len(tables) and len(set(forms.values())) == 1:
-                lines += quoted(next(iter(forms.values())), 8, f'"{entry}": ')
-                continue
-            inner = ", ".join(f'"{version}": "{form}"' for version, form in forms.items())
-            if len(inner) + len(entry) + 14 <= WIDTH:  # indent, quotes, colon, braces, comma
-                lines.append(f'        "{entry}": {{{inner}}},')
-                continue
-            lines.append(f'        "{entry}": {{')
-            for version, form in forms.items():
-                lines += quoted(form, 12, f'"{version}": ')
-            lines.append("        },")
-        lines.append("    },")
-    return "\n".join([*lines, "}"]) + "\n"
+            same = len(forms) == len(tables) and len(set(forms.values())) == 1
+            merged.setdefault(module, {})[entry] = next(iter(forms.values())) if same else forms
+    return merged
 
 
 def record(sources: Sequence[Source], target: Path) -> None:
@@ -388,10 +248,11 @@ def record(sources: Sequence[Source], target: Path) -> None:
         for name, one in forms.items():
             if not any(form is not None for form in one):
                 raise SourceError(f"{module}.{name}: wanted, but in none of {', '.join(found)}")
-    versions = ", ".join(f'"{version}"' for version in found)
-    text = HEAD + f"VERSIONS: Final = ({versions}{',' if len(found) == 1 else ''})\n"
-    for level, wanted in WANTED.items():
-        text += "\n" + table_text(level, {series: one.recorded(wanted) for series, one in found.items()})
+    levels = {
+        level: table_of({series: one.recorded(wanted) for series, one in found.items()})
+        for level, wanted in WANTED.items()
+    }
+    text = json.dumps({"versions": list(found), **levels}, indent=1) + "\n"
     target.write_text(text, encoding="utf-8")
     print(f"{target}: {text.count(chr(10))} lines, {', '.join(one.version() for one in found.values())}")
 

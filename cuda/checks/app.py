@@ -1,8 +1,8 @@
 """``python cuda/gpu_check.py``: checks and measures ``kvpool.transfer`` on a GPU, in minutes.
 
-It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each section prints its results when it
-ends, and the report is written then, so that nothing is lost if the run is cut off. Exits with 0 if all checks hold and
-all targets are reached, 1 if not, 2 if there is no GPU to run on.
+It needs a driver, a card and kvpool; torch with CUDA is used where it is there. Each check and each figure is printed
+when it is known, and the report is written when a section ends, so that nothing is lost if the run is cut off. Exits
+with 0 if all checks hold and all targets are reached, 1 if not, 2 if there is no GPU to run on.
 
 With ``--dry-run`` and the tests' fake driver it runs without a card, to show that it runs:
 
@@ -22,18 +22,15 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
     from .session import Session
 
-SECTIONS = ("load", "correctness", "bench")
-#: Seconds that a section may take; the benches have what is left.
-_SECONDS = {"load": 60.0, "correctness": 120.0, "bench": 1e9}
+SECTIONS = ("correctness", "bench")
+#: Seconds that a section may take; the bench has what is left.
+_SECONDS = {"correctness": 120.0, "bench": 1e9}
 #: Seconds beyond the budget until a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
@@ -95,7 +92,7 @@ def _path(folder: Path, facts: dict[str, str]) -> Path:
 class _Run:
     """The sections one after the other, and the report."""
 
-    def __init__(self, arguments: argparse.Namespace, console: Console, progress: Progress) -> None:
+    def __init__(self, arguments: argparse.Namespace) -> None:
         from kvpool.transfer import TransferEngine
 
         from . import load, session
@@ -103,9 +100,6 @@ class _Run:
         from .report import Report
 
         self._arguments = arguments
-        self._console = console
-        self._progress = progress
-        self._task = progress.add_task("starting", total=None)
         driver = Driver(arguments.device)
         torch, int64 = _torch(arguments.device, wanted=not arguments.no_torch, dry_run=arguments.dry_run)
         effort = session.DRY if arguments.dry_run else session.QUICK if arguments.quick else session.FULL
@@ -121,7 +115,6 @@ class _Run:
             driver=driver,
             ordinal=arguments.device,
             report=self.report,
-            console=progress.console,
             clock=session.Clock(arguments.budget),
             effort=effort,
             engine=TransferEngine(f"cuda:{arguments.device}"),
@@ -129,8 +122,6 @@ class _Run:
             torch=torch,
             int64=int64,
             dry_run=arguments.dry_run,
-            quick=arguments.quick,
-            progress=lambda what: progress.update(self._task, description=what),
         )
 
     def write(self) -> None:
@@ -142,11 +133,9 @@ class _Run:
     def sections(self) -> None:
         """Runs them."""
         wanted = self._arguments.only or SECTIONS
-        self._progress.update(self._task, total=len(wanted))
         for name in SECTIONS:
             if name in wanted:
                 self._section(name, _section(name))
-                self._progress.advance(self._task)
         self._violations()
 
     def _section(self, name: str, run: Callable[[Session], object]) -> None:
@@ -161,7 +150,6 @@ class _Run:
             with session.untimed_check("the rest of the section"):
                 raise error from None
         finally:
-            self.report.show_section(self._progress.console, name)
             self.write()
 
     def _judge(self) -> None:
@@ -189,10 +177,9 @@ class _Run:
 
 def _section(name: str) -> Callable[[Session], object]:
     """What runs a section. Imported late: without kvpool there is still a message."""
-    from . import bench, correctness, load
+    from . import bench, correctness
 
     runs: dict[str, Callable[[Session], object]] = {
-        "load": load.check,
         "correctness": correctness.check,
         "bench": bench.run,
     }
@@ -237,16 +224,12 @@ def main(given: Sequence[str] | None = None) -> int:
     if reason := _missing(arguments.device):
         print(f"gpu_check: {reason}", file=sys.stderr)
         return _NO_GPU
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        run = _Run(arguments, console, progress)
-        timer = _watch(run, arguments.budget + _GRACE)
-        _heed_signals(run)
-        run.sections()
-        timer.cancel()
-        run.write()
-        run.close()
-    run.report.show_summary(console)
-    console.print(f"Report: {run.path}")
+    run = _Run(arguments)
+    timer = _watch(run, arguments.budget + _GRACE)
+    _heed_signals(run)
+    run.sections()
+    timer.cancel()
+    run.write()
+    run.close()
+    print(f"\n{run.report.summary()}\n\nReport: {run.path}")
     return 1 if run.report.failed or run.report.ended_early else 0

@@ -1,4 +1,4 @@
-"""Rates: plain copies, on the device, over the link by every method, both ways at once, and beside a model."""
+"""Rates: plain copies, on the device, and over the link by every method."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import calls, model
 from .load import clocks
 from .measure import ON_DEVICE, TILE, TO_DEVICE, TO_HOST, Engines, Ground, Rates, as_mapping, planes, timed, ways
 from .memory import DeviceMemory
@@ -23,17 +22,11 @@ if TYPE_CHECKING:
 PLAIN = "Plain copies (on the device: read plus written)"
 DEVICE = "On the device (read plus written)"
 SWAPS = "Swaps"
-COUNTS = "Swaps by number of pieces"
-BOTH = "Both directions at once"
 CALIBRATION = "Calibration"
 
 #: KiB of a piece; of swaps, what verdicts need comes first.
 DEVICE_PIECES = (2, 4, 8, 16, 32, 64)
 SWAP_PIECES = (8, 16, 32, 64, 2)
-COUNT_PIECES = (8, 28)
-COUNT_REGIONS = 8
-#: Thread blocks of the kernel where one is enough to compare with: the planner's default.
-USUAL_CTAS = (16,)
 
 
 def _plain(session: Session, rates: Rates) -> None:
@@ -81,7 +74,6 @@ def _on_device(session: Session, rates: Rates) -> None:
                     rates.on_device[kib] = rate
                 share = rates.share(rate, ON_DEVICE)
                 session.figure(timing.figure(DEVICE, f"{kib} KiB, {method}", share, passes=2))
-            model.index_copy(session, rates, DEVICE, kib, ids)
 
 
 def _timed_on_device(
@@ -127,45 +119,6 @@ def _swaps(session: Session, rates: Rates, engines: Engines) -> None:
                     session.figure(timing.figure(SWAPS, what, share, note=way.note(timing)))
 
 
-def _counts(session: Session, rates: Rates, engines: Engines) -> None:
-    with session.bench(COUNTS):
-        for kib in COUNT_PIECES:
-            for pieces in session.effort.counts:
-                ground = Ground(session, kib, pieces // COUNT_REGIONS, COUNT_REGIONS)
-                for direction in (TO_HOST, TO_DEVICE):
-                    for way in ways(session, engines, USUAL_CTAS):
-                        timing = ground.timed(way, direction, 4 * session.effort.repetitions)
-                        share = rates.share(timing.rate, direction)
-                        what = f"{direction}, {pieces} pieces of {kib} KiB, {way.name}"
-                        session.figure(timing.figure(COUNTS, what, share, note=way.note(timing)))
-
-
-def _both(session: Session, rates: Rates, engines: Engines) -> None:
-    """Out and in at the same time, until both have ended."""
-    with session.bench(BOTH), session.stream() as stream:
-        plain = rates.plain.get(TO_HOST, 0.0) + rates.plain.get(TO_DEVICE, 0.0)
-        for kib in (8, 64):
-            out, back = Ground.of_payload(session, kib), Ground.of_payload(session, kib)
-            for way in ways(session, engines, USUAL_CTAS, memcpy=False):
-                seconds = []
-                for _ in range(session.effort.repetitions + 1):
-                    start = time.perf_counter()
-                    both = [out.submit(way, TO_HOST), back.submit(way, TO_DEVICE)]
-                    for transfer in both:
-                        transfer.wait_on(stream)
-                    session.driver.synchronize(stream)
-                    seconds.append(time.perf_counter() - start)
-                    # Who is not told of an end keeps the stores until a later call frees them, and that waits.
-                    for transfer in both:
-                        transfer.wait(60)
-                # The first makes buffers.
-                took = statistics.median(seconds[1:])
-                rate = sum(transfer.nbytes for transfer in both) / took / 1e9
-                share = rate / plain if plain else None
-                what = f"{kib} KiB, {way.name}"
-                session.figure(Figure(BOTH, what, rate, share, 1e6 * took, note="of the sum; by the host's clock"))
-
-
 def run(session: Session) -> Rates:
     """Runs the section, and returns what verdicts are made of."""
     rates = Rates()
@@ -176,10 +129,6 @@ def run(session: Session) -> Rates:
         _on_device(session, rates)
         _calibrate(session, engines)
         _swaps(session, rates, engines)
-        _counts(session, rates, engines)
-        _both(session, rates, engines)
-        model.beside(session, engines)
-        calls.run(session)
     finally:
         engines.close()
         session.report.facts["clocks after the benches"] = clocks(session.driver) or "not known"

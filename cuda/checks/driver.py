@@ -39,9 +39,6 @@ _CALLS: dict[str, tuple[Any, ...]] = {
     "cuDevicePrimaryCtxRetain": (c_void_p, c_int),
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxSynchronize": (),
-    "cuLibraryLoadData": (c_void_p, c_void_p, c_void_p, c_void_p, c_uint, c_void_p, c_void_p, c_uint),
-    "cuLibraryUnload": (c_void_p,),
-    "cuLibraryGetKernel": (c_void_p, c_void_p, c_char_p),
     "cuMemAlloc_v2": (c_void_p, c_size_t),
     "cuMemFree_v2": (c_uint64,),
     "cuMemHostAlloc": (c_void_p, c_size_t, c_uint),
@@ -221,10 +218,3 @@ class Driver:
         for event in (start, end):
             self.call("cuEventDestroy_v2", event)
         return elapsed
-
-    def load(self, image: bytes, kernels: tuple[str, ...]) -> None:
-        """Loads code for the device, finds kernels in it, and unloads it."""
-        library = self.get(c_void_p, "cuLibraryLoadData", image, None, None, 0, None, None, 0)
-        for name in kernels:
-            self.get(c_void_p, "cuLibraryGetKernel", library, name.encode())
-        self.call("cuLibraryUnload", library)

@@ -1,4 +1,4 @@
-"""What there is: the driver, the card, its clocks; and that the kernels load on it."""
+"""What there is: the driver, the card, its clocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import datetime
 import platform
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,8 @@ from .session import GIB
 
 if TYPE_CHECKING:
     from .driver import Driver
-    from .session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
-_FATBIN = ROOT / "cuda" / "block_copy.fatbin"
-_KERNELS = ("kvpool_copy_16", "kvpool_copy_8", "kvpool_copy_4", "kvpool_copy_1")
 _SMI = (
     "driver_version",
     "clocks.sm",
@@ -76,16 +72,3 @@ def facts(driver: Driver, torch: Any) -> dict[str, str]:
         "torch": "not used" if torch is None else torch.__version__,
         "Python": platform.python_version(),
     }
-
-
-def _fat_binary(session: Session) -> None:
-    with session.check("the fat binary loads") as notes:
-        image = _FATBIN.read_bytes()
-        start = time.perf_counter()
-        session.driver.load(image, _KERNELS)
-        notes.append(f"{len(_KERNELS)} kernels in {1e3 * (time.perf_counter() - start):.2f} ms")
-
-
-def check(session: Session) -> None:
-    """Runs the section."""
-    _fat_binary(session)

@@ -173,11 +173,9 @@ class Way:
         return f"by {timing.method}" if self.method == "auto" else ""
 
 
-def ways(session: Session, engines: Engines, ctas: Sequence[int], *, memcpy: bool = True) -> list[Way]:
+def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
     """The ways across the link: the driver's loop, staging, its batch, kernels, and the planner's choices."""
-    found = [Way("staged", engines.default, "staged")]
-    if memcpy:
-        found.append(Way("memcpy", engines.default, "memcpy"))
+    found = [Way("staged", engines.default, "staged"), Way("memcpy", engines.default, "memcpy")]
     if session.driver.has_batch:
         found.append(Way("batch", engines.default, "batch"))
     found += [Way(f"kernel, {count} thread blocks", engines.with_ctas(count), "kernel") for count in ctas]

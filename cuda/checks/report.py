@@ -1,4 +1,4 @@
-"""What was found: checks, figures and verdicts, as tables of the terminal, Markdown and JSON."""
+"""What was found: checks, figures and verdicts, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from rich.markup import escape
-from rich.table import Table
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from rich.console import Console
-
 Outcome: TypeAlias = Literal["ok", "FAILED", "skipped"]
 Judgement: TypeAlias = Literal["PASS", "FAIL", "not measured"]
-
-_COLOURS = {"ok": "green", "FAILED": "bold red", "skipped": "yellow", "PASS": "green", "FAIL": "bold red"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,16 +90,6 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines)
 
 
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for column in head:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        colour = next((_COLOURS[cell] for cell in row if cell in _COLOURS), None)
-        table.add_row(*map(escape, row), style=colour)
-    return table
-
-
 class Report:
     """Everything that a run has found so far."""
 
@@ -133,30 +116,15 @@ class Report:
             tables.setdefault(figure.table, []).append(figure)
         return tables
 
-    def show_section(self, console: Console, section: str) -> None:
-        """Prints the checks of a section."""
-        rows = [check.cells()[1:] for check in self.checks if check.section == section]
-        if rows:
-            console.print(_table(section, CHECK_HEAD[1:], rows))
-
-    def show_figures(self, console: Console, title: str) -> None:
-        """Prints the figures of a table."""
-        if figures := self.tables().get(title):
-            console.print(_table(title, FIGURE_HEAD, (figure.cells() for figure in figures)))
-
-    def show_summary(self, console: Console) -> None:
-        """Prints what a reader looks for first, which a terminal shows last."""
-        sections: dict[str, dict[str, int]] = {}
-        for check in self.checks:
-            counts = sections.setdefault(check.section, {"ok": 0, "FAILED": 0, "skipped": 0})
-            counts[check.outcome] += 1
-        counted = [[name, *map(str, counts.values())] for name, counts in sections.items()]
-        console.print(_table("Checks", ("section", "ok", "failed", "skipped"), counted))
+    def summary(self) -> str:
+        """What a reader looks for first: what is not ok, and the verdicts."""
         bad = [check.cells() for check in self.checks if check.outcome != "ok"]
+        parts = [f"{len(self.checks) - len(bad)} of {len(self.checks)} checks are ok"]
         if bad:
-            console.print(_table("Not ok", CHECK_HEAD, bad))
+            parts.append(_markdown(CHECK_HEAD, bad))
         if self.verdicts:
-            console.print(_table("Verdicts", VERDICT_HEAD, (verdict.cells() for verdict in self.verdicts)))
+            parts.append(_markdown(VERDICT_HEAD, (verdict.cells() for verdict in self.verdicts)))
+        return "\n\n".join(parts)
 
     def markdown(self) -> str:
         """The report as a file."""

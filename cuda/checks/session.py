@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from .report import Check, Figure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.console import Console
+    from collections.abc import Iterator
 
     from kvpool.transfer import Transfer, TransferEngine
 
@@ -69,13 +67,6 @@ class Effort:
     repetitions: int
     #: Thread blocks of kernels that cross the link.
     ctas: tuple[int, ...]
-    #: Calls of which the time of one is taken.
-    calls: int
-    #: Pieces of small swaps.
-    counts: tuple[int, ...]
-    #: Bytes that are page-locked to see what that costs.
-    pinned: int
-    matmul: int
 
 
 FULL = Effort(
@@ -87,10 +78,6 @@ FULL = Effort(
     regions=64,
     repetitions=5,
     ctas=(4, 8, 16, 32, 64, 128),
-    calls=1000,
-    counts=(16, 64, 256, 1024, 4096),
-    pinned=40 * GIB,
-    matmul=8192,
 )
 QUICK = dataclasses.replace(
     FULL,
@@ -100,7 +87,6 @@ QUICK = dataclasses.replace(
     device_payload=256 * MIB,
     repetitions=3,
     ctas=(4, 16, 64),
-    pinned=4 * GIB,
 )
 DRY = Effort(
     trials=3,
@@ -111,10 +97,6 @@ DRY = Effort(
     regions=8,
     repetitions=1,
     ctas=(4, 16),
-    calls=5,
-    counts=(16, 64),
-    pinned=4 * MIB,
-    matmul=64,
 )
 
 
@@ -152,7 +134,6 @@ class Session:
     driver: Driver
     ordinal: int
     report: Report
-    console: Console
     clock: Clock
     effort: Effort
     #: Of the device, and the CPU twin.
@@ -163,9 +144,6 @@ class Session:
     #: torch's int64, which a mapping on the device is of, if torch is there.
     int64: Any
     dry_run: bool
-    quick: bool
-    #: Told what is being done now.
-    progress: Callable[[str], None]
     section: str = ""
     #: What the benches have measured so far.
     rates: Rates | None = None
@@ -186,7 +164,6 @@ class Session:
     @contextlib.contextmanager
     def untimed_check(self, name: str) -> Iterator[list[str]]:
         """As ``check``, also when the time is over."""
-        self.progress(f"{self.section}: {name}")
         notes: list[str] = []
         outcome: Outcome = "ok"
         start = time.monotonic()
@@ -199,21 +176,20 @@ class Session:
             self.report.ended_early = "the time was over"
         except Exception as error:
             outcome, notes = "FAILED", [*notes, f"{type(error).__name__}: {error}"]
-        seconds = time.monotonic() - start
-        self.report.checks.append(Check(self.section, name, outcome, "; ".join(notes), seconds))
+        check = Check(self.section, name, outcome, "; ".join(notes), time.monotonic() - start)
+        self.report.checks.append(check)
+        print(" | ".join(check.cells()), flush=True)
 
     @contextlib.contextmanager
     def bench(self, title: str) -> Iterator[None]:
-        """A table of figures; it is printed when the body ends. A bench that breaks off is a check that failed."""
+        """A table of figures. A bench that breaks off is a check that failed."""
         with self.check(title):
-            try:
-                yield
-            finally:
-                self.report.show_figures(self.console, title)
+            yield
 
     def figure(self, figure: Figure) -> None:
         """Something was measured."""
         self.report.figures.append(figure)
+        print("  " + " | ".join(figure.cells()), flush=True)
         self.clock.tick()
 
     def finish(self, transfer: Transfer) -> Transfer:

@@ -449,14 +449,14 @@ def test_a_version_that_is_not_in_the_table_is_compared_with_the_newest(
 def test_recording_what_is_in_the_table_gives_the_table(make_vllm: MakeVllm, tmp_path: Path) -> None:
     for version in signatures.VERSIONS:
         make_vllm(f"{version}.0").rename(tmp_path / version)
-    table = tmp_path / "table.py"
+    table = tmp_path / "table.json"
     sources = [str(tmp_path / version) for version in signatures.VERSIONS]
     assert vllm_signatures.main(["--record", *sources, "--table", str(table)]) == 0
     assert table.read_text() == vllm_signatures.TABLE.read_text()
 
 
 def test_what_cannot_be_recorded(make_vllm: MakeVllm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = tmp_path / "table.py"
+    table = tmp_path / "table.json"
 
     def refused(*arguments: str) -> str:
         assert vllm_signatures.main([*arguments]) == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from kvpool.lineage.aphrodite import (
     PrefixCachingBlock,
     PrefixCachingBlockAllocator,
     RefCounter,
-    get_all_blocks_recursively,
     hash_block_tokens,
 )
 from kvpool.lineage.errors import StaleBlockError
@@ -42,56 +40,12 @@ def naive(num_blocks: int = 8, block_size: int = 2, **kwargs: Any) -> NaiveBlock
 both = pytest.mark.parametrize("make", [naive, prefix])
 
 
-@pytest.mark.lineage(ancestor="002", item="eviction only when no unhashed block is free, in the order of release")
-def test_eviction_order() -> None:
-    allocator = prefix(4)
-    blocks = [allocator.allocate_immutable(None, [n, n]) for n in range(3)]
-    allocator.mark_blocks_as_computed([])
-    for n in (1, 0, 2):
-        allocator.free(blocks[n])
-    assert [allocator.allocate_mutable(None).block_id for _ in range(4)] == [3, 1, 0, 2]
-
-
-@pytest.mark.lineage(ancestor="002", item="7: hash defined only when full and the parent is hashed")
-def test_defect_07_hash_needs_a_full_block_and_a_hashed_parent() -> None:
-    allocator = prefix()
-    first = allocator.allocate_mutable(None)
-    second = allocator.allocate_mutable(first)
-    second.append_token_ids([3, 4])  # its parent is not full
-    assert (first.content_hash, second.content_hash) == (None, None)
-    first.append_token_ids([1, 2])
-    third = allocator.allocate_immutable(first, [3, 4])
-    expected = hash_block_tokens(True, None, [1, 2])
-    assert (first.content_hash, second.content_hash) == (expected, None)
-    assert third.content_hash == PrefixCachingBlock.hash_block_tokens(False, expected, [3, 4])
-    assert third.block_id != second.block_id
-    with pytest.raises(AssertionError):
-        hash_block_tokens(is_first_block=False, prev_block_hash=None, cur_block_token_ids=[1, 2])
-
-
 @pytest.mark.lineage(ancestor="002", item="is_block_cached says True of a cached block")
 def test_is_block_cached_is_not_inverted() -> None:
     allocator = prefix()
     block = allocator.allocate_immutable(None, [1, 2])
     assert allocator.is_block_cached(block) is True
     assert allocator.is_block_cached(PrefixCachingBlock(None, [3, 4], 2, allocator)) is False
-
-
-@pytest.mark.lineage(ancestor="002", item="PrefixCachingBlock and NaiveBlock: the properties, block_size an attribute")
-@both
-def test_blocks(make: Callable[..., Allocator]) -> None:
-    allocator = make(block_size=4)
-    first: Any = allocator.allocate_immutable(None, [1, 2, 3, 4])
-    block: Any = allocator.allocate_mutable(first)
-    block.append_token_ids([5])
-    seen = (block.block_id, block.is_full, block.num_empty_slots, block.block_size, block.token_ids, block.prev_block)
-    assert seen == (1, False, 3, 4, [5], first)
-    assert block.content_hash is None
-    assert (first.is_full, first.num_empty_slots, first.block_size) == (True, 0, 4)
-    with pytest.raises(AssertionError):
-        block.append_token_ids([6, 7, 8, 9])
-    assert block.token_ids == [5]
-    assert get_all_blocks_recursively(block) == [first, block]
 
 
 @pytest.mark.lineage(ancestor="002", item="blocks made by hand, with the ancestor's parameters")
@@ -105,20 +59,6 @@ def test_blocks_made_by_hand() -> None:
         PrefixCachingBlock(None, [1, 2], 2, plain)
     with pytest.raises(NotImplementedError):
         plain.promote_to_immutable_block(other)
-
-
-@pytest.mark.lineage(ancestor="002", item="mark_blocks_as_computed, get_common_computed_block_ids")
-def test_computed_blocks() -> None:
-    allocator = prefix()
-    first = allocator.allocate_immutable(None, [1, 2])
-    second = allocator.allocate_immutable(first, [3, 4])
-    allocator.mark_blocks_as_computed([1])
-    assert isinstance(first, PrefixCachingBlock)
-    assert (first.computed, second.computed) == (False, True)
-    allocator.mark_blocks_as_computed([])
-    assert (first.computed, second.computed) == (True, True)
-    assert allocator.get_common_computed_block_ids([[0, 1, 2], [0, 1, 3]]) == [0, 1]
-    assert naive().get_common_computed_block_ids([[0, 1], [0, 1]]) == []
 
 
 @pytest.mark.lineage(ancestor="002", item="24: extra keys reach every hash")
@@ -207,20 +147,3 @@ def test_interfaces() -> None:
     with pytest.raises(AssertionError):
         aphrodite.assert_prefix_caching_block_or_none(naive().allocate_mutable(None))
     assert isinstance(hash_block_tokens(True, None, [1]), aphrodite.PrefixHash)
-
-
-@pytest.mark.lineage(ancestor="002", item="everything of the checklist has its name here")
-def test_names() -> None:
-    for name in aphrodite.__all__:
-        assert hasattr(aphrodite, name)
-    for cls in (NaiveBlockAllocator, PrefixCachingBlockAllocator):
-        for name in ("allocate_immutable", "allocate_mutable", "free", "fork", "promote_to_immutable_block"):
-            assert callable(getattr(cls, name))
-        for name in ("cow_block_if_not_appendable", "clear_copy_on_writes", "mark_blocks_as_computed"):
-            assert callable(getattr(cls, name))
-
-
-@pytest.mark.lineage(ancestor="002", item="example: examples/lineage_aphrodite.py runs")
-def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "promotion: 101 -> 100 cached: True" in capsys.readouterr().out

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import runpy
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,8 +28,6 @@ from tests.lineage.model_memory import own_enum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_cacheflow.py"
 
 
 @dataclass
@@ -277,20 +273,6 @@ def test_fork() -> None:
     no_leak(manager)
 
 
-@pytest.mark.lineage(ancestor="003", item="reset: every table is freed")
-def test_reset() -> None:
-    manager, group = allocated(2, 2)
-    manager.swap_out(group)
-    manager.allocate(group_of(3, 2, first=10))
-    stale = manager.block_tables[10][0]
-    manager.reset()
-    assert observe(manager) == ({}, 8, 8)
-    manager.allocate(group)
-    with pytest.raises(StaleBlockError):
-        manager.gpu_allocator.free(stale)
-    no_leak(manager)
-
-
 @pytest.mark.lineage(ancestor="003", item="statuses are known by name: another enum, a string, finished kinds")
 def test_statuses_by_name() -> None:
     manager, group = allocated(3, 8)
@@ -356,20 +338,6 @@ def test_swap_refusals() -> None:
     manager.allocate(group_of(1, 2, first=8))
     assert manager.can_swap_in(other) is AllocStatus.LATER
     refuses(manager, NoFreeBlocksError, lambda: manager.swap_in(other))
-    no_leak(manager)
-
-
-@pytest.mark.lineage(ancestor="003", item="swap: without host blocks only nothing can be swapped")
-def test_no_host_blocks() -> None:
-    manager, group = allocated(2, 3, cpu=0)
-    assert manager.get_num_free_cpu_blocks() == 0
-    assert manager.can_swap_out(group) is AllocStatus.NEVER
-    error = refuses(manager, NoFreeBlocksError, lambda: manager.swap_out(group))
-    assert isinstance(error, NoFreeBlocksError)
-    assert (error.needed, error.can_ever_fit) == (3, False)
-    nobody = group_of(1, 1, first=7)
-    assert manager.can_swap_out(nobody) is AllocStatus.OK
-    assert manager.swap_out(nobody) == {}
     no_leak(manager)
 
 
@@ -566,7 +534,7 @@ def test_defect_c9_can_append_counts_copies(outsider: bool) -> None:
 
 
 @pytest.mark.lineage(ancestor="003", item="any calls: an engine's random walk leaks nothing and its bytes arrive")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_walk(seed: int) -> None:
     """Blocks carry stamps that are copied as the manager says: every table reads what its sequence wrote."""
     draw = random.Random(seed)
@@ -639,12 +607,6 @@ def test_random_walk(seed: int) -> None:
     no_leak(manager)
 
 
-@pytest.mark.lineage(ancestor="003", item="example")
-def test_example(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "copy before writing: (6, 5)" in capsys.readouterr().out
-
-
 @pytest.mark.lineage(ancestor="003", item="an engine's own Device, AllocStatus and SequenceStatus")
 def test_the_engine_s_own_enums() -> None:
     device = own_enum("Device", "GPU CPU")
@@ -688,18 +650,6 @@ def test_append_takes_all_missing_blocks() -> None:
     seq.num_blocks = 4
     assert manager.append(seq) is None
     assert len(manager.get_block_table(seq)) == 4
-
-
-@pytest.mark.lineage(ancestor="003", item="ids that a swap has freed are reused last freed first")
-def test_ids_freed_by_a_swap_are_reused_last_freed_first() -> None:
-    manager, group = allocated(2, 3)
-    table = manager.get_block_table(group.seqs[0])
-    manager.swap_out(group)
-    assert [manager.gpu_allocator.allocate().block_number for _ in range(3)] == table[::-1]
-    host = manager.get_block_table(group.seqs[0])
-    manager.swap_in(group)
-    assert [manager.cpu_allocator.allocate().block_number for _ in range(3)] == host[::-1]
-    manager.check_invariants()
 
 
 @pytest.mark.lineage(ancestor="003", item="a swap frees table by table, a shared block with its last table")

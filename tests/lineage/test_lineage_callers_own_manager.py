@@ -154,7 +154,7 @@ class OwnScheduler(Scheduler):
         super().__init__(seed, gpu, cpu, caching=caching, window=window)
         own: Any = OwnManager(gpu, cpu, caching=caching, window=window)
         self.manager = own
-        self.copies_first, self.whole_prompts = True, caching
+        self.copies_first, self.whole_prompts, self.twins = True, caching, False
 
     def entries(self) -> dict[str, int]:
         manager: Any = self.manager

@@ -128,6 +128,8 @@ class Scheduler:
         self.caching = caching
         # Copies before swaps in, prompts without chunks: what other managers may need.
         self.copies_first = self.whole_prompts = False
+        # Whether a request may wait with two sequences of one prompt.
+        self.twins = not encdec
         self.memory = Memory(SIZE, gpu, cpu)
         self.waiting: list[Group] = []
         self.running: list[Group] = []
@@ -155,6 +157,8 @@ class Scheduler:
         extra = self.random.choice([None, None, 5]) if self.caching else None
         seq = self.new_seq(tokens, extra)
         group = Group(f"r{seq.seq_id}", [seq])
+        if self.twins and self.one_in(5):
+            group.seqs.append(self.new_seq(list(tokens), extra))
         if self.encdec and self.one_in(2):
             prompt = [self.random.randrange(9) for _ in range(self.random.choice([0, 0, 5]))]  # text-only: no images
             group.is_encdec, group.encoder = True, self.new_seq(prompt, None)
@@ -196,7 +200,7 @@ class Scheduler:
         """A group of this step: a chunk of its prompt, or a token of each of its sequences."""
         self.running.append(group)
         if group.seqs[0].is_prefill():
-            (seq,) = group.seqs
+            seq = group.seqs[0]
             cached = self.manager.get_num_cached_tokens(seq)
             left = seq.prompt - seq.data.computed
             chunk = left if self.whole_prompts or self.one_in(2) else self.random.randint(1, left)
@@ -236,6 +240,9 @@ class Scheduler:
             step.swap_in += manager.swap_in(group)
             group.become(SequenceStatus.RUNNING)
             self.take(group, step)
+        if self.one_in(3):  # a prompt may be looked up long before it is allocated
+            for group in self.waiting:
+                manager.get_num_cached_tokens(group.seqs[0])
         while self.waiting and not step.preempted and not self.swapped:
             group = self.waiting[0]
             manager.get_num_cached_tokens(group.seqs[0])
@@ -361,6 +368,20 @@ def test_the_scheduler_s_calls(seed: int, setting: dict[str, Any]) -> None:
     assert scheduler.manager.reset_prefix_cache() is True
 
 
+@pytest.mark.slow
+@lineage("callers: vLLM 0.8.5's scheduler, with KV bytes, in long runs")
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("caching", [False, True])
+def test_long_runs(caching: bool, window: int | None) -> None:
+    for seed in range(100, 160):
+        scheduler = Scheduler(seed, 8 + seed % 24, 4 * (seed % 4), caching=caching, window=window)
+        for _ in range(200):
+            if scheduler.one_in(2):
+                scheduler.add()
+            scheduler.step()
+        scheduler.drain()
+
+
 @lineage("callers: encoder-decoder groups, with text-only requests among them")
 @pytest.mark.parametrize("seed", range(6))
 def test_encoder_decoder_groups(seed: int) -> None:
@@ -388,11 +409,11 @@ def test_an_empty_encoder_prompt() -> None:
     assert manager.cross_block_tables == {}
 
 
-@lineage("callers: the trackers forget every sequence by free alone: 2,500 of them")
+@lineage("callers: the trackers forget every sequence by free alone: 600 of them")
 def test_what_is_known_of_sequences_is_flat() -> None:
     scheduler = Scheduler(3, 24, 8, caching=True)
     most = dict.fromkeys(scheduler.entries(), 0)
-    while scheduler.ended < 2500:
+    while scheduler.ended < 600:
         if len(scheduler.waiting) < 4:
             scheduler.add()
         scheduler.step()
@@ -431,3 +452,78 @@ def test_the_engine_s_own_enums() -> None:
     disk = own_enum("Device", "DISK")
     with pytest.raises(AssertionError, match="GPU, CPU are known"):
         allocator.get_num_free_blocks(disk["DISK"])
+
+
+def running(scheduler: Scheduler, *prompts: list[int]) -> Group:
+    """A group that is allocated and runs."""
+    manager: Any = scheduler.manager
+    group = Group("group", [scheduler.new_seq(list(prompt), None) for prompt in prompts])
+    manager.allocate(group)
+    group.become(SequenceStatus.RUNNING)
+    return group
+
+
+@lineage("18: end to end: two forks append the same tokens, then a swap in of the same step")
+def test_defect_18_a_swap_in_does_not_overwrite_the_source_of_a_copy() -> None:
+    scheduler = Scheduler(0, 8, 8, caching=True)
+    manager: Any = scheduler.manager
+    forks, other = running(scheduler, [0, 1, 0], [0, 1, 0]), running(scheduler, [1, 1, 1, 1])
+    scheduler.execute(Step(scheduled=[(forks, 3), (other, 4)]))
+    scheduler.execute(Step(swap_out=manager.swap_out(other)))
+    other.become(SequenceStatus.SWAPPED)
+    manager.end_step()
+    gpu = manager.block_allocator._tiers.pools[0]
+    gpu.drop_cached(gpu.eviction_order())  # so that the way back is a copy
+    step = Step()
+    for seq in forks.seqs:
+        seq.tokens.append(1)
+        step.copies += manager.append_slots(seq, 0)
+    ((src, dst),) = step.copies
+    assert [manager.get_block_table(seq) for seq in forks.seqs] == [[dst], [dst]]
+    step.swap_in += manager.swap_in(other)
+    assert src not in dict(step.swap_in).values()
+    other.become(SequenceStatus.RUNNING)
+    other.seqs[0].tokens.append(0)
+    step.copies += manager.append_slots(other.seqs[0], 0)
+    step.scheduled = [(forks, 1), (other, 1)]
+    scheduler.execute(step)
+
+
+@lineage("callers: a block given up for one that a prompt is still computing, chunk by chunk")
+def test_a_block_that_is_given_up_for_one_not_computed_yet() -> None:
+    scheduler = Scheduler(0, 8, 8, caching=True)
+    manager: Any = scheduler.manager
+    short = running(scheduler, [0, 1, 0])
+    scheduler.execute(Step(scheduled=[(short, 3)]))
+    long = running(scheduler, [0, 1, 0, 1, 1, 1])
+    scheduler.execute(Step(scheduled=[(long, 1)]))
+    short.seqs[0].tokens.append(1)  # its block is full, and has the content of the other's first
+    copies = manager.append_slots(short.seqs[0], 0)
+    assert manager.get_block_table(short.seqs[0]) == manager.get_block_table(long.seqs[0])[:1]
+    assert copies == [(0, 1)]
+    scheduler.execute(Step(copies=copies, scheduled=[(short, 1), (long, 1)]))
+    scheduler.execute(Step(scheduled=[(long, 4)]))
+    assert manager.get_num_free_gpu_blocks() == 6
+
+
+@lineage("9: end to end: a forked group is swapped out and in, and goes on")
+@pytest.mark.parametrize("caching", [False, True])
+def test_defect_09_a_forked_group_reads_its_tokens_after_a_swap(caching: bool) -> None:
+    scheduler = Scheduler(0, 6, 6, caching=caching)
+    manager: Any = scheduler.manager
+    group = running(scheduler, *[[0, 1, 0, 1, 1, 0]] * 3)
+    scheduler.execute(Step(scheduled=[(group, 6)]))
+    out = manager.swap_out(group)
+    assert len(out) == 2
+    group.become(SequenceStatus.SWAPPED)
+    scheduler.execute(Step(swap_out=out))
+    for block in scheduler.memory.gpu:
+        block[:] = bytes(len(block))  # another request has used it
+    manager.reset_prefix_cache(Device.GPU)
+    step = Step(swap_in=manager.swap_in(group), scheduled=[(group, 1)])
+    group.become(SequenceStatus.RUNNING)
+    for at, seq in enumerate(group.seqs):
+        seq.tokens.append(at)
+        step.copies += manager.append_slots(seq, 0)
+    assert (len(step.swap_in), len(step.copies)) == (2, 2)
+    scheduler.execute(step)

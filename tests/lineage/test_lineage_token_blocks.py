@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import runpy
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +22,6 @@ from kvpool.lineage.token_blocks import (
     PhysicalTokenBlock,
     TokensBlock,
 )
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_token_blocks.py"
 
 
 @pytest.mark.lineage(ancestor="000", item="constants: blank token and time of the first access")
@@ -302,9 +298,3 @@ def test_content_hash_is_that_of_the_core() -> None:
     chosen = blocks[0].content_hash(hasher=blake)
     assert chosen is not None
     assert [chosen.digest] == blake.hash_tokens([1, 2])
-
-
-@pytest.mark.lineage(ancestor="000", item="example")
-def test_example(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "blank again: [-1, -1, -1, -1]" in capsys.readouterr().out

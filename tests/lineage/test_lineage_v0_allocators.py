@@ -8,6 +8,7 @@ import pytest
 
 import kvpool
 from kvpool.lineage.errors import BlockStateError, ContractError, NoFreeBlocksError, StaleBlockError
+from kvpool.lineage.v0.block.prefix_caching_block import hash_block_tokens
 from tests.lineage.rows import Counted, Row, ids, observe, rows
 
 if TYPE_CHECKING:
@@ -141,6 +142,20 @@ def test_equal_content_is_one_block(row: Row) -> None:
     assert row.immutable(allocator, [3, 4]).block_id == 2  # another prefix
 
 
+@rows("free blocks first, then cached ones in the order of release, of one sequence the deepest first", caching=True)
+def test_order_of_allocation(row: Row) -> None:
+    allocator = row.make(5)
+    blocks = [row.immutable(allocator, [n, n]) for n in range(2)]
+    blocks.append(row.immutable(allocator, [2, 2], blocks[0]))
+    allocator.mark_blocks_as_computed([])
+    for n in (1, 0, 2):
+        allocator.free(blocks[n])
+    order = [1, 0, 2] if row.older else [2, 0, 1]
+    assert ids(row.mutable(allocator) for _ in range(5)) == [3, 4, *order]
+    with pytest.raises(NoFreeBlocksError):
+        row.mutable(allocator)
+
+
 @rows("a hit on a block without holders leaves the evictor, and is not evicted", caching=True)
 def test_a_hit_leaves_the_evictor(row: Row) -> None:
     allocator = row.make(2)
@@ -192,6 +207,26 @@ def test_defect_05_an_aborted_block_is_not_cached(row: Row) -> None:
     allocator.free(block)
     assert allocator.evictor.num_blocks == 0
     assert not row.immutable(allocator, [1, 2]).computed
+
+
+@rows("7: a full block behind an unhashed one is not hashed", caching=True)
+def test_defect_07_two_prompts_do_not_share_what_they_have_not_in_common(row: Row) -> None:
+    allocator = row.make()
+    tails = []
+    for token in (1, 2):
+        partial = row.mutable(allocator)
+        partial.append_token_ids([token])  # has no hash
+        tail = row.mutable(allocator, partial)
+        tail.append_token_ids([8, 9])
+        tails.append(tail)
+        behind = [tail, row.immutable(allocator, [8, 9], partial), row.immutable(allocator, [5, 5], tail)]
+        assert [block.content_hash for block in behind] == [None] * 3
+        partial.append_token_ids([3])  # filled afterwards
+        assert partial.content_hash == hash_block_tokens(True, None, [token, 3])
+        assert tail.content_hash is None  # and stays so
+    assert tails[0].block_id != tails[1].block_id  # the ancestor: one block
+    with pytest.raises(AssertionError):
+        hash_block_tokens(False, None, [8, 9])
 
 
 @rows("8: copy on write without a free block changes nothing")

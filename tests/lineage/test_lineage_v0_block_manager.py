@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import enum
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -214,20 +211,6 @@ def test_states_are_compared_by_name(waiting: Any) -> None:
     assert SequenceStatus.is_finished(SequenceStatus.FINISHED_IGNORED)
 
 
-@lineage("3.8: append_slots, can_append_slots")
-@BOTH
-@pytest.mark.parametrize("num_tokens", range(1, 9))
-@pytest.mark.parametrize("lookahead", [0, 1, 5])
-def test_append_slots(caching: bool, num_tokens: int, lookahead: int) -> None:
-    manager = manager_of(caching=caching)
-    group = start(manager, group_of(num_tokens))
-    seq = group.seqs[0]
-    assert decode(manager, seq, 77, lookahead) == []
-    blocks = -(-(num_tokens + 1 + lookahead) // B)
-    assert manager.get_block_table(seq) == list(range(blocks))
-    assert manager.append_slots(seq, 0) == []  # nothing unseen
-
-
 @lineage("3.8: can_append_slots is about all running sequences, without a watermark")
 @BOTH
 def test_can_append_slots(caching: bool) -> None:
@@ -243,38 +226,6 @@ def test_can_append_slots(caching: bool) -> None:
     for seq in group.seqs[:2]:
         manager.append_slots(seq, 4)
     assert manager.get_num_free_gpu_blocks() == 0 if not caching else True
-
-
-@lineage("3.8: append_slots of a shared block returns the copy")
-@BOTH
-def test_append_slots_copies_a_shared_block(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    group = start(manager, group_of(6))
-    parent, child = group.seqs[0], Seq(2, group.seqs[0].tokens)
-    child.status = Status.RUNNING
-    manager.fork(parent, child)
-    assert manager.get_block_table(child) == [0, 1]
-    assert decode(manager, child, 70) == [(1, 2)]
-    assert manager.get_block_table(child) == [0, 2]
-    assert decode(manager, parent, 80) == []
-    assert manager.get_block_table(parent) == [0, 1]
-    assert decode(manager, child, 71) == []
-
-
-@lineage("8: append_slots is all or nothing")
-@BOTH
-def test_defect_08_append_slots_is_all_or_nothing(caching: bool) -> None:
-    manager = manager_of(2, caching=caching)
-    group = start(manager, group_of(6, num_seqs=2))
-    one, two = group.seqs
-    before = observe(manager)
-    with pytest.raises(NoFreeBlocksError):
-        decode(manager, one, 70)
-    assert observe(manager) == before
-    two.tokens.append(71)
-    assert manager.can_append_slots(group, 0) is False
-    manager.free(two)
-    assert manager.append_slots(one, 0) == []
 
 
 @lineage("3.8: unknown sequences")
@@ -381,23 +332,6 @@ def test_swap(caching: bool, num_tokens: int, lookahead: int) -> None:
     decode(manager, seq, 51)
 
 
-@lineage("9: swapping a forked group keeps sharing")
-@BOTH
-def test_defect_09_a_forked_group_shares_after_a_swap(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    group = start(manager, group_of(8, num_seqs=2))
-    assert manager.swap_out(group) == [(0, 0), (1, 1)]
-    assert free(manager) == (16, 14)
-    group.become(Status.SWAPPED)
-    assert len(manager.swap_in(group)) == 2
-    one, two = (manager.get_block_table(seq) for seq in group.seqs)
-    assert one == two
-    assert free(manager) == (14, 16)
-    for seq in group.seqs:
-        manager.free(seq)
-    assert free(manager) == (16, 16)
-
-
 @lineage("10: a swap that does not fit changes nothing")
 @BOTH
 def test_defect_10_swaps_are_all_or_nothing(caching: bool) -> None:
@@ -494,24 +428,6 @@ def test_swap_of_a_windowed_table(caching: bool) -> None:
     assert manager.reset_prefix_cache() is True
 
 
-@lineage("11: fork under a window")
-@BOTH
-def test_defect_11_fork_under_a_window(caching: bool) -> None:
-    manager = manager_of(caching=caching, sliding_window=4)
-    group = start(manager, group_of(24))
-    parent = group.seqs[0]
-    decode(manager, parent, 100)
-    child = Seq(2, parent.tokens)
-    manager.fork(parent, child)
-    for token in range(10):
-        decode(manager, parent, 200 + token)
-        decode(manager, child, 300 + token)
-    assert manager.get_block_table(parent)[-2:] != manager.get_block_table(child)[-2:]
-    manager.free(parent)
-    manager.free(child)
-    assert free(manager) == (15, 16)
-
-
 @lineage("3.8: append_slots with a window needs the computed tokens")
 def test_a_window_needs_the_computed_tokens() -> None:
     manager = manager_of(sliding_window=4)
@@ -568,15 +484,6 @@ def test_defect_06_computed_blocks_are_those_of_the_chunk(chunks: list[int]) -> 
     assert manager.get_num_cached_tokens(Seq(71, other.seqs[0].tokens)) == 0
 
 
-@lineage("5: an aborted prompt leaves nothing that counts as computed")
-def test_defect_05_an_aborted_prompt() -> None:
-    manager = manager_of(caching=True)
-    group = start(manager, group_of(12))
-    manager.mark_blocks_as_computed(group, 4)
-    manager.free(group.seqs[0])
-    assert manager.get_num_cached_tokens(Seq(70, list(range(12)))) == 4
-
-
 @lineage("3.8: decode marks the blocks that it fills")
 def test_decoded_blocks_are_computed() -> None:
     manager = manager_of(caching=True)
@@ -602,14 +509,6 @@ def test_common_computed_blocks() -> None:
     assert manager.get_prefix_cache_hit_rate(GPU) == 0.5
     naive = manager_of()
     assert naive.get_common_computed_block_ids(list(start(naive, group_of(8)).seqs)) == []
-
-
-@lineage("16: no common blocks are an empty list")
-@BOTH
-def test_defect_16_common_computed_blocks_are_a_list(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    one, two = start(manager, group_of(8)), start(manager, group_of(8, first_id=5, first=100))
-    assert manager.get_common_computed_block_ids([*one.seqs, *two.seqs]) == []
 
 
 @lineage("4: what was looked up and evicted before it was allocated is not skipped")
@@ -642,58 +541,6 @@ def test_a_preempted_prompt_is_looked_up_again() -> None:
     assert manager.get_common_computed_block_ids(list(group.seqs)) == [0, 1, 2, 3]
 
 
-@lineage("22: a sequence that was never looked up can be removed")
-@BOTH
-def test_defect_22_remove_seq_that_was_never_looked_up(caching: bool) -> None:
-    manager = manager_of(caching=caching)
-    manager.remove_seq_from_computed_blocks_tracker(Seq(1, [1, 2, 3, 4]))
-
-
-@lineage("15: reset with a null block, and of every device")
-def test_defect_15_reset_prefix_cache() -> None:
-    manager = manager_of(caching=True, sliding_window=4)
-    group = start(manager, group_of(16))
-    seq = group.seqs[0]
-    manager.mark_blocks_as_computed(group, 16)
-    for token in range(10):
-        decode(manager, seq, 100 + token)
-    assert manager.reset_prefix_cache() is False
-    manager.free(seq)
-    assert manager.get_num_cached_tokens(Seq(70, list(range(4)))) == 4
-    assert manager.reset_prefix_cache() is True
-    assert manager.get_num_cached_tokens(Seq(71, list(range(4)))) == 0
-    assert manager.reset_prefix_cache(CPU) is True
-    assert manager.get_prefix_cache_hit_rate(CPU) == 0.0
-
-
-@lineage("18: two forks append the same tokens, then a swap in of the same step")
-@BOTH
-@pytest.mark.parametrize("num_groups", [1, 2])
-def test_defect_18_the_source_of_a_returned_copy_is_no_swap_target(caching: bool, num_groups: int) -> None:
-    manager = manager_of(8, 16, caching=caching)
-    group = start(manager, group_of(3, num_seqs=2))
-    swapped = [start(manager, group_of(4, first_id=10 + at, first=100 * (1 + at))) for at in range(num_groups)]
-    for one in swapped:
-        manager.swap_out(one)
-        one.become(Status.SWAPPED)
-    manager.end_step()
-    first, second = group.seqs
-    copies = decode(manager, first, 3)
-    ((src, dst),) = copies
-    assert decode(manager, second, 3) == []
-    if caching:
-        # The second one has found its block to be the first one's: nobody has a use for the source any more.
-        assert manager.get_block_table(second) == manager.get_block_table(first) == [dst]
-    else:
-        manager.free(second)
-    targets = [gpu for one in swapped for _, gpu in manager.swap_in(one)]
-    assert src not in targets
-    assert manager.get_num_free_gpu_blocks() == 8 - 2 - num_groups
-    manager.mark_blocks_as_computed(group, 1)
-    assert manager.get_num_free_gpu_blocks() == 8 - 1 - num_groups
-    manager.block_allocator._tiers.check_invariants()
-
-
 @lineage("18: what ends a step")
 @pytest.mark.parametrize("how", ["mark", "again", "swap", "empty", "end_step"])
 def test_what_ends_a_step(how: str) -> None:
@@ -717,14 +564,6 @@ def test_what_ends_a_step(how: str) -> None:
     assert manager.get_num_free_gpu_blocks() == {"mark": 7, "again": 6, "end_step": 7, "swap": 8, "empty": 8}[how]
 
 
-@lineage("3.8: ids of a swap of many blocks")
-def test_swap_of_many_blocks() -> None:
-    manager = manager_of(4096, 4096)
-    group = start(manager, group_of(4096 * B))
-    assert manager.swap_out(group) == [(at, at) for at in range(4096)]
-    assert manager.get_block_table(group.seqs[0]) == list(range(4096, 8192))
-
-
 @lineage("3.8: extra keys of a sequence reach its hashes")
 def test_extra_keys() -> None:
     manager = manager_of(32, caching=True)
@@ -742,14 +581,3 @@ def test_extra_keys() -> None:
         manager.mark_blocks_as_computed(group, 9)
         assert manager.get_num_cached_tokens(Seq(100 + at, list(range(9)), extra)) == 8
     assert manager.get_num_free_gpu_blocks() == 32 - 3 * len(extras)
-
-
-@lineage("example: lineage_v0_block_manager.py runs and says what it shows")
-def test_example() -> None:
-    script = Path(__file__).parents[2] / "examples" / "lineage_v0_block_manager.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert "two sequences share: [[0, 1], [0, 1]]" in lines
-    assert "sequence 1 appends 20, copies: [(1, 2)]" in lines
-    assert lines[-1] == "free at the end: 8 8"
-    assert done.stderr == ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import runpy
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +24,6 @@ from kvpool.lineage.v0.interfaces import AllocStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_v0_allocator.py"
 
 
 def naive(num_blocks: int = 8, block_size: int = 2) -> NaiveBlockAllocator:
@@ -195,15 +191,6 @@ def test_block_list_refuses_blocks_without_ids() -> None:
         BlockList([bare])
 
 
-@pytest.mark.lineage(ancestor="004", item="CacheMetricData: query, get_hit_rate over all time")
-def test_cache_metric_data() -> None:
-    metrics = CacheMetricData(block_size=10)
-    assert metrics.get_hit_rate() == 0.0
-    for n in range(25):  # two windows and a half, with 5, 10 and 0 hits
-        metrics.query(hit=n in range(5, 20))
-    assert metrics.get_hit_rate() == pytest.approx((0.5 + 1.0 + 0.0 * 0.5) / 2.5)
-
-
 @pytest.mark.lineage(ancestor="004", item="3: get_all_blocks_recursively does not recurse")
 def test_defect_03_a_chain_of_any_length_is_walked() -> None:
     allocator = naive(3000, 1)
@@ -224,50 +211,6 @@ def test_interfaces() -> None:
         assert inspect.isabstract(cls)
 
 
-@pytest.mark.lineage(ancestor="004", item="interfaces: the names and parameters of Block and the allocators")
-def test_interfaces_have_the_ancestor_s_names() -> None:
-    block = {
-        "append_token_ids",
-        "block_id",
-        "token_ids",
-        "num_tokens_total",
-        "num_empty_slots",
-        "is_full",
-        "prev_block",
-    }
-    block |= {"extra_hash", "computed", "last_accessed", "content_hash"}
-    assert interfaces.Block.__abstractmethods__ == block
-    common = {
-        "allocate_mutable_block": ["prev_block", "extra_hash"],
-        "allocate_immutable_block": ["prev_block", "token_ids", "extra_hash"],
-        "allocate_immutable_blocks": ["prev_block", "block_token_ids", "extra_hash"],
-        "free": ["block"],
-        "fork": ["last_block"],
-        "get_num_total_blocks": [],
-        "get_num_free_blocks": [],
-        "get_physical_block_id": ["absolute_id"],
-        "clear_copy_on_writes": [],
-        "mark_blocks_as_accessed": ["block_ids", "now"],
-        "mark_blocks_as_computed": ["block_ids"],
-        "get_common_computed_block_ids": ["computed_seq_block_ids"],
-        "get_num_full_blocks_touched": ["blocks"],
-        "get_prefix_cache_hit_rate": [],
-        "reset_prefix_cache": [],
-        "find_cached_blocks_prefix": ["block_hashes"],
-    }
-    own = {
-        "cow_block_if_not_appendable": ["block"],
-        "promote_to_immutable_block": ["block"],
-        "swap_out": ["blocks"],
-        "swap_in": ["blocks"],
-    }
-    for name, parameters in (common | own).items():
-        assert list(inspect.signature(getattr(interfaces.BlockAllocator, name)).parameters)[1:] == parameters
-    assert interfaces.BlockAllocator.__abstractmethods__ == {*common, *own, "all_block_ids"}
-    aware = {*common, "all_block_ids", "swap", "allocate_or_get_null_block"}
-    assert interfaces.DeviceAwareBlockAllocator.__abstractmethods__ == aware
-
-
 @pytest.mark.lineage(ancestor="004", item="errors: old except clauses catch the new ones")
 @pytest.mark.parametrize(
     ("error", "builtins"),
@@ -286,22 +229,6 @@ def test_errors(error: type[kvpool.KvpoolError], builtins: tuple[type[Exception]
         with pytest.raises(builtin):
             raise error("text")
     assert str(error("text")) == "text"
-
-
-@pytest.mark.lineage(ancestor="004", item="errors: NoFreeBlocksError has the figures of the core's")
-def test_no_free_blocks_error_says_how_many() -> None:
-    allocator = naive(3)
-    allocator.allocate_mutable_block(None)
-    with pytest.raises(interfaces.BlockAllocator.NoFreeBlocksError) as refused:
-        allocator.allocate_immutable_blocks(None, [[1, 2]] * 4)
-    error = refused.value
-    assert (error.needed, error.available, error.missing, error.can_ever_fit) == (4, 2, 2, False)
-
-
-@pytest.mark.lineage(ancestor="004", item="example: examples/lineage_v0_allocator.py runs")
-def test_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "copies to make: [(2, 3)]" in capsys.readouterr().out
 
 
 @pytest.mark.lineage(ancestor="004", item="CacheMetricData: its fields")

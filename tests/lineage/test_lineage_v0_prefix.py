@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import kvpool
-from kvpool.lineage.errors import BlockStateError, NoFreeBlocksError, UnknownBlockError
+from kvpool.lineage.errors import BlockStateError, UnknownBlockError
 from kvpool.lineage.v0.block.naive_block import NaiveBlock, NaiveBlockAllocator
 from kvpool.lineage.v0.block.prefix_caching_block import (
     BlockTracker,
@@ -43,35 +43,6 @@ def cache(
     return numbers
 
 
-@lineage("prefix: equal content is one block; metrics count hits and misses")
-def test_equal_content_is_reused() -> None:
-    allocator = make()
-    first = allocator.allocate_immutable_blocks(None, PROMPT)
-    assert allocator.get_prefix_cache_hit_rate() == 0.0
-    second = allocator.allocate_immutable_blocks(None, PROMPT[:2])
-    assert ids(second) == ids(first)[:2] == [0, 1]
-    assert allocator.get_prefix_cache_hit_rate() == pytest.approx(2 / 5)
-    assert [allocator.refcounter.get(n) for n in range(4)] == [2, 2, 1, 0]
-    other = allocator.allocate_immutable_block(None, [3, 4])  # same tokens, another prefix
-    assert other.block_id == 3
-    assert allocator.metric_data.get_hit_rate() == pytest.approx(2 / 6)
-
-
-@lineage("prefix: free blocks first, then the evictor, then NoFreeBlocksError")
-def test_order_of_allocation() -> None:
-    allocator = make(4)
-    cache(allocator, PROMPT[:2])
-    blocks = [allocator.allocate_mutable_block(None) for _ in range(3)]
-    assert ids(blocks) == [2, 3, 1]  # of the cached ones the deepest
-    assert allocator.evictor.num_blocks == 1
-    blocks.append(allocator.allocate_mutable_block(None))
-    assert blocks[-1].block_id == 0
-    with pytest.raises(NoFreeBlocksError):
-        allocator.allocate_mutable_block(None)
-    with pytest.raises(ValueError, match="block"):
-        allocator.allocate_immutable_block(None, [1, 2])
-
-
 @lineage("prefix: mark_blocks_as_accessed decides what is evicted")
 def test_least_recently_accessed_is_evicted_first() -> None:
     allocator = make(3)
@@ -83,16 +54,6 @@ def test_least_recently_accessed_is_evicted_first() -> None:
     allocator.mark_blocks_as_accessed([1], 1.0)
     allocator.evictor.update(2, 2.0)
     assert [allocator.allocate_mutable_block(None).block_id for _ in range(3)] == [1, 2, 0]
-
-
-@lineage("prefix: an evicted block is found no more, and is not computed")
-def test_eviction_forgets() -> None:
-    allocator = make(2)
-    cache(allocator, PROMPT[:2])
-    block = allocator.allocate_mutable_block(None)
-    assert (block.block_id, allocator.block_is_computed(1), block.computed) == (1, False, False)
-    hashes = chain_hashes(PROMPT[:2])
-    assert allocator.find_cached_blocks_prefix(hashes) == hashes[:1]
 
 
 def chain_hashes(chunks: Sequence[Sequence[int]], extra_hash: ExtraHash = None) -> list[int]:
@@ -212,24 +173,6 @@ def test_is_block_cached() -> None:
     assert allocator.is_block_cached(probe)
     with pytest.raises(AssertionError):
         allocator.is_block_cached(PrefixCachingBlock(None, [1], 2, allocator))
-
-
-@lineage("prefix: fork shares, and copy on write of a shared tail")
-def test_fork_and_copy_on_write() -> None:
-    allocator = make()
-    first = allocator.allocate_immutable_block(None, [1, 2], extra_hash=7)
-    tail = allocator.allocate_mutable_block(first, extra_hash=7)
-    tail.append_token_ids([3])
-    forked = allocator.fork(tail)
-    assert ids(forked) == [0, 1]
-    assert [block.content_hash for block in forked] == [first.content_hash, None]
-    assert [allocator.refcounter.get(n) for n in (0, 1)] == [2, 2]
-    forked[1].append_token_ids([9])
-    tail.append_token_ids([4])
-    assert ids([tail, forked[1]]) == [1, 2]
-    assert [tail.token_ids, forked[1].token_ids] == [[3, 4], [3, 9]]
-    assert allocator.clear_copy_on_writes() == [(1, 2)]
-    assert tail.content_hash == chain_hashes([[1, 2], [3, 4]], 7)[1]
 
 
 @lineage("prefix: free of hashed and unhashed blocks; keep_block_object")
@@ -483,18 +426,3 @@ def test_hit_rate_of_swap_in() -> None:
     allocator.swap_out(blocks)
     allocator.swap_in(blocks)
     assert allocator.get_prefix_cache_hit_rate() == 3 / 6
-
-
-@lineage("prefix: tokens that are hashed are from 0 to 2**32 - 1")
-@pytest.mark.parametrize("token", [-1, 2**32])
-def test_tokens_out_of_range(token: int) -> None:
-    allocator = make(2)
-    tail = allocator.allocate_mutable_block(None)
-    for call in (
-        lambda: tail.append_token_ids([token]),
-        lambda: allocator.allocate_immutable_block(None, [1, token]),
-        lambda: hash_block_tokens(True, None, [token]),
-    ):
-        with pytest.raises(kvpool.errors.TokenError):
-            call()
-    assert (tail.token_ids, allocator.get_num_free_blocks()) == ([], 1)

@@ -178,24 +178,6 @@ def test_defect_22_a_sequence_that_was_never_looked_up() -> None:
     assert tracker.get_num_cached_tokens(seq) == 8
 
 
-@lineage("4: a prefix ends at its first hole")
-@pytest.mark.parametrize("hole", range(4))
-def test_defect_04_a_hole_ends_the_prefix(hole: int) -> None:
-    allocator = create()
-    blocks = cache(allocator, 4)
-    gpu = allocator._on(GPU)
-    gpu._pool.drop_cached([gpu._to_core(blocks[hole])])
-    assert seen(allocator, Seq(1, 20)) == B * hole
-
-
-@lineage("5: blocks that were freed before they were computed are not cached")
-def test_defect_05_aborted_blocks_are_not_cached() -> None:
-    allocator = create()
-    for block in allocator.allocate_immutable_blocks(None, [[0, 1, 2, 3], [4, 5, 6, 7]], GPU):
-        allocator.free(block)
-    assert seen(allocator, Seq(1, 8)) == 0
-
-
 @lineage("3.7: settle, what a prompt really got")
 def test_settle_until_removed() -> None:
     allocator = create()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-import runpy
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,8 +23,6 @@ from kvpool.lineage.v1_early import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "lineage_v1_early.py"
 
 
 def blocks_of(n: int) -> list[KVCacheBlock]:
@@ -267,13 +263,6 @@ def test_extra_keys_reach_every_hash() -> None:
     assert hash_block_tokens(7, (1, 2), red) != hash_block_tokens(7, (1, 2), blue)
 
 
-@pytest.mark.lineage(ancestor="001", item="keys can be copied and sent to other processes")
-def test_keys_can_be_pickled() -> None:
-    keys = hash_request_tokens(2, range(4))
-    assert pickle.loads(pickle.dumps(keys)) == keys
-    assert copy.deepcopy(keys) == keys
-
-
 @pytest.mark.lineage(ancestor="001", item="a key that was copied or pickled is the same parent")
 @pytest.mark.parametrize(
     "again",
@@ -291,17 +280,6 @@ def test_a_copied_key_has_the_same_children(again: Callable[[BlockHashType], Blo
             hash_block_tokens(again(keys[0]), (2, 3), kvpool.ExtraKeys(salt="other"))
     foreign = hash_block_tokens(2**70, (1, 2))
     assert hash_block_tokens(again(foreign), (3, 4)) == hash_block_tokens(foreign, (3, 4))
-
-
-@pytest.mark.lineage(ancestor="001", item="a key that was pickled is a parent in another process")
-def test_a_pickled_key_is_a_parent_in_another_process() -> None:
-    first, second = hash_request_tokens(2, range(4), kvpool.ExtraKeys(tenant="t"))
-    code = (
-        "import pickle, sys\nfrom kvpool.lineage.v1_early import hash_block_tokens\n"
-        f"print(int(hash_block_tokens(pickle.loads({pickle.dumps(first)!r}), (2, 3)).hash_value))"
-    )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(other.stdout) == second.hash_value
 
 
 @pytest.mark.lineage(ancestor="001", item="a parent may be any pair of hash value and tokens")
@@ -335,9 +313,3 @@ def test_ends_of_the_queue_and_further_attributes() -> None:
 @pytest.mark.lineage(ancestor="001", item="long prompts: no recursion")
 def test_long_prompts() -> None:
     assert len({key.hash_value for key in hash_request_tokens(1, range(5000))}) == 5000
-
-
-@pytest.mark.lineage(ancestor="001", item="example")
-def test_example(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "evicted first: [2, 1, 0]" in capsys.readouterr().out

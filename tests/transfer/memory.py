@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.transfer.fake_cuda.driver import FakeCuda
 
+#: Drawn cases are so many times as many in `make test-slow`, which takes the tests that are marked longer.
+MORE = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 1
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int64, torch.float16)
 
 
@@ -152,6 +155,11 @@ class Blocks:
         for dst, pieces in taken:
             for tensor, piece in zip(self.tensors, pieces, strict=True):
                 tensor.select(self.block_dim, dst).copy_(piece)
+
+
+def on_device(fake: FakeCuda, blocks: int = 8, nbytes: int = 512, tensors: int = 1) -> Blocks:
+    """Random blocks in the memory of the fake device: so many bytes in each of some tensors."""
+    return Blocks([_bytes(blocks, nbytes) for _ in range(tensors)], 0, fake=fake)
 
 
 def random_shape(rng: random.Random) -> Shape:

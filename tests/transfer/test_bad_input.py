@@ -313,22 +313,6 @@ def test_mappings(make: Callable[[], Any], refusal: Refusal, words: list[object]
     refused(lambda: copy_by_handle(source.handle, target.handle, make()), refusal, *words, on=world)
 
 
-def test_a_long_mapping_with_one_bad_pair(world: World) -> None:
-    """Nothing of it is copied, wherever the bad pair is."""
-    for at in (0, 3, 7):
-        pairs = [(block, block) for block in range(8)]
-        pairs[at] = (8, at)
-        for mapping in (pairs, np.array(pairs), torch.tensor(pairs)):
-            wrong: Any = mapping
-            refused(
-                partial(world.engine.submit, world.source, world.target, wrong),
-                INDEX,
-                f"pair {at} ",
-                "block 8",
-                on=world,
-            )
-
-
 def test_overlaps(world: World) -> None:
     for pairs in ([(0, 1), (1, 2)], [(0, 1), (1, 0)], [(3, 2), (4, 3), (2, 7)]):
         refused(partial(world.engine.copy, world.target, world.target, pairs), OVERLAP, "reads", on=world)
@@ -489,26 +473,29 @@ def test_plans_that_cannot_be_executed(planned: Planned) -> None:
     assert planned.host.read_block(1) == bytes(32)
 
 
-def test_an_executor_without_a_store_of_the_host(planned: Planned) -> None:
-    executor, swap = planned.executor(planned.world.source), planned.begin_swap()
-    before = planned.world.content()
+@pytest.mark.parametrize(
+    ("fault", "refusal", "words"),
+    [
+        ("no store of the host", ARGUMENT, ["1 stores"]),
+        ("a store of another layout", MISMATCH, ["torch.int64", "torch.float32"]),
+        ("a closed engine", CLOSED, ["engine"]),
+    ],
+)
+def test_swaps_that_cannot_be_executed_are_aborted(
+    fault: str, refusal: Refusal, words: list[str], planned: Planned
+) -> None:
+    world = planned.world
+    hosts: dict[str, list[BlockStore]] = {
+        "no store of the host": [],
+        "a store of another layout": [BlockStore.from_tensors([f(8, 8)])],
+    }
+    executor, swap = planned.executor(world.source, *hosts.get(fault, [planned.host])), planned.begin_swap()
+    before = world.content()
+    if fault == "a closed engine":
+        world.engine.close()
     executor.run([swap])
-    planned.aborted(executor, swap, ARGUMENT, "1 stores")
-    assert planned.world.content() == before
-
-
-def test_an_executor_with_a_store_of_another_layout(planned: Planned) -> None:
-    executor = planned.executor(planned.world.source, BlockStore.from_tensors([f(8, 8)]))
-    swap = planned.begin_swap()
-    executor.run([swap])
-    planned.aborted(executor, swap, MISMATCH, "torch.int64", "torch.float32")
-
-
-def test_an_executor_with_a_closed_engine(planned: Planned) -> None:
-    executor, swap = planned.executor(planned.world.source, planned.host), planned.begin_swap()
-    planned.world.engine.close()
-    executor.run([swap])
-    planned.aborted(executor, swap, CLOSED, "engine")
+    planned.aborted(executor, swap, refusal, *words)
+    assert world.content() == before
 
 
 def test_copy_on_write_that_fails_is_raised(planned: Planned) -> None:

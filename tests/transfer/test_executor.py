@@ -16,7 +16,7 @@ import torch
 
 import kvpool
 from kvpool.transfer import BlockStore, PlanExecutor, TransferEngine
-from tests.transfer.memory import Blocks
+from tests.transfer.memory import MORE, Blocks
 
 if TYPE_CHECKING:
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
@@ -184,12 +184,14 @@ class Server:
         self.memory.release()
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.longer
+@pytest.mark.parametrize("seed", range(8 * MORE))
 def test_requests_keep_their_kv_on_the_cpu(seed: int) -> None:
     Server(seed, None, None).run(120)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.longer
+@pytest.mark.parametrize("seed", range(12 * MORE))
 def test_requests_keep_their_kv_on_a_device(seed: int, lazy: FakeCuda, driver: Driver) -> None:
     Server(seed, lazy, driver).run(120)
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import random
-import subprocess
-import sys
 import threading
-from ctypes import c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import c_int, c_size_t, c_uint64, c_void_p
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.transfer.fake_cuda.helpers import (
     ALREADY_REGISTERED,
-    FATBIN,
     ILLEGAL_ADDRESS,
     INVALID_CONTEXT,
     INVALID_HANDLE,
     INVALID_VALUE,
     MISALIGNED,
-    NO_DEVICE,
-    NOT_FOUND,
     NOT_INITIALIZED,
     NOT_REGISTERED,
     OUT_OF_MEMORY,
@@ -66,76 +60,6 @@ def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None
     thread.start()
     thread.join()
     assert results == [INVALID_CONTEXT]  # contexts are current in one thread
-
-
-def test_a_machine_without_a_device(bare: Driver) -> None:
-    bare.set(no_device=1)
-    assert bare.call("cuInit", 0) == NO_DEVICE
-    bare.set(no_device=0, fail_init=803)
-    assert bare.call("cuInit", 0) == 803
-
-
-def test_settings_of_the_environment(library: Path) -> None:
-    code = f"import ctypes; print(ctypes.CDLL({str(library)!r}).cuInit(0))"
-    environment = os.environ | {"FAKE_CUDA_NO_DEVICE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert int(done.stdout) == NO_DEVICE
-
-
-def test_devices_and_their_attributes(cuda: Driver) -> None:
-    cuda.set(devices=2, sms=132, compute_major=9, coherent=1, host_alias=1)
-    assert cuda.get_value(c_int, "cuDeviceGetCount") == 2
-    for attribute, expected in {16: 132, 75: 9, 76: 0, 88: 1, 91: 0, 100: 1, 134: 0}.items():
-        assert cuda.get_value(c_int, "cuDeviceGetAttribute", attribute, 1) == expected
-    assert cuda.call("cuDeviceGetAttribute", ctypes.byref(c_int()), 16, 2) == 101
-    name, bus_id = ctypes.create_string_buffer(64), ctypes.create_string_buffer(16)
-    assert cuda.call("cuDeviceGetName", name, 64, 0) == cuda.call("cuDeviceGetPCIBusId", bus_id, 16, 0) == 0
-    assert (name.value, bus_id.value) == (b"kvpool fake GPU 0", b"0000:01:00.0")
-    with pytest.raises(KeyError):
-        cuda.set(no_such_setting=1)
-    with pytest.raises(KeyError):
-        cuda.count("no_such_counter")
-
-
-def test_names_of_errors(bare: Driver) -> None:
-    text = c_char_p()
-    assert bare.call("cuGetErrorName", 700, ctypes.byref(text)) == 0
-    assert text.value == b"CUDA_ERROR_ILLEGAL_ADDRESS"
-    assert bare.call("cuGetErrorString", 700, ctypes.byref(text)) == 0
-    assert text.value == b"an illegal memory access was encountered"
-    assert bare.call("cuGetErrorName", 12345, ctypes.byref(text)) == INVALID_VALUE
-    assert text.value is None
-
-
-def test_entry_points_by_name_and_version(cuda: Driver) -> None:
-    def find(name: bytes, version: int) -> tuple[int, int | None, int]:
-        function, status = c_void_p(), c_int(-1)
-        arguments = (name, ctypes.byref(function), version, 0, ctypes.byref(status))
-        return cuda.call("cuGetProcAddress_v2", *arguments), function.value, status.value
-
-    assert find(b"cuMemAlloc", 12000)[1] == ctypes.cast(cuda.library.cuMemAlloc_v2, c_void_p).value
-    assert find(b"cuNothing", 12080) == (NOT_FOUND, None, 1)
-    batch = ctypes.cast(cuda.library.cuMemcpyBatchAsync, c_void_p).value
-    assert find(b"cuMemcpyBatchAsync", 12080) == (0, batch, 0)
-    assert find(b"cuMemcpyBatchAsync", 12070) == (NOT_FOUND, None, 2)
-    assert find(b"cuMemcpyBatchAsync", 13000)[1] not in (batch, None)  # another function, of the same name
-    cuda.set(driver_version=12040)
-    assert find(b"cuMemcpyBatchAsync", 12080) == (NOT_FOUND, None, 1)
-    cuda.set(driver_version=13000, has_batch=0)
-    assert find(b"cuMemcpyBatchAsync", 12080) == (NOT_FOUND, None, 1)
-
-
-def test_libraries(cuda: Driver) -> None:
-    out = c_void_p()
-    rest = (None, None, 0, None, None, 0)
-    assert cuda.call("cuLibraryLoadData", ctypes.byref(out), b"not a fat binary", *rest) == 200
-    cuda.set(fail_library=209)
-    assert cuda.call("cuLibraryLoadData", ctypes.byref(out), FATBIN, *rest) == 209
-    assert cuda.call("cuLibraryGetKernel", ctypes.byref(out), cuda.module, b"kvpool_copy_2") == NOT_FOUND
-    assert cuda.call("cuLibraryUnload", cuda.module) == 0
-    assert cuda.call("cuLibraryUnload", cuda.module) == INVALID_HANDLE
-    assert cuda.launch(16, cuda.params(1, 1, [], nbytes=16), cuda.stream()) == INVALID_HANDLE
-    assert cuda.count("live_libraries") == 0
 
 
 # --- kernels
@@ -187,22 +111,6 @@ def test_kernels_copy_what_python_copies(cuda: Driver, width: int, device_pairs:
     rng = random.Random(width * 4 + device_pairs * 2 + reverse)
     for _ in range(12):
         launch_random(cuda, width, rng, device_pairs=device_pairs, reverse=reverse)
-
-
-def test_pairs_out_of_range_are_skipped_and_told(cuda: Driver) -> None:
-    src, dst = Store(cuda, 4, 64), Store(cuda, 4, 64, seed=2)
-    before = [dst.block(index) for index in range(4)]
-    status = cuda.put(bytes(4))
-    params = copy_params(cuda, src, dst, [(4, 0), (0, 4), (-2, 1), (1, -7), (-1, 2), (3, 3)])
-    params.status = status
-    assert cuda.launch(16, params, cuda.stream()) == 0
-    assert [dst.block(index) for index in range(4)] == [*before[:3], src.block(3)]
-    assert c_uint32.from_address(status).value == 1
-    params = copy_params(cuda, src, dst, [(-1, 2), (2, -1), (1, 1)])
-    params.status = cuda.put(bytes(4))
-    assert cuda.launch(16, params, cuda.stream()) == 0
-    assert c_uint32.from_address(params.status).value == 0  # holes are no mistake
-    assert cuda.count("bytes") == 2 * 64
 
 
 def test_blocks_copied_onto_themselves_stay(cuda: Driver) -> None:
@@ -352,21 +260,3 @@ def test_strictly_what_the_driver_was_not_told_of_is_pageable(cuda: Driver) -> N
     assert cuda.get_value(c_size_t, "cuPointerGetAttribute", 12, base + 100) == 4096
     assert cuda.get_value(c_int, "cuPointerGetAttribute", 2, cuda.host_alloc(64)) == 1
     cuda.unmark(base)
-
-
-def test_registered_memory_with_another_address_on_the_device(cuda: Driver) -> None:
-    cuda.set(host_alias=1)
-    buffer = ctypes.create_string_buffer(pattern(4096), 4096)
-    base = ctypes.addressof(buffer)
-    assert cuda.call("cuMemHostRegister_v2", base, 4096, 2) == 0
-    alias = cuda.get_value(c_uint64, "cuMemHostGetDevicePointer_v2", base, 0)
-    assert alias != base
-    dst, stream = Store(cuda, 2, 64), cuda.stream()
-    assert cuda.batch([(dst.base, alias, 64)], stream)[0] == 0
-    assert dst.block(0) == buffer.raw[:64]
-    table = cuda.planes([(alias, 64)])
-    assert cuda.launch(16, cuda.params(table, dst.table, [(3, 1)], nbytes=64), stream) == 0
-    assert dst.block(1) == buffer.raw[192:256]
-    table = cuda.planes([(base, 64)])
-    assert cuda.launch(16, cuda.params(table, dst.table, [(0, 1)], nbytes=64), stream) == 0
-    assert cuda.call("cuStreamSynchronize", stream) == ILLEGAL_ADDRESS

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from ctypes import c_float, c_void_p
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,12 +10,8 @@ import pytest
 from tests.transfer.fake_cuda.helpers import (
     ANY_ORDER,
     DURING_CALL,
-    ILLEGAL_ADDRESS,
-    INVALID_HANDLE,
     INVALID_VALUE,
-    LAUNCH_FAILED,
     NOT_READY,
-    OUT_OF_MEMORY,
     STREAM_ORDER,
     Store,
     copy_params,
@@ -120,22 +114,6 @@ def test_queries_can_be_answered_late(cuda: Driver) -> None:
     assert cuda.call("cuMemsetD8Async", cuda.alloc(64), 1, 64, stream) == 0
     assert cuda.call("cuEventRecord", event, stream) == 0
     assert [cuda.call("cuEventQuery", event) for _ in range(3)] == [NOT_READY, NOT_READY, 0]  # each runs one operation
-
-
-def test_times_are_those_of_the_work(cuda: Driver) -> None:
-    elapsed = []
-    for _ in range(2):
-        start, end, stream = cuda.event(), cuda.event(), cuda.stream()
-        assert cuda.call("cuEventElapsedTime", ctypes.byref(c_float()), start, end) == INVALID_HANDLE  # not recorded
-        assert cuda.call("cuEventRecord", start, stream) == 0
-        assert cuda.call("cuMemsetD8Async", cuda.alloc(1 << 20), 1, 1 << 20, stream) == 0
-        assert cuda.call("cuEventRecord", end, stream) == 0
-        elapsed.append(cuda.elapsed(start, end))
-    assert elapsed[0] == pytest.approx(elapsed[1])
-    assert elapsed[0] > 0.01
-    untimed = cuda.event(flags=2)
-    assert cuda.call("cuEventRecord", untimed, stream) == 0
-    assert cuda.call("cuEventElapsedTime", ctypes.byref(c_float()), start, untimed) == INVALID_HANDLE
 
 
 # --- batches
@@ -245,64 +223,3 @@ def test_freeing_device_memory_waits_for_the_device(lazy: Driver) -> None:
 
 
 # --- failures on demand
-
-
-def test_the_wanted_call_fails(cuda: Driver) -> None:
-    src, dst, stream = Store(cuda, 1, 64), Store(cuda, 1, 64), cuda.stream()
-    params = copy_params(cuda, src, dst, [(0, 0)])
-    cuda.set(fail_alloc=2)
-    cuda.alloc(64)
-    assert cuda.call("cuMemHostAlloc", ctypes.byref(c_void_p()), 64, 0) == OUT_OF_MEMORY
-    cuda.alloc(64)
-    cuda.set(fail_launch=2, fail_launch_code=701)  # the context survives this one
-    assert [cuda.launch(16, params, stream) for _ in range(3)] == [0, 701, 0]
-    cuda.set(fail_memcpy=1)
-    assert cuda.batch([(dst.base, src.base, 64)], stream)[0] == ILLEGAL_ADDRESS
-    assert cuda.launch(16, params, stream) == ILLEGAL_ADDRESS
-    cuda.reset()
-    cuda.set(fail_launch=1)
-    assert cuda.launch(16, params, cuda.stream()) == LAUNCH_FAILED
-    assert cuda.call("cuCtxSynchronize") == LAUNCH_FAILED
-
-
-def test_work_can_fail_when_it_runs(lazy: Driver) -> None:
-    lazy.set(fail_execution=2)
-    device, stream, event = lazy.put(bytes(64)), lazy.stream(), lazy.event()
-    for value in (1, 2, 3):
-        assert lazy.call("cuMemsetD8Async", device, value, 64, stream) == 0
-    assert lazy.call("cuEventRecord", event, stream) == 0
-    assert lazy.run_one()
-    assert lazy.call("cuEventQuery", event) == NOT_READY
-    assert lazy.run_one()
-    assert lazy.call("cuEventQuery", event) == lazy.call("cuEventSynchronize", event) == ILLEGAL_ADDRESS
-    assert read(device, 64) == b"\1" * 64  # what came after is lost
-    assert lazy.count("queued") == 0
-    lazy.clear()  # the objects are still there
-    assert lazy.call("cuMemsetD8Async", device, 4, 64, stream) == lazy.call("cuEventRecord", event, stream) == 0
-    assert (read(device, 64), lazy.get("lazy"), lazy.count("memsets")) == (b"\4" * 64, 0, 1)
-
-
-def test_several_threads(cuda: Driver) -> None:
-    cuda.set(lazy=1)
-    failures: list[object] = []
-
-    def work(seed: int) -> None:
-        try:
-            assert cuda.call("cuCtxSetCurrent", cuda.context) == 0
-            stream, event = cuda.stream(), cuda.event()
-            src, dst = Store(cuda, 8, 1024, seed), Store(cuda, 8, 1024, seed + 100)
-            for index in range(50):
-                params = copy_params(cuda, src, dst, [(index % 8, (index + 1) % 8)])
-                assert cuda.launch(16, params, stream) == cuda.call("cuEventRecord", event, stream) == 0
-                assert cuda.call("cuEventSynchronize", event) == 0
-                assert dst.block((index + 1) % 8) == src.block(index % 8)
-        except AssertionError as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert cuda.count("launches") == 200

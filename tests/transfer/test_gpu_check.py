@@ -14,17 +14,8 @@ import pytest
 from tests.transfer.fake_cuda.build import build
 
 ROOT = Path(__file__).resolve().parents[2]
-SECTIONS = {"load", "correctness", "bench", "fake driver"}
-BENCHES = {
-    "Plain copies",
-    "On the device",
-    "Calibration",
-    "Swaps",
-    "Swaps by number of pieces",
-    "Both directions at once",
-    "Calls",
-    "Page-locking",
-}
+SECTIONS = {"correctness", "bench", "fake driver"}
+BENCHES = {"Plain copies", "On the device", "Calibration", "Swaps"}
 #: Work waits until something waits for it: a copy that is not waited for is missed.
 LAZY = {"FAKE_CUDA_LAZY": "1", "FAKE_CUDA_EVENT_QUERIES": "0"}
 

@@ -11,12 +11,13 @@ import torch
 
 import kvpool
 from kvpool.transfer import BlockStore, TransferEngine
-from tests.transfer.memory import Blocks
+from tests.transfer.memory import on_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
+    from tests.transfer.memory import Blocks
 
 GLOBAL, RELAXED = 0, 2
 MAP_NORESERVE = 0x4000
@@ -58,7 +59,7 @@ def engine(fake: FakeCuda) -> Iterator[TransferEngine]:
 
 @pytest.fixture
 def device(fake: FakeCuda) -> Iterator[Blocks]:
-    blocks = Blocks([torch.randint(0, 256, (8, 512), dtype=torch.uint8) for _ in range(2)], 0, fake=fake)
+    blocks = on_device(fake, tensors=2)
     yield blocks
     blocks.release()
 

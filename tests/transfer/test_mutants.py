@@ -11,7 +11,7 @@ import torch
 
 import kvpool
 from kvpool.transfer import BlockStore, TransferEngine
-from tests.transfer.memory import Blocks
+from tests.transfer.memory import Blocks, on_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +24,9 @@ RELAXED = 2
 TRIES = 50
 
 
-def blocks_of(fake: FakeCuda, blocks: int = 8, nbytes: int = 512, tensors: int = 1) -> Blocks:
-    return Blocks([torch.randint(0, 256, (blocks, nbytes), dtype=torch.uint8) for _ in range(tensors)], 0, fake=fake)
-
-
 @pytest.fixture
 def device(lazy: FakeCuda) -> Iterator[Blocks]:
-    blocks = blocks_of(lazy)
+    blocks = on_device(lazy)
     yield blocks
     lazy.run_all()
     blocks.release()
@@ -69,7 +65,7 @@ class Event:
 def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy: FakeCuda) -> None:
     """Whatever one stream does first: a buffer of many is full until the other stream has emptied it."""
     for seed in range(6):
-        device = blocks_of(lazy, blocks=64)
+        device = on_device(lazy, blocks=64)
         pinned = BlockStore.host(64, like=device.store)
         rng = random.Random(seed)
         pairs = list(zip(rng.sample(range(64), 60), rng.sample(range(64), 60), strict=True))
@@ -108,7 +104,7 @@ def test_padding_between_blocks_of_others_stays(lazy: FakeCuda, driver: Driver, 
 
 
 def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> None:
-    device = blocks_of(lazy, nbytes=256, tensors=2)
+    device = on_device(lazy, nbytes=256, tensors=2)
     address, store = other_pinned(driver, [(0, 1024, 256), (512, 1024, 256)], 8, 8 * 1024)
     assert not store.packed
     pairs = [(i, i) for i in range(8)]
@@ -280,24 +276,10 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
 # --- bounds of copies
 
 
-@pytest.mark.parametrize("method", ["batch", "memcpy", "staged"])
-def test_no_copy_from_a_pool_crosses_the_border_of_two_registrations(method: Method, lazy: FakeCuda) -> None:
-    device = blocks_of(lazy, blocks=64)
-    lazy.set(register_limit=8192)
-    pinned = BlockStore.host(64, like=device.store, pinned=True, registration_limit=8192)
-    lazy.set(register_limit=0)
-    for block in range(64):
-        pinned.write_block(block, random.Random(block).randbytes(512))
-    with TransferEngine("cuda:0") as engine:
-        engine.submit(pinned, device.store, [(i, i) for i in range(1, 63)], after=None, method=method).wait()
-    assert all(device.block(i) == pinned.read_block(i) for i in range(1, 63))
-    device.release()
-
-
 @pytest.mark.parametrize(("offsets", "nbytes"), [((0, 0), 20), ((0, 4), 64), ((4, 0), 64), ((0, 1), 64), ((0, 8), 24)])
 def test_accesses_are_as_wide_as_both_ends_allow(offsets: tuple[int, int], nbytes: int, lazy: FakeCuda) -> None:
     """Pages of 128 bytes, of which a piece may be less, at any address."""
-    source, target = (blocks_of(lazy, nbytes=128), blocks_of(lazy, nbytes=128))
+    source, target = on_device(lazy, nbytes=128), on_device(lazy, nbytes=128)
     stores = [
         BlockStore.from_regions([(one.store.regions[0][0] + offset, 128, nbytes)], 7, device="cuda:0", keep_alive=one)
         for one, offset in zip((source, target), offsets, strict=True)
@@ -312,7 +294,7 @@ def test_accesses_are_as_wide_as_both_ends_allow(offsets: tuple[int, int], nbyte
 
 def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Driver) -> None:
     """Regions 0 and 1 of three are not side by side in a pinned block: they cannot be moved as one piece."""
-    device = blocks_of(lazy, nbytes=256, tensors=3)
+    device = on_device(lazy, nbytes=256, tensors=3)
     address, store = other_pinned(driver, [(512, 768, 256), (0, 768, 256), (256, 768, 256)], 8, 8 * 768)
     assert store.packed
     with TransferEngine("cuda:0") as engine:
@@ -328,7 +310,7 @@ def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Dri
 
 def test_a_batch_has_4096_descriptors_at_most(lazy: FakeCuda) -> None:
     """A driver crashed on 51,828 (vLLM #49276)."""
-    device = blocks_of(lazy, blocks=10_000, nbytes=16)
+    device = on_device(lazy, blocks=10_000, nbytes=16)
     pinned = BlockStore.host(10_000, like=device.store)
     batches, descriptors = lazy.count("batches"), lazy.count("descriptors")
     with TransferEngine("cuda:0") as engine:
@@ -359,7 +341,7 @@ def test_a_mapping_of_too_many_rows_is_refused(lazy: FakeCuda, device: Blocks) -
 
 @pytest.mark.parametrize("out", [True, False])
 def test_buffers_between_pageable_memory_and_the_device_take_turns(out: bool, lazy: FakeCuda) -> None:
-    device = blocks_of(lazy, blocks=64)
+    device = on_device(lazy, blocks=64)
     pageable = BlockStore.host(64, like=device.store, pinned=False)
     pairs = [(i, 63 - i) for i in range(60)]
     for block in range(64):
@@ -414,7 +396,7 @@ def test_a_copy_that_is_refused_halfway_has_ended(
 
 @pytest.mark.parametrize("method", ["kernel", "batch", "staged", "memcpy"])
 def test_stores_live_until_an_inline_copy_has_ended(method: Method, lazy: FakeCuda, driver: Driver) -> None:
-    device = blocks_of(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     memory = pinned.regions[0][0]
     lazy.watch(memory, 8 * 512)
@@ -427,14 +409,6 @@ def test_stores_live_until_an_inline_copy_has_ended(method: Method, lazy: FakeCu
         lazy.unwatch(memory)
         assert engine.poll() == []
     device.release()
-
-
-def test_an_engine_that_is_dropped_waits(lazy: FakeCuda, device: Blocks, pool: BlockStore) -> None:
-    engine = TransferEngine("cuda:0")
-    transfer = engine.submit(device.store, pool, [(1, 2)], after=None)
-    del engine
-    assert pool.read_block(2) == device.block(1)
-    assert transfer.done()
 
 
 # --- threads
@@ -460,16 +434,6 @@ def test_the_threads_context_and_capture_mode_stay(
                 engine.poll()
                 assert driver.get_value(ctypes.c_void_p, "cuCtxGetCurrent") == current
                 assert exchange(0) == mode
-
-
-def test_elements_of_both_ends_are_alike() -> None:
-    """As many bytes, and another type: a mistake."""
-    whole, real = (BlockStore.from_tensors([torch.zeros(4, 8, dtype=one)]) for one in (torch.int32, torch.float32))
-    with TransferEngine() as engine:
-        with pytest.raises(kvpool.errors.LayoutMismatchError, match=r"torch\.int32 in the source, of torch\.float32"):
-            engine.submit(whole, real, [(0, 1)])
-        with pytest.raises(kvpool.errors.LayoutMismatchError, match=r"torch\.float32 in the source, of torch\.int32"):
-            engine.copy(real, whole, [(0, 1)])
 
 
 @pytest.mark.parametrize("count", [3, 200])

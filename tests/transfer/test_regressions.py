@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.transfer.test_faults import PRELUDE
 from tests.transfer.test_faults import run as run_script
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.transfer.fake_cuda.driver import FakeCuda
+
+
+def run_here(script: str, fake: FakeCuda) -> None:
+    """Runs a script that leaves the driver usable in this process, and resets what such scripts set."""
+    try:
+        exec(compile(PRELUDE + textwrap.dedent(script), "<script>", "exec"), {})
+    finally:
+        fake.set(lazy=0, event_queries=0, fail_event=0, fail_memcpy=0, fail_memcpy_code=700)
 
 
 @pytest.mark.parametrize("code", [711, 712, 713])
@@ -76,7 +86,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("pinned", [True, False])
-def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bool, fake_library: FakeCuda) -> None:
+def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bool, fake: FakeCuda) -> None:
     script = f"""
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
@@ -89,10 +99,10 @@ def test_a_store_that_needs_too_much_staging_leaves_the_engine_usable(pinned: bo
     engine.submit(device, host, PAIRS, after=None, method="staged").wait()
     assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake_library: FakeCuda) -> None:
+def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake: FakeCuda) -> None:
     script = """
     import gc
     engine = TransferEngine("cuda:0", staging_bytes=4096)
@@ -111,10 +121,10 @@ def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake_library: FakeC
     fake.unwatch(base)
     assert fake.count("violations") == 0, fake.violation
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_after_a_transfer_that_failed(fake_library: FakeCuda) -> None:
+def test_after_a_transfer_that_failed(fake: FakeCuda) -> None:
     """What follows a failed copy would copy what never arrived."""
     script = """
     engine = TransferEngine("cuda:0", staging_bytes=4096)
@@ -131,10 +141,10 @@ def test_after_a_transfer_that_failed(fake_library: FakeCuda) -> None:
     raises(kvpool.errors.CudaError, follow)
     assert cpu.read_block(7) == before
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_a_copy_on_the_cpu_waits_for_the_event_as_it_is_now(fake_library: FakeCuda) -> None:
+def test_a_copy_on_the_cpu_waits_for_the_event_as_it_is_now(fake: FakeCuda) -> None:
     script = """
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -148,11 +158,11 @@ def test_a_copy_on_the_cpu_waits_for_the_event_as_it_is_now(fake_library: FakeCu
     assert driver.call("cuEventDestroy_v2", Event.cuda_event) == 0
     transfer.wait()
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
 @pytest.mark.parametrize("what", ["copy", "submit"])
-def test_host_copies_and_captures(what: str, fake_library: FakeCuda) -> None:
+def test_host_copies_and_captures(what: str, fake: FakeCuda) -> None:
     script = f"""
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -163,11 +173,12 @@ def test_host_copies_and_captures(what: str, fake_library: FakeCuda) -> None:
         raises(kvpool.errors.CaptureError, lambda: engine.copy(a, b, [(1, 2)], stream=stream))
     else:
         raises(kvpool.errors.CaptureError, lambda: engine.submit(a, b, [(1, 2)], after=stream).wait())
+    driver.end_capture(stream)
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_after_an_event_of_a_capture(fake_library: FakeCuda) -> None:
+def test_after_an_event_of_a_capture(fake: FakeCuda) -> None:
     """The engine's stream must not become part of somebody's capture."""
     script = """
     engine = TransferEngine("cuda:0")
@@ -183,10 +194,10 @@ def test_after_an_event_of_a_capture(fake_library: FakeCuda) -> None:
     result, graph = driver.end_capture(stream)
     assert (result, bool(graph)) == (0, True), result
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_wait_on_a_stream_that_is_captured(fake_library: FakeCuda) -> None:
+def test_wait_on_a_stream_that_is_captured(fake: FakeCuda) -> None:
     script = """
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -199,10 +210,10 @@ def test_wait_on_a_stream_that_is_captured(fake_library: FakeCuda) -> None:
     result, graph = driver.end_capture(stream)
     assert (result, bool(graph)) == (0, True), result
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_a_swap_of_a_later_round_reads_what_copy_on_write_read(fake_library: FakeCuda) -> None:
+def test_a_swap_of_a_later_round_reads_what_copy_on_write_read(fake: FakeCuda) -> None:
     script = """
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -220,10 +231,10 @@ def test_a_swap_of_a_later_round_reads_what_copy_on_write_read(fake_library: Fak
         transfer.wait()
     assert host.read_block(4) == before
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_a_calibration_without_thread_blocks(tmp_path: Path, fake_library: FakeCuda) -> None:
+def test_a_calibration_without_thread_blocks(tmp_path: Path, fake: FakeCuda) -> None:
     script = f"""
     import json, pathlib
     path = pathlib.Path({str(tmp_path / "c.json")!r})
@@ -243,7 +254,7 @@ def test_a_calibration_without_thread_blocks(tmp_path: Path, fake_library: FakeC
         load(right).submit(device, host, PAIRS, after=None, method="kernel").wait()
         assert all(host.read_block(dst) == cpu.read_block(src) for src, dst in PAIRS)
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
 def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: FakeCuda) -> None:
@@ -341,7 +352,7 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
     assert not ops._store_of(ops._Tensors([one]), 0).pinned
 
 
-def test_host_copies_of_a_device_engine_let_other_threads_run(fake_library: FakeCuda) -> None:
+def test_host_copies_of_a_device_engine_let_other_threads_run(fake: FakeCuda) -> None:
     """Such a copy waits for transfers that are under way; whoever counts meanwhile gets on."""
     script = """
     import threading
@@ -370,10 +381,10 @@ def test_host_copies_of_a_device_engine_let_other_threads_run(fake_library: Fake
     thread.join()
     assert after > before
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_unordered_copies_and_another_store_over_a_pool(fake_library: FakeCuda) -> None:
+def test_unordered_copies_and_another_store_over_a_pool(fake: FakeCuda) -> None:
     script = """
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -388,10 +399,10 @@ def test_unordered_copies_and_another_store_over_a_pool(fake_library: FakeCuda) 
     assert cpu.read_block(6) == expected
     assert driver.count("violations") == 0, driver.violation
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_an_event_that_was_never_recorded(fake_library: FakeCuda) -> None:
+def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
     """torch makes an event's handle when it is first recorded; torch's own waits for such an event are no-ops."""
     script = """
     cpu, device, host = stores()
@@ -400,10 +411,10 @@ def test_an_event_that_was_never_recorded(fake_library: FakeCuda) -> None:
         cuda_event = 0
     engine.submit(device, host, PAIRS, after=Event).wait()
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
-def test_blocks_far_apart_are_staged_without_what_lies_between(fake_library: FakeCuda) -> None:
+def test_blocks_far_apart_are_staged_without_what_lies_between(fake: FakeCuda) -> None:
     """A layer of a cross-layer tensor in pageable memory: only its bytes cross the link."""
     script = """
     memory = zeros(8 * 65536)
@@ -416,7 +427,7 @@ def test_blocks_far_apart_are_staged_without_what_lies_between(fake_library: Fak
     moved = fake.count("bytes") - before
     assert moved <= 4 * 512 * len(PAIRS), moved
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
 def test_a_huge_pool_is_refused() -> None:
@@ -433,7 +444,7 @@ def test_a_huge_pool_is_refused() -> None:
 
 
 @pytest.mark.parametrize("what", ["submit", "copy", "pageable"])
-def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake_library: FakeCuda) -> None:
+def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake: FakeCuda) -> None:
     """Needs the fake driver's setting fail_event: the nth cuEventCreate is refused."""
     script = f"""
     what = {what!r}
@@ -467,11 +478,11 @@ def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake_l
             break
     assert nth > 2 and not bad, bad
     """
-    run_script(script, fake_library)
+    run_here(script, fake)
 
 
 @pytest.mark.parametrize("out", [True, False])
-def test_staging_overlaps(out: bool, fake_library: FakeCuda) -> None:
+def test_staging_overlaps(out: bool, fake: FakeCuda) -> None:
     """While the copy engine moves one buffer, a kernel works on the other one.
 
     In some legal order, two first halves are done before a second one is.
@@ -505,4 +516,4 @@ def test_staging_overlaps(out: bool, fake_library: FakeCuda) -> None:
         engine.close()
     assert most >= 2, most
     """
-    run_script(script, fake_library)
+    run_here(script, fake)

@@ -17,7 +17,7 @@ import torch
 
 import kvpool
 from kvpool.transfer import BlockStore, Transfer, TransferEngine
-from tests.transfer.memory import Blocks
+from tests.transfer.memory import MORE, Blocks, on_device
 
 if TYPE_CHECKING:
     from kvpool._core.transfer import Method
@@ -119,17 +119,14 @@ class Program:
                 tier.actual.release()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.longer
+@pytest.mark.parametrize("seed", range(30 * MORE))
 def test_programs_that_wait_end_as_if_run_step_by_step(seed: int, lazy: FakeCuda, driver: Driver) -> None:
     Program(seed, lazy, driver).run()
 
 
-def _store(lazy: FakeCuda, blocks: int = 8) -> Blocks:
-    return Blocks([torch.randint(0, 256, (blocks, 512), dtype=torch.uint8)], 0, fake=lazy)
-
-
 def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
@@ -148,7 +145,7 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
 
 def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -> None:
     """A device is slow until something waits for it."""
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     expected = device.block(0)
     with TransferEngine("cuda:0") as engine, TransferEngine() as processor:
@@ -170,7 +167,7 @@ def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -
 
 def test_a_copy_waits_for_the_callers_stream(lazy: FakeCuda, driver: Driver) -> None:
     """KV must be written before it is read: what a stream holds comes first."""
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     stream = driver.stream()
     address = device.store.regions[0][0]
@@ -183,7 +180,7 @@ def test_a_copy_waits_for_the_callers_stream(lazy: FakeCuda, driver: Driver) -> 
 
 
 def test_a_consumer_waits_for_the_copy(lazy: FakeCuda, driver: Driver) -> None:
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     pinned.write_block(3, bytes(range(256)) * 2)
     stream = driver.stream()
@@ -203,7 +200,7 @@ def test_an_event_is_waited_for(lazy: FakeCuda, driver: Driver) -> None:
         def __init__(self) -> None:
             self.cuda_event = driver.event()
 
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     stream, event = driver.stream(), Event()
@@ -220,7 +217,7 @@ def test_an_event_is_waited_for(lazy: FakeCuda, driver: Driver) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_stores_live_until_the_copy_has_ended(method: Method, lazy: FakeCuda) -> None:
     """Closed and dropped while the copy is under way: the driver would see a use of memory that is gone."""
-    target = _store(lazy)
+    target = on_device(lazy)
     alive = weakref.ref(target.tensors[0])
     address = target.tensors[0].data_ptr()
     pinned = BlockStore.host(8, like=target.store)
@@ -247,7 +244,7 @@ def test_stores_live_until_the_copy_has_ended(method: Method, lazy: FakeCuda) ->
 
 
 def test_ends_are_told_once(lazy: FakeCuda) -> None:
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     with TransferEngine("cuda:0") as engine:
         first, second, third = (engine.submit(device.store, pinned, [(i, i)], after=None) for i in range(3))
@@ -263,7 +260,7 @@ def test_ends_are_told_once(lazy: FakeCuda) -> None:
 
 
 def test_an_engine_waits_for_all_and_tells_nothing(lazy: FakeCuda) -> None:
-    device = _store(lazy)
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     with TransferEngine("cuda:0") as engine:
         transfers = [engine.submit(device.store, pinned, [(i, i)], after=None) for i in range(3)]
@@ -277,12 +274,16 @@ def test_an_engine_waits_for_all_and_tells_nothing(lazy: FakeCuda) -> None:
     device.release()
 
 
-def test_closing_waits(lazy: FakeCuda) -> None:
-    device = _store(lazy)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_end_of_an_engine_waits(dropped: bool, lazy: FakeCuda) -> None:
+    device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     engine = TransferEngine("cuda:0")
     transfer = engine.submit(device.store, pinned, [(1, 2)], after=None)
-    engine.close()
+    if dropped:
+        del engine
+    else:
+        engine.close()
     assert transfer.done()
     assert pinned.read_block(2) == device.block(1)
     device.release()
@@ -292,7 +293,7 @@ def test_memory_of_the_driver_is_given_back(lazy: FakeCuda) -> None:
     """Streams, events, buffers, tables and registrations: as many after a hundred engines as before."""
     counters = ("live_allocs", "live_host_allocs", "live_registrations", "live_streams", "live_events", "queued")
     gc.collect()
-    device = _store(lazy)
+    device = on_device(lazy)
     before = [lazy.count(counter) for counter in counters]
     for seed in range(20):
         pinned = BlockStore.host(8, like=device.store)

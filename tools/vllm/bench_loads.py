@@ -92,8 +92,8 @@ def unique(count: int, length: int, outputs: int, first: int = 0) -> tuple[Job, 
     return tuple(Job((first + number,), length, length, outputs) for number in range(count))
 
 
-def trace_jobs(lines: Iterable[bytes], segment: int = 512, max_output: int = 0) -> tuple[Job, ...]:
-    """The requests of a trace in Mooncake's format; ``max_output`` above 0 caps the tokens that each gives."""
+def trace_jobs(lines: Iterable[bytes], segment: int = 512) -> tuple[Job, ...]:
+    """The requests of a trace in Mooncake's format."""
     jobs = []
     for line in lines:
         if not line.strip():
@@ -102,7 +102,7 @@ def trace_jobs(lines: Iterable[bytes], segment: int = 512, max_output: int = 0) 
         outputs = max(1, record["output_length"])
         length = max(1, record["input_length"])
         ids = tuple(record["hash_ids"]) or (0,)
-        jobs.append(Job(ids, segment, length, min(outputs, max_output) if max_output else outputs))
+        jobs.append(Job(ids, segment, length, outputs))
     return tuple(jobs)
 
 
@@ -112,8 +112,6 @@ class Settings:
 
     trace: Path | None = None
     requests: int = TRACE_REQUESTS
-    blocks: int = POOL_BLOCKS
-    max_output: int = 0
     quick: bool = False
 
 
@@ -126,11 +124,9 @@ def conversation(settings: Settings) -> Load:
     else:
         trace = kvpool.traces.Trace.generate(count, seed=0, chat_fraction=0.8, agent_fraction=0.0)
         source = "generated trace (kvpool generate --seed 0 --chat-fraction 0.8 --agent-fraction 0)"
-    jobs = trace_jobs(trace.to_jsonl().splitlines(), max_output=settings.max_output)
-    cap = f", at most {settings.max_output} output tokens each" if settings.max_output else ""
-    blocks = settings.blocks
-    title = f"{source}, {len(jobs):,} requests, 64 running, {blocks:,} blocks, chunks of {TOKEN_BUDGET:,} tokens{cap}"
-    return Load("conversation", title, jobs, 64, blocks)
+    jobs = trace_jobs(trace.to_jsonl().splitlines())
+    title = f"{source}, {len(jobs):,} requests, 64 running, {POOL_BLOCKS:,} blocks, chunks of {TOKEN_BUDGET:,} tokens"
+    return Load("conversation", title, jobs, 64)
 
 
 def short_prompts(settings: Settings) -> Load:

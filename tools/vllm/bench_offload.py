@@ -1,6 +1,6 @@
 """Times vLLM's offloading manager, with its own policies and with kvpool's, and kvpool's manager: one call per row.
 
-    .venv-vllm/bin/python tools/vllm/bench_offload.py --chunks 10000 --repeat 5
+    .venv-vllm/bin/python tools/vllm/bench_offload.py
 
 Each row is one call over many chunks (``lookup`` is one call per chunk, as vLLM's scheduler makes it), best of several,
 in nanoseconds per chunk. Keys and positions are those that vLLM's scheduler makes. One thread.
@@ -8,10 +8,8 @@ in nanoseconds per chunk. Keys and positions are those that vLLM's scheduler mak
 
 from __future__ import annotations
 
-import argparse
 import gc
 import hashlib
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +29,11 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "kvpool manager": KvpoolOffloadingManager,
 }
 CHUNK_TOKENS = 256
+#: Slots of the tier, and chunks of a call.
+CHUNKS = 10_000
+#: Chunks of a request in the last row.
+BATCH = 100
+REPEAT = 5
 
 
 def prompt(seed: str, n: int) -> tuple[list[bytes], ReqContext]:
@@ -102,24 +105,15 @@ def measure(make: Callable[[int], Any], chunks: int, batch: int) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--chunks", type=int, default=10_000, help="slots of the tier, chunks of a call")
-    parser.add_argument("--batch", type=int, default=100, help="chunks of a request in the last row")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args()
     best: dict[str, dict[str, float]] = {}
-    for _ in range(options.repeat):
+    for _ in range(REPEAT):
         for name, make in MAKERS.items():
             gc.collect()
             gc.disable()
-            rows = measure(make, options.chunks, options.batch)
+            rows = measure(make, CHUNKS, BATCH)
             gc.enable()
             kept = best.setdefault(name, rows)
             best[name] = {row: min(kept[row], rows[row]) for row in rows}
-    if options.json:
-        print(json.dumps(best, indent=1))
-        return
     print(f"{'ns per chunk':40}" + "".join(f"{name:>16}" for name in best))
     for row in next(iter(best.values())):
         print(f"{row:40}" + "".join(f"{best[name][row]:16.0f}" for name in best))

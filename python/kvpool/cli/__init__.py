@@ -20,18 +20,19 @@ import typer
 
 import kvpool
 from kvpool.cli import usage
-from kvpool.cli.catalogue import MODELS_EXAMPLES, models_command
-from kvpool.cli.compare import COMPARE_EXAMPLES, compare_command
-from kvpool.cli.completion import COMPLETION_EXAMPLES, completion_command, proposals
-from kvpool.cli.generate import GENERATE_EXAMPLES, generate_command
-from kvpool.cli.hashing import HASH_EXAMPLES, hash_command
+from kvpool.cli.catalogue import models_command
+from kvpool.cli.compare import compare_command
+from kvpool.cli.completion import completion_command, proposals
+from kvpool.cli.examples import EXAMPLES
+from kvpool.cli.generate import generate_command
+from kvpool.cli.hashing import hash_command
 from kvpool.cli.journal import journal_app
 from kvpool.cli.problems import UsageError, next_step, os_error_line, plain
-from kvpool.cli.replay import REPLAY_EXAMPLES, replay_command
-from kvpool.cli.size import SIZE_EXAMPLES, size_command
+from kvpool.cli.replay import replay_command
+from kvpool.cli.size import size_command
 from kvpool.cli.store import store_app
 from kvpool.cli.terminal import prepared, shown
-from kvpool.cli.top import TOP_EXAMPLES, top_command
+from kvpool.cli.top import top_command
 from kvpool.cli.trace import trace_app
 from kvpool.errors import KvpoolError
 
@@ -39,26 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["main"]
-
-_EXAMPLES: Final = """Examples:
-
-  kvpool replay             a first look, on a generated trace
-
-  kvpool replay trace.jsonl --capacity-gib 60 --model llama-3.1-8b
-
-  kvpool size example --model llama-3.1-8b --html report.html
-
-  kvpool compare lru adaptive --trace example
-
-  kvpool generate | kvpool replay - --mode lookup --json
-
-  kvpool journal replay run.kvj     a run of yours again, bit by bit
-
-  kvpool store show /mnt/nvme/kv    whose KV lies on a disk
-
-  kvpool top http://127.0.0.1:9400/metrics     a pool at work
-
-Each command has its own: kvpool replay --help"""
 
 _app = typer.Typer(
     add_completion=False,
@@ -73,7 +54,7 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@_app.callback(invoke_without_command=True, epilog=_EXAMPLES)
+@_app.callback(invoke_without_command=True, epilog=EXAMPLES["kvpool"])
 def _top(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - the callback acts on it
@@ -91,18 +72,18 @@ def _top(
         typer.echo(context.get_help())
 
 
-_app.command("replay", epilog=REPLAY_EXAMPLES)(replay_command)
-_app.command("size", epilog=SIZE_EXAMPLES)(size_command)
-_app.command("compare", epilog=COMPARE_EXAMPLES)(compare_command)
+_app.command("replay", epilog=EXAMPLES["replay"])(replay_command)
+_app.command("size", epilog=EXAMPLES["size"])(size_command)
+_app.command("compare", epilog=EXAMPLES["compare"])(compare_command)
 _app.add_typer(trace_app, name="trace")
 _app.add_typer(journal_app, name="journal")
 _app.add_typer(store_app, name="store")
-_app.command("top", epilog=TOP_EXAMPLES)(top_command)
-_app.command("generate", epilog=GENERATE_EXAMPLES)(generate_command)
-_app.command("models", epilog=MODELS_EXAMPLES)(models_command)
-_app.command("completion", epilog=COMPLETION_EXAMPLES)(completion_command)
+_app.command("top", epilog=EXAMPLES["top"])(top_command)
+_app.command("generate", epilog=EXAMPLES["generate"])(generate_command)
+_app.command("models", epilog=EXAMPLES["models"])(models_command)
+_app.command("completion", epilog=EXAMPLES["completion"])(completion_command)
 # What looks like an option may be a token, -1 for instance: the command says what is wrong with it.
-_app.command("hash", epilog=HASH_EXAMPLES, context_settings={"ignore_unknown_options": True})(hash_command)
+_app.command("hash", epilog=EXAMPLES["hash"], context_settings={"ignore_unknown_options": True})(hash_command)
 
 #: Base of what the option parser raises, whichever package it comes from: Click, or Typer's copy of it.
 _ParserError: Final[type] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -22,19 +22,7 @@ from kvpool.cli.terminal import shown
 from kvpool.models import DEFAULT_CHUNK, KvGroups, KvShape, kv_shape, model_names
 from kvpool.models.dtypes import dtype_name
 
-__all__ = ["MODELS_EXAMPLES", "models_command"]
-
-MODELS_EXAMPLES: Final = """Examples:
-
-  kvpool models
-
-  kvpool models gemma-3-27b --capacity-gib 60 --request-tokens 32000
-
-  kvpool models llama-3.3-70b --gpu h100 --gpus 4 --weights-gib 132
-
-  kvpool models --config path/to/config.json
-
-  kvpool models --json | jq '.models[] | select(.bytes_per_state > 0)'"""
+__all__ = ["models_command"]
 
 Name = Annotated[str | None, typer.Argument(metavar="MODEL", help="Its groups in detail.", show_default=False)]
 CapacityGib = Annotated[float | None, typer.Option(help="How many blocks and requests fit.", metavar="GIB")]

@@ -37,17 +37,7 @@ if TYPE_CHECKING:
     from kvpool.sizing import Size
     from kvpool.sizing.report import SizingReport
 
-__all__ = ["COMPARE_EXAMPLES", "compare_command"]
-
-COMPARE_EXAMPLES: Final = """Examples:
-
-  kvpool compare lru adaptive --trace example --html page.html     two policies
-
-  kvpool compare monday.jsonl tuesday.jsonl --model llama-3.1-8b     two traces
-
-  kvpool replay example --json > a.json; kvpool replay example --eviction arc --json > b.json
-
-  kvpool compare a.json b.json     two runs; reports of kvpool size, too"""
+__all__ = ["compare_command"]
 
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 

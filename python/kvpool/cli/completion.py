@@ -15,17 +15,9 @@ import typer.completion as shells
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-__all__ = ["COMPLETION_EXAMPLES", "completion_command", "proposals"]
+__all__ = ["completion_command", "proposals"]
 
 _VARIABLE: Final = "_KVPOOL_COMPLETE"
-
-COMPLETION_EXAMPLES: Final = """Examples:
-
-  eval "$(kvpool completion bash)"     in this shell; in ~/.bashrc for all
-
-  eval "$(kvpool completion zsh)"     behind compinit, in ~/.zshrc
-
-  kvpool completion fish > ~/.config/fish/completions/kvpool.fish"""
 
 
 def completion_command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -12,15 +12,7 @@ from kvpool.cli.files import write_trace
 from kvpool.cli.problems import bad_usage
 from kvpool.errors import InvalidArgumentError
 
-__all__ = ["GENERATE_EXAMPLES", "generate_command"]
-
-GENERATE_EXAMPLES: Final = """Examples:
-
-  kvpool generate --requests 10000 -o trace.jsonl.gz
-
-  kvpool generate --agent-fraction 1 --chat-fraction 0 | kvpool replay -
-
-  kvpool generate --requests 1        shows the format of a line"""
+__all__ = ["generate_command"]
 
 
 def generate_command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -16,17 +16,7 @@ from kvpool.errors import KvpoolError
 if TYPE_CHECKING:
     from kvpool._core import HashAlgorithm
 
-__all__ = ["HASH_EXAMPLES", "hash_command"]
-
-HASH_EXAMPLES: Final = """Examples:
-
-  kvpool hash --block-size 4 1 2 3 4 5 6 7 8
-
-  seq 1 64 | kvpool hash --algorithm blake3 --salt tenant-7
-
-  kvpool hash --algorithm vllm-sha256 --seed 0 --block-size 4 1,2,3,4 --json
-
-docs/hashing.md specifies the algorithms to the byte."""
+__all__ = ["hash_command"]
 
 
 def hash_command(

@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 import kvpool
+from kvpool.cli.examples import EXAMPLES
 from kvpool.cli.problems import UsageError
 from kvpool.cli.tables import figure, show
 from kvpool.cli.terminal import shown
@@ -35,59 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OBSERVES", "MaxGib", "journal_app", "readable"]
 
-_APP_EXAMPLES: Final = """Examples:
-
-  kvpool replay trace.jsonl --journal run.kvj     record one
-
-  kvpool journal show run.kvj
-
-  kvpool journal replay run.kvj
-
-  kvpool journal shrink run.kvj -o small.kvj
-
-  kvpool journal export small.kvj --python -o test_it.py
-
-From Python: CacheManager(..., journal=kvpool.journal.Journal("run.kvj"))"""
-
-_SHOW_EXAMPLES: Final = """Examples:
-
-  kvpool journal show run.kvj
-
-  kvpool journal show run.kvj --from 1200 --count 40
-
-  kvpool journal show run.kvj --json | jq .calls"""
-
-_REPLAY_EXAMPLES: Final = """Examples:
-
-  kvpool journal replay run.kvj
-
-  kvpool journal replay run.kvj --check-every 1000     recount all invariants now and then
-
-  kvpool journal replay run.kvj --until 5000 --json"""
-
-_BISECT_EXAMPLES: Final = """Examples:
-
-  kvpool journal bisect run.kvj
-
-  kvpool journal bisect monday.kvj tuesday.kvj     two runs of one program"""
-
-_SHRINK_EXAMPLES: Final = """Examples:
-
-  kvpool journal shrink run.kvj -o small.kvj
-
-  kvpool journal shrink run.kvj --operation 5120     keep what this build answers there"""
-
-_EXPORT_EXAMPLES: Final = """Examples:
-
-  kvpool journal export small.kvj --python -o test_it.py
-
-  kvpool journal export small.kvj --rust -o tests/it.rs"""
-
 journal_app: Final = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=False,
-    epilog=_APP_EXAMPLES,
+    epilog=EXAMPLES["journal"],
     help="Replay journals of operations, and find in them what went wrong.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -122,7 +75,7 @@ _SHRINKS: Final = 55
 _Source = Path | bytes
 
 
-@journal_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
+@journal_app.callback(invoke_without_command=True, epilog=EXAMPLES["journal"])
 def _group(context: typer.Context) -> None:
     """Replay journals of operations, and find in them what went wrong.
 
@@ -134,7 +87,7 @@ def _group(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@journal_app.command("show", epilog=_SHOW_EXAMPLES)
+@journal_app.command("show", epilog=EXAMPLES["journal show"])
 def show_command(
     file: _File,
     start: Annotated[
@@ -161,7 +114,7 @@ def show_command(
     _print_info(file, info, Console(highlight=False))
 
 
-@journal_app.command("replay", epilog=_REPLAY_EXAMPLES)
+@journal_app.command("replay", epilog=EXAMPLES["journal replay"])
 def replay_command(
     file: _File,
     until: Annotated[
@@ -197,7 +150,7 @@ def replay_command(
         raise typer.Exit(1)
 
 
-@journal_app.command("bisect", epilog=_BISECT_EXAMPLES)
+@journal_app.command("bisect", epilog=EXAMPLES["journal bisect"])
 def bisect_command(
     file: _File,
     other: Annotated[
@@ -251,7 +204,7 @@ def _compare(file: Path, other: Path, max_gib: float, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-@journal_app.command("shrink", epilog=_SHRINK_EXAMPLES)
+@journal_app.command("shrink", epilog=EXAMPLES["journal shrink"])
 def shrink_command(
     file: _File,
     operation: Annotated[
@@ -306,7 +259,7 @@ def shrink_command(
         _say(f"next: kvpool journal export {output} --python", err=True)
 
 
-@journal_app.command("export", epilog=_EXPORT_EXAMPLES)
+@journal_app.command("export", epilog=EXAMPLES["journal export"])
 def export_command(
     file: _File,
     rust: Annotated[bool, typer.Option("--rust", help="A test for cargo.")] = False,

@@ -8,7 +8,7 @@ import json
 import resource
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from rich.console import Console
@@ -31,25 +31,7 @@ from kvpool.sizing.grouped import DEFAULT_KEEP, group_arguments, parse_keep
 if TYPE_CHECKING:
     from kvpool._core import EvictionPolicy, HashAlgorithm, VerifyMode
 
-__all__ = ["REPLAY_EXAMPLES", "replay_command"]
-
-REPLAY_EXAMPLES: Final = """Examples:
-
-  kvpool replay example --capacity-gib 60 --model llama-3.1-8b
-
-  kvpool replay trace.jsonl --gpu h100 --gpus 2 --weights-gib 140 --model llama-3.3-70b
-
-  kvpool replay trace.jsonl --gpu h100 --model llama-3.1-8b --host-gib 256 --disk-tib 4 --disk-read 6GB/s
-
-  kvpool replay trace.jsonl --capacity-gib 300 --model qwen3-next-80b-a3b --keep 2048
-
-  kvpool replay trace.jsonl --mode lookup --hash xxh3 --verify tokens
-
-  kvpool replay trace.jsonl --capacity-blocks 5000 --explain
-
-  kvpool generate --requests 500 | kvpool replay - --json | jq .token_hit_rate
-
-  kvpool replay trace.jsonl --journal run.kvj     and record it, for kvpool journal"""
+__all__ = ["replay_command"]
 
 
 def replay_command(

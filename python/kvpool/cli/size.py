@@ -43,29 +43,11 @@ if TYPE_CHECKING:
     from kvpool._core import EvictionPolicy
     from kvpool.sizing.report import SizingReport
 
-__all__ = ["SIZE_EXAMPLES", "bar_of_cells", "parts", "size_command"]
+__all__ = ["bar_of_cells", "parts", "size_command"]
 
 _POLICIES: Final = ", ".join(DEFAULT_POLICIES)  # with spaces, where help may break the line
 _CAPACITIES: Final = ",".join(DEFAULT_CAPACITIES)
 _HINTS: Final = ",".join(map(str, DEFAULT_HINTS))
-
-SIZE_EXAMPLES: Final = """Examples:
-
-  kvpool size example --model llama-3.1-8b --prefill-tokens-per-s 10000
-
-  kvpool size trace.jsonl --model llama-3.3-70b --gpu h100 --gpus 4 --weights-gib 132
-
-  kvpool size trace.jsonl --policies lru,arc,adaptive --capacities 1%,5%,60GiB --model llama-3.1-8b
-
-  kvpool size trace.jsonl --model gemma-3-27b --capacities 500GiB,2000GiB --keep 2048
-
-  kvpool size trace.jsonl --model llama-3.1-8b --capacities 60GiB --host-gib 512 --disk-tib 4 --disk-read 6GB/s
-
-  kvpool size trace.jsonl --form stream     the figures of papers
-
-  kvpool size huge.jsonl.gz --sample-blocks 65536
-
-  kvpool size trace.jsonl --html report.html --png report.png"""
 
 _PANEL = "Sizing"
 Policies = Annotated[

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from kvpool.cli.examples import EXAMPLES
 from kvpool.cli.problems import UsageError
 from kvpool.cli.store_bench import Measured, measure
 from kvpool.cli.store_servers import gc_server, is_server, show_server, verify_server
@@ -32,45 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["store_app"]
 
-_APP_EXAMPLES: Final = """Examples:
-
-  kvpool store show /mnt/nvme/kv
-
-  kvpool store verify /mnt/nvme/kv
-
-  kvpool store bench /mnt/nvme
-
-From Python: kvpool.store. What it promises: docs/store.md"""
-
-_SHOW_EXAMPLES: Final = """Examples:
-
-  kvpool store show /mnt/nvme/kv
-
-  kvpool store show /mnt/nvme/kv --json | jq .namespaces
-
-  kvpool store show rediss://:password@cache.internal"""
-
-_VERIFY_EXAMPLES: Final = """Examples:
-
-  kvpool store verify /mnt/nvme/kv
-
-  kvpool store verify /mnt/nvme/kv --json | jq .damaged"""
-
-_GC_EXAMPLES: Final = """Examples:
-
-  kvpool store gc /mnt/nvme/kv                     what is damaged
-
-  kvpool store gc /mnt/nvme/kv --keep 9f31c0       and all that is of other namespaces
-
-  kvpool store gc redis://cache.internal --keep 9f31c0 --dry-run"""
-
-_BENCH_EXAMPLES: Final = """Examples:
-
-  kvpool store bench /mnt/nvme
-
-  kvpool store bench /mnt/nvme --object-kib 256 --gib 8 --workers 8 --json
-  kvpool store bench redis://cache.internal --workers 8 --gib 0.5"""
-
 #: Places between two looks at Ctrl-C.
 _SLICE: Final = 256
 #: Damaged places that are listed.
@@ -80,7 +42,7 @@ store_app: Final = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=False,
-    epilog=_APP_EXAMPLES,
+    epilog=EXAMPLES["store"],
     help="Look at, verify, tidy and time stores beneath an engine's memory.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -113,7 +75,7 @@ class _Found:
     damaged: list[tuple[int, str]] = dataclasses.field(default_factory=list)
 
 
-@store_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
+@store_app.callback(invoke_without_command=True, epilog=EXAMPLES["store"])
 def _group(context: typer.Context) -> None:
     """Look at, verify, tidy and time stores beneath an engine's memory.
 
@@ -125,7 +87,7 @@ def _group(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@store_app.command("show", epilog=_SHOW_EXAMPLES)
+@store_app.command("show", epilog=EXAMPLES["store show"])
 def show_command(
     target: _Target, timeout: _Timeout = _SECONDS, as_json: _AsJson = False, no_progress: _NoProgress = False
 ) -> None:
@@ -158,7 +120,7 @@ def show_command(
         typer.echo(f"  {described(texts.get(digest))}")
 
 
-@store_app.command("verify", epilog=_VERIFY_EXAMPLES)
+@store_app.command("verify", epilog=EXAMPLES["store verify"])
 def verify_command(
     target: _Target, timeout: _Timeout = _SECONDS, as_json: _AsJson = False, no_progress: _NoProgress = False
 ) -> None:
@@ -189,7 +151,7 @@ def verify_command(
         raise typer.Exit(1)
 
 
-@store_app.command("gc", epilog=_GC_EXAMPLES)
+@store_app.command("gc", epilog=EXAMPLES["store gc"])
 def gc_command(
     target: _Target,
     keep: Annotated[
@@ -247,7 +209,7 @@ def gc_command(
     say_cleared(facts, "cleared", as_json=as_json)
 
 
-@store_app.command("bench", epilog=_BENCH_EXAMPLES)
+@store_app.command("bench", epilog=EXAMPLES["store bench"])
 def bench_command(
     place: Annotated[
         str,

@@ -27,20 +27,7 @@ from kvpool.store.urls import without_password
 if TYPE_CHECKING:
     from kvpool.journal import JournalReport
 
-__all__ = ["TOP_EXAMPLES", "top_command"]
-
-TOP_EXAMPLES: Final = """Examples:
-
-  kvpool top http://127.0.0.1:9400/metrics
-
-  kvpool top http://127.0.0.1:9400/metrics --once
-
-  kvpool top run.kvj     a recorded journal, played from start to end
-
-  kvpool top run.kvj --once --json | jq .pools
-
-The page: kvpool.metrics.add("main", manager); kvpool.metrics.start_http(9400)"""
-
+__all__ = ["top_command"]
 
 #: Seconds that a page has at least: all of it, however it is sent.
 _LEAST_SECONDS: Final = 10.0

@@ -16,14 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from kvpool.cli import options  # noqa: TC001 - typer reads the annotations
+from kvpool.cli.examples import EXAMPLES
 from kvpool.cli.files import refuse_input, write_trace
 from kvpool.cli.problems import UsageError
 from kvpool.cli.rows import flat, one_form, print_csv
 from kvpool.cli.running import load
 from kvpool.cli.tables import figure, percent, show
 from kvpool.cli.terminal import shown, shown_name
-from kvpool.cli.trace_make import MAKE_EXAMPLES, make_command
-from kvpool.cli.trace_record import RECORD_EXAMPLES, record_command
+from kvpool.cli.trace_make import make_command
+from kvpool.cli.trace_record import record_command
 from kvpool.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -33,47 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["trace_app"]
 
-_STATS_EXAMPLES: Final = """Examples:
-
-  kvpool trace stats example
-
-  kvpool trace stats traces/ --sessions-at-once 32
-
-  kvpool trace stats trace.jsonl --json | jq .ideal_token_hit_rate"""
-
-_VALIDATE_EXAMPLES: Final = """Examples:
-
-  kvpool trace validate trace.jsonl
-
-  kvpool trace validate events.jsonl --format kv-events
-
-  kvpool generate | kvpool trace validate -"""
-
-_CONVERT_EXAMPLES: Final = """Examples:
-
-  kvpool trace convert qwen_traceA_blksz_16.jsonl a.jsonl.gz --to mooncake
-
-  kvpool trace convert traces/ all.jsonl --to mooncake-sessions --block-size 512
-
-  kvpool trace convert trace.jsonl - --to bailian | head -n 1"""
-
-_APP_EXAMPLES: Final = """Examples:
-
-  kvpool trace stats trace.jsonl.gz
-
-  kvpool trace validate trace.jsonl
-
-  kvpool trace convert trace.jsonl out.jsonl --to bailian
-
-  kvpool trace record 127.0.0.1:5557 day.jsonl     a running server's blocks
-
-  kvpool trace make prompts.jsonl trace.jsonl --tokenizer models/Qwen3-8B"""
-
 trace_app: Final = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     no_args_is_help=False,
-    epilog=_APP_EXAMPLES,
+    epilog=EXAMPLES["trace"],
     help="Make, record, check and convert traces, and show what is in them.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -90,14 +55,14 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object ins
 _AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of the table, one line of figures.")]
 
 
-@trace_app.callback(invoke_without_command=True, epilog=_APP_EXAMPLES)
+@trace_app.callback(invoke_without_command=True, epilog=EXAMPLES["trace"])
 def _group(context: typer.Context) -> None:
     """Make, record, check and convert traces, and show what is in them."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-@trace_app.command("stats", epilog=_STATS_EXAMPLES)
+@trace_app.command("stats", epilog=EXAMPLES["trace stats"])
 def stats_command(
     trace: _File,
     trace_format: options.TraceFormat = "auto",
@@ -135,7 +100,7 @@ def stats_command(
     _print_stats(source, loaded, stats, Console(highlight=False))
 
 
-@trace_app.command("validate", epilog=_VALIDATE_EXAMPLES)
+@trace_app.command("validate", epilog=EXAMPLES["trace validate"])
 def validate_command(
     trace: _File,
     trace_format: options.TraceFormat = "auto",
@@ -171,7 +136,7 @@ def validate_command(
         typer.echo(f"  {remark}")
 
 
-@trace_app.command("convert", epilog=_CONVERT_EXAMPLES)
+@trace_app.command("convert", epilog=EXAMPLES["trace convert"])
 def convert_command(
     trace: _File,
     output: Annotated[
@@ -235,8 +200,8 @@ def convert_command(
         typer.echo(f"{to} does not say the block size: read it with --trace-block-size {wanted}", err=True)
 
 
-trace_app.command("record", epilog=RECORD_EXAMPLES)(record_command)
-trace_app.command("make", epilog=MAKE_EXAMPLES)(make_command)
+trace_app.command("record", epilog=EXAMPLES["trace record"])(record_command)
+trace_app.command("make", epilog=EXAMPLES["trace make"])(make_command)
 
 _BAILIAN_BLOCK: Final = 16
 _MOONCAKE_BLOCK: Final = 512

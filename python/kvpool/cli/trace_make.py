@@ -25,15 +25,7 @@ from kvpool.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MAKE_EXAMPLES", "make_command"]
-
-MAKE_EXAMPLES: Final = """Examples:
-
-  kvpool trace make prompts.jsonl trace.jsonl --tokenizer models/Qwen3-8B
-
-  kvpool trace make ids.jsonl trace.jsonl --block-size 32
-
-  echo '{"token_ids": [1, 2, 3, 4]}' | kvpool trace make - - --block-size 2"""
+__all__ = ["make_command"]
 
 #: The two bytes that gzip begins with.
 _GZIP: Final = b"\x1f\x8b"

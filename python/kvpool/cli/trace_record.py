@@ -28,17 +28,7 @@ from kvpool.errors import KvpoolError, TraceError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["RECORD_EXAMPLES", "record_command"]
-
-RECORD_EXAMPLES: Final = """Examples:
-
-  vllm serve MODEL --kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq"}'
-
-  kvpool trace record 127.0.0.1:5557 day.jsonl --metrics http://127.0.0.1:8000/metrics
-
-  kvpool trace stats day.jsonl
-
-  kvpool size day.jsonl --model llama-3.1-8b"""
+__all__ = ["record_command"]
 
 #: Counters of vLLM: finished requests, prompt tokens that lookups asked for, and those that were cached.
 _FINISHED: Final = "vllm:request_success_total"

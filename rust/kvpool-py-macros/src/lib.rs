@@ -1,4 +1,8 @@
-//! `pymethods` and `pyfunction` of the bindings: the attributes of PyO3, with checked arguments.
+//! `pyclass`, `pymethods` and `pyfunction` of the bindings: the attributes of PyO3, with docstrings and checked arguments.
+//!
+//! Every public class, attribute, method and function gets the docstring that its stub has: `doc!("BlockPool.allocate")` is that of
+//! the method `allocate` of `PyBlockPool`. A public name that no stub has does not compile. Names with a leading underscore,
+//! constructors and setters get none.
 //!
 //! PyO3 converts arguments by itself. It trusts the length that a sequence claims, and it raises bare `TypeError`s. These
 //! attributes give every argument a converter instead: `crate::argument::take`, with the name of the argument. An argument of a
@@ -9,36 +13,199 @@
 #![forbid(unsafe_code)]
 
 use proc_macro::TokenStream;
-use proc_macro2::TokenStream as Tokens;
+use proc_macro2::{TokenStream as Tokens, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
 use syn::{
-    Attribute, FnArg, Ident, ImplItem, ItemFn, ItemImpl, Pat, Signature, Type, parse_macro_input, parse_quote,
+    Attribute, Expr, FnArg, Ident, ImplItem, ImplItemFn, ItemFn, ItemImpl, ItemStruct, LitStr, Pat, Result,
+    Signature, Token, Type, parse_macro_input, parse_quote,
 };
 
-/// `#[pyo3::pymethods]`, with checked arguments.
+/// `#[pyo3::pyclass]`, with docstrings of the class and of the fields that Python reads.
+///
+/// `#[of(Stats)]` behind it makes the class from a `Stats`: each field has the value of the field with the same name, or of the
+/// expression in its own `#[of(..)]`, where `it` is the `Stats`.
+#[proc_macro_attribute]
+pub fn pyclass(arguments: TokenStream, class: TokenStream) -> TokenStream {
+    let arguments = Tokens::from(arguments);
+    let mut class = parse_macro_input!(class as ItemStruct);
+    let name = class_name(&class.ident);
+    let all = arguments.clone().into_iter().any(|token| token.to_string() == "get_all");
+    let source = take_of::<Type>(&mut class.attrs);
+    let mut values = Vec::new();
+    for field in &mut class.fields {
+        let Some(ident) = &field.ident else { continue };
+        let value = take_of::<Expr>(&mut field.attrs).unwrap_or_else(|| parse_quote!(it.#ident));
+        values.push(quote!(#ident: #value));
+        if all || has(&field.attrs, "pyo3") {
+            document(&mut field.attrs, &format!("{name}.{ident}"));
+        }
+    }
+    document(&mut class.attrs, &name);
+    let made = source.map(|source| {
+        let class = &class.ident;
+        quote! {
+            impl From<#source> for #class {
+                fn from(it: #source) -> Self {
+                    Self { #(#values),* }
+                }
+            }
+        }
+    });
+    quote!(#[::pyo3::pyclass(#arguments)] #class #made).into()
+}
+
+/// `#[pyo3::pymethods]`, with docstrings and checked arguments.
+///
+/// `getters! { requests: usize = self.0.requests(); }` in it stands for a getter `requests` that returns the expression, which
+/// may use `py`. `repr! { free, active }` stands for a `__repr__` that shows the class and those fields.
 #[proc_macro_attribute]
 pub fn pymethods(_: TokenStream, block: TokenStream) -> TokenStream {
     let mut block = parse_macro_input!(block as ItemImpl);
+    let class = class_name(&block.self_ty);
+    match expanded(&class, std::mem::take(&mut block.items)) {
+        Ok(items) => block.items = items,
+        Err(error) => return error.into_compile_error().into(),
+    }
     let mut takers = Takers::new(&block.self_ty);
     for item in &mut block.items {
-        if let ImplItem::Fn(method) = item
-            && !method.sig.ident.to_string().starts_with("__")
-            && !has(&method.attrs, "setter")
-        {
-            takers.convert(&mut method.sig);
+        let ImplItem::Fn(method) = item else { continue };
+        let name = python_name(&method.attrs, &method.sig.ident);
+        if method.sig.ident.to_string().starts_with("__") || has(&method.attrs, "setter") {
+            continue;
+        }
+        takers.convert(&mut method.sig);
+        expect_many(&mut method.attrs, &method.sig);
+        let private = name.starts_with('_') || method.attrs.iter().any(renamed);
+        if !private && !has(&method.attrs, "new") {
+            document(&mut method.attrs, &format!("{class}.{name}"));
         }
     }
     quote!(#takers #[::pyo3::pymethods] #block).into()
 }
 
-/// `#[pyo3::pyfunction]`, with checked arguments.
+/// `#[pyo3::pyfunction]`, with its docstring and checked arguments.
 #[proc_macro_attribute]
 pub fn pyfunction(_: TokenStream, function: TokenStream) -> TokenStream {
     let mut function = parse_macro_input!(function as ItemFn);
     let mut takers = Takers::new(&function.sig.ident);
     takers.convert(&mut function.sig);
+    expect_many(&mut function.attrs, &function.sig);
+    let name = python_name(&function.attrs, &function.sig.ident);
+    document(&mut function.attrs, &name);
     quote!(#takers #[::pyo3::pyfunction] #function).into()
+}
+
+/// The items of an `impl` block, with `getters!` and `repr!` written out.
+fn expanded(class: &str, items: Vec<ImplItem>) -> Result<Vec<ImplItem>> {
+    let mut out = Vec::new();
+    for item in items {
+        match item {
+            ImplItem::Macro(call) if call.mac.path.is_ident("getters") => {
+                let Getters(getters) = call.mac.parse_body()?;
+                out.extend(getters.into_iter().map(ImplItem::Fn));
+            }
+            ImplItem::Macro(call) if call.mac.path.is_ident("repr") => {
+                let fields = call.mac.parse_body_with(|input: ParseStream<'_>| {
+                    input.parse_terminated(Ident::parse, Token![,])
+                })?;
+                let shown: Vec<_> = fields.iter().map(|field| format!("{field}={{:?}}")).collect();
+                let format = format!("{class}({})", shown.join(", "));
+                let fields = fields.iter();
+                out.push(parse_quote! {
+                    fn __repr__(&self) -> String {
+                        format!(#format, #(self.#fields),*)
+                    }
+                });
+            }
+            item => out.push(item),
+        }
+    }
+    Ok(out)
+}
+
+/// Getters: `name: type = expression;`.
+struct Getters(Vec<ImplItemFn>);
+
+impl Parse for Getters {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let mut getters = Vec::new();
+        while !input.is_empty() {
+            let name = input.call(Ident::parse_any)?;
+            input.parse::<Token![:]>()?;
+            let of = input.parse::<Type>()?;
+            input.parse::<Token![=]>()?;
+            let value = input.parse::<Expr>()?;
+            input.parse::<Token![;]>()?;
+            let uses_py = mentions(value.to_token_stream(), "py");
+            let py = uses_py.then(|| quote!(, py: Python<'_>));
+            getters.push(parse_quote! {
+                #[getter]
+                fn #name(&self #py) -> #of {
+                    #value
+                }
+            });
+        }
+        Ok(Self(getters))
+    }
+}
+
+/// Whether a name stands anywhere in some tokens.
+fn mentions(tokens: Tokens, name: &str) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Group(group) => mentions(group.stream(), name),
+        TokenTree::Ident(ident) => ident == name,
+        _ => false,
+    })
+}
+
+/// The name of a class in Python: that of its type without `Py`.
+fn class_name(of: &impl ToTokens) -> String {
+    let name = of.to_token_stream().to_string();
+    name.strip_prefix("Py").map_or(name.clone(), str::to_owned)
+}
+
+/// The name that Python has for a function: its own, or the one in `#[pyo3(name = "..")]`.
+fn python_name(attributes: &[Attribute], ident: &Ident) -> String {
+    let mut name = ident.unraw().to_string();
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("pyo3")) {
+        // What follows the name is for PyO3: the first error ends the search.
+        let _ = attribute.parse_nested_meta(|meta| {
+            if meta.path.is_ident("name") {
+                name = meta.value()?.parse::<LitStr>()?.value();
+            }
+            Ok(())
+        });
+    }
+    name
+}
+
+/// Whether an attribute is a getter with a name of its own.
+fn renamed(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("getter") && attribute.meta.require_list().is_ok()
+}
+
+/// Adds the docstring of a name, unless there is one already.
+fn document(attributes: &mut Vec<Attribute>, name: &str) {
+    if !has(attributes, "doc") {
+        attributes.insert(0, parse_quote!(#[doc = doc!(#name)]));
+    }
+}
+
+/// Allows as many arguments as Python has keywords: clippy allows seven.
+fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
+    if signature.inputs.len() > 7 {
+        attributes.push(parse_quote!(
+            #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+        ));
+    }
+}
+
+/// Takes `#[of(..)]` out of some attributes.
+fn take_of<T: Parse>(attributes: &mut Vec<Attribute>) -> Option<T> {
+    let at = attributes.iter().position(|attribute| attribute.path().is_ident("of"))?;
+    attributes.remove(at).parse_args().ok()
 }
 
 /// The converters of one class or function, one for each name of an argument.

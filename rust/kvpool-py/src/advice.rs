@@ -10,7 +10,6 @@ use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 use crate::retention::eviction_named;
 
-#[doc = doc!("AdvisorConfig")]
 #[pyclass(frozen, module = "kvpool._core.advisor", name = "AdvisorConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdvisorConfig(AdvisorConfig);
@@ -59,40 +58,13 @@ impl PyAdvisorConfig {
         Ok(Self(config))
     }
 
-    #[doc = doc!("AdvisorConfig.max_sampled_blocks")]
-    #[getter]
-    fn max_sampled_blocks(&self) -> usize {
-        self.0.max_sampled_blocks
-    }
-
-    #[doc = doc!("AdvisorConfig.sample_every")]
-    #[getter]
-    fn sample_every(&self) -> u32 {
-        self.0.sample_every
-    }
-
-    #[doc = doc!("AdvisorConfig.policies")]
-    #[getter]
-    fn policies(&self) -> Vec<&'static str> {
-        self.0.policies.iter().map(|policy| policy.name()).collect()
-    }
-
-    #[doc = doc!("AdvisorConfig.max_tenants")]
-    #[getter]
-    fn max_tenants(&self) -> usize {
-        self.0.max_tenants
-    }
-
-    #[doc = doc!("AdvisorConfig.window")]
-    #[getter]
-    fn window(&self) -> Option<u64> {
-        self.0.window
-    }
-
-    #[doc = doc!("AdvisorConfig.seed")]
-    #[getter]
-    fn seed(&self) -> u64 {
-        self.0.seed
+    getters! {
+        max_sampled_blocks: usize = self.0.max_sampled_blocks;
+        sample_every: u32 = self.0.sample_every;
+        policies: Vec<&'static str> = self.0.policies.iter().map(|policy| policy.name()).collect();
+        max_tenants: usize = self.0.max_tenants;
+        window: Option<u64> = self.0.window;
+        seed: u64 = self.0.seed;
     }
 
     fn __repr__(&self) -> String {

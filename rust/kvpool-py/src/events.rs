@@ -115,7 +115,6 @@ impl Source {
     }
 }
 
-#[doc = doc!("EventPublisher")]
 #[pyclass(frozen, module = "kvpool._core.events", name = "EventPublisher")]
 pub(crate) struct PyEventPublisher {
     source: Source,
@@ -172,7 +171,6 @@ impl PyEventPublisher {
         Ok(Self { source, inner: Locked::new(publisher), spent: Mutex::default() })
     }
 
-    #[doc = doc!("EventPublisher.add_sink")]
     #[pyo3(signature = (form="vllm", *, replay_batches=10_000, replay_bytes=67_108_864))]
     fn add_sink(
         &self,
@@ -188,7 +186,6 @@ impl PyEventPublisher {
         Ok(self.run(py, |publisher| publisher.add(SinkConfig { form, replay_batches, replay_bytes })))
     }
 
-    #[doc = doc!("EventPublisher.flush")]
     fn flush<'py>(
         &self,
         py: Python<'py>,
@@ -206,25 +203,21 @@ impl PyEventPublisher {
         Ok(batches.into_iter().map(object).collect())
     }
 
-    #[doc = doc!("EventPublisher.pass_on")]
     fn pass_on(&self, py: Python<'_>, batch: &[u8]) {
         let batch = batch.to_vec();
         self.run(py, |publisher| publisher.pass_on(batch));
     }
 
-    #[doc = doc!("EventPublisher.lost")]
     fn lost(&self, py: Python<'_>, sink: Int) -> PyResult<()> {
         let sink = count(py, "sink", sink)?;
         self.run(py, |publisher| publisher.lost(sink)).or_raise(py)
     }
 
-    #[doc = doc!("EventPublisher.hold")]
     fn hold(&self, py: Python<'_>, sink: Int, held: bool) -> PyResult<()> {
         let sink = count(py, "sink", sink)?;
         self.run(py, |publisher| publisher.hold(sink, held)).or_raise(py)
     }
 
-    #[doc = doc!("EventPublisher.replay")]
     #[pyo3(signature = (sink, start, limit=1_048_576, most_bytes=None))]
     fn replay<'py>(
         &self,
@@ -253,7 +246,6 @@ impl PyEventPublisher {
         Ok(kept.into_iter().map(|(number, payload)| (number, PyBytes::new(py, &payload))).collect())
     }
 
-    #[doc = doc!("EventPublisher.snapshot")]
     fn snapshot<'py>(&self, py: Python<'py>, sink: Int, now: f64) -> PyResult<Told<'py>> {
         let sink = count(py, "sink", sink)?;
         let snapshot = self.run(py, |publisher| publisher.snapshot(sink, now)).or_raise(py)?;
@@ -261,7 +253,6 @@ impl PyEventPublisher {
         Ok((snapshot.epoch, snapshot.cut, payloads))
     }
 
-    #[doc = doc!("EventPublisher.counts")]
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (contents, untold, ignored) = self.run(py, |publisher| {
             let contents = publisher.contents();

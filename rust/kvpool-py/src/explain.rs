@@ -11,7 +11,6 @@ use crate::convert::{Int, count};
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;
 
-#[doc = doc!("ExplainConfig")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "ExplainConfig", eq)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyExplainConfig(ExplainConfig);
@@ -32,16 +31,9 @@ impl PyExplainConfig {
         Ok(Self(config))
     }
 
-    #[doc = doc!("ExplainConfig.records")]
-    #[getter]
-    fn records(&self) -> Option<usize> {
-        self.0.records
-    }
-
-    #[doc = doc!("ExplainConfig.requests")]
-    #[getter]
-    fn requests(&self) -> usize {
-        self.0.requests
+    getters! {
+        records: Option<usize> = self.0.records;
+        requests: usize = self.0.requests;
     }
 
     fn __repr__(&self) -> String {
@@ -80,74 +72,26 @@ fn id<'py>(py: Python<'py>, id: &RequestId) -> PyResult<Bound<'py, PyAny>> {
     })
 }
 
-#[doc = doc!("MissSpan")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "MissSpan", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyMissSpan(MissSpan);
 
 #[pymethods]
 impl PyMissSpan {
-    #[doc = doc!("MissSpan.blocks")]
-    #[getter]
-    fn blocks(&self) -> (usize, usize) {
-        (self.0.blocks.start, self.0.blocks.end)
+    getters! {
+        blocks: (usize, usize) = (self.0.blocks.start, self.0.blocks.end);
+        tokens: (usize, usize) = (self.0.tokens.start, self.0.tokens.end);
+        reason: &'static str = self.0.reason.name();
+        token: Option<usize> = self.0.reason.token();
+        epoch: Option<u64> = self.0.reason.epoch();
+        admission: Option<u64> = self.0.reason.when().map(|when| when.admission);
+        time: Option<f64> = self.0.reason.when()?.time;
+        group: Option<u16> = self.0.reason.group();
+        policy: Option<&'static str> = self.0.reason.policy();
+        evicted_class: Option<String> = self.0.reason.outlook().map(|outlook| outlook.class_words());
+        another: bool = self.0.reason.requester() == Some(&Requester::Another);
     }
 
-    #[doc = doc!("MissSpan.tokens")]
-    #[getter]
-    fn tokens(&self) -> (usize, usize) {
-        (self.0.tokens.start, self.0.tokens.end)
-    }
-
-    #[doc = doc!("MissSpan.reason")]
-    #[getter]
-    fn reason(&self) -> &'static str {
-        self.0.reason.name()
-    }
-
-    #[doc = doc!("MissSpan.token")]
-    #[getter]
-    fn token(&self) -> Option<usize> {
-        self.0.reason.token()
-    }
-
-    #[doc = doc!("MissSpan.epoch")]
-    #[getter]
-    fn epoch(&self) -> Option<u64> {
-        self.0.reason.epoch()
-    }
-
-    #[doc = doc!("MissSpan.admission")]
-    #[getter]
-    fn admission(&self) -> Option<u64> {
-        self.0.reason.when().map(|when| when.admission)
-    }
-
-    #[doc = doc!("MissSpan.time")]
-    #[getter]
-    fn time(&self) -> Option<f64> {
-        self.0.reason.when()?.time
-    }
-
-    #[doc = doc!("MissSpan.group")]
-    #[getter]
-    fn group(&self) -> Option<u16> {
-        self.0.reason.group()
-    }
-
-    #[doc = doc!("MissSpan.policy")]
-    #[getter]
-    fn policy(&self) -> Option<&'static str> {
-        self.0.reason.policy()
-    }
-
-    #[doc = doc!("MissSpan.evicted_class")]
-    #[getter]
-    fn evicted_class(&self) -> Option<String> {
-        self.0.reason.outlook().map(|outlook| outlook.class_words())
-    }
-
-    #[doc = doc!("MissSpan.expected_return_s")]
     #[getter]
     fn expected_return_s(&self) -> Option<f32> {
         match self.0.reason.outlook()?.kept_per_hit? {
@@ -156,7 +100,6 @@ impl PyMissSpan {
         }
     }
 
-    #[doc = doc!("MissSpan.expected_return_capacities")]
     #[getter]
     fn expected_return_capacities(&self) -> Option<f32> {
         match self.0.reason.outlook()?.kept_per_hit? {
@@ -165,7 +108,6 @@ impl PyMissSpan {
         }
     }
 
-    #[doc = doc!("MissSpan.request")]
     #[getter]
     fn request<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         match self.0.reason.requester() {
@@ -174,13 +116,6 @@ impl PyMissSpan {
         }
     }
 
-    #[doc = doc!("MissSpan.another")]
-    #[getter]
-    fn another(&self) -> bool {
-        self.0.reason.requester() == Some(&Requester::Another)
-    }
-
-    #[doc = doc!("MissSpan.to_dict")]
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
         out.set_item("blocks", vec![self.0.blocks.start, self.0.blocks.end])?;
@@ -212,44 +147,20 @@ impl PyMissSpan {
     }
 }
 
-#[doc = doc!("GroupReach")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "GroupReach", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyGroupReach(GroupReach);
 
 #[pymethods]
 impl PyGroupReach {
-    #[doc = doc!("GroupReach.group")]
-    #[getter]
-    fn group(&self) -> u16 {
-        self.0.group
+    getters! {
+        group: u16 = self.0.group;
+        kind: &'static str = self.0.spec.kind.name();
+        reach_tokens: usize = self.0.reach_tokens;
+        limits: bool = self.0.limits;
+        ends: Vec<PyMissSpan> = self.0.ends.iter().cloned().map(PyMissSpan).collect();
     }
 
-    #[doc = doc!("GroupReach.kind")]
-    #[getter]
-    fn kind(&self) -> &'static str {
-        self.0.spec.kind.name()
-    }
-
-    #[doc = doc!("GroupReach.reach_tokens")]
-    #[getter]
-    fn reach_tokens(&self) -> usize {
-        self.0.reach_tokens
-    }
-
-    #[doc = doc!("GroupReach.limits")]
-    #[getter]
-    fn limits(&self) -> bool {
-        self.0.limits
-    }
-
-    #[doc = doc!("GroupReach.ends")]
-    #[getter]
-    fn ends(&self) -> Vec<PyMissSpan> {
-        self.0.ends.iter().cloned().map(PyMissSpan).collect()
-    }
-
-    #[doc = doc!("GroupReach.to_dict")]
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
         out.set_item("group", self.0.group)?;
@@ -270,62 +181,27 @@ impl PyGroupReach {
     }
 }
 
-#[doc = doc!("Explanation")]
 #[pyclass(frozen, module = "kvpool._core.explain", name = "Explanation", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExplanation(pub(crate) Explanation);
 
 #[pymethods]
 impl PyExplanation {
-    #[doc = doc!("Explanation.request_id")]
     #[getter]
     fn request_id<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         id(py, &self.0.request)
     }
 
-    #[doc = doc!("Explanation.admission")]
-    #[getter]
-    fn admission(&self) -> u64 {
-        self.0.admission
+    getters! {
+        admission: u64 = self.0.admission;
+        resumed: bool = self.0.resumed;
+        block_size: usize = self.0.block_size;
+        prompt_tokens: usize = self.0.prompt_tokens;
+        cached_tokens: usize = self.0.cached_tokens;
+        spans: Vec<PyMissSpan> = self.0.spans.iter().cloned().map(PyMissSpan).collect();
+        groups: Vec<PyGroupReach> = self.0.groups.iter().cloned().map(PyGroupReach).collect();
     }
 
-    #[doc = doc!("Explanation.resumed")]
-    #[getter]
-    fn resumed(&self) -> bool {
-        self.0.resumed
-    }
-
-    #[doc = doc!("Explanation.block_size")]
-    #[getter]
-    fn block_size(&self) -> usize {
-        self.0.block_size
-    }
-
-    #[doc = doc!("Explanation.prompt_tokens")]
-    #[getter]
-    fn prompt_tokens(&self) -> usize {
-        self.0.prompt_tokens
-    }
-
-    #[doc = doc!("Explanation.cached_tokens")]
-    #[getter]
-    fn cached_tokens(&self) -> usize {
-        self.0.cached_tokens
-    }
-
-    #[doc = doc!("Explanation.spans")]
-    #[getter]
-    fn spans(&self) -> Vec<PyMissSpan> {
-        self.0.spans.iter().cloned().map(PyMissSpan).collect()
-    }
-
-    #[doc = doc!("Explanation.groups")]
-    #[getter]
-    fn groups(&self) -> Vec<PyGroupReach> {
-        self.0.groups.iter().cloned().map(PyGroupReach).collect()
-    }
-
-    #[doc = doc!("Explanation.to_dict")]
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
         out.set_item("request_id", self.request_id(py)?)?;

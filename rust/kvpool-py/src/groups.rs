@@ -9,7 +9,6 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather};
 use crate::python::prelude::*;
 
-#[doc = doc!("GroupSpec")]
 #[pyclass(frozen, module = "kvpool._core.groups", name = "GroupSpec", eq, hash)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PyGroupSpec(pub(crate) GroupSpec);
@@ -61,7 +60,6 @@ impl PyGroupSpec {
     #[new]
     #[pyo3(signature = (kind, block_size=16, *, window=None, chunk=None, sink=0, keep=None, margin=0, partial_hits=false),
            text_signature = "(kind, block_size=16, *, window=None, chunk=None, sink=0, keep='all', margin=0, partial_hits=False)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         kind: &str,
@@ -86,37 +84,24 @@ impl PyGroupSpec {
         Ok(Self(spec))
     }
 
-    #[doc = doc!("GroupSpec.kind")]
-    #[getter]
-    const fn kind(&self) -> &'static str {
-        self.0.kind.name()
+    getters! {
+        kind: &'static str = self.0.kind.name();
+        block_size: usize = self.0.block_tokens;
+        sink: usize = self.0.sink_tokens;
+        margin: usize = self.0.margin;
+        partial_hits: bool = self.0.partial_hits;
     }
 
-    #[doc = doc!("GroupSpec.block_size")]
-    #[getter]
-    const fn block_size(&self) -> usize {
-        self.0.block_tokens
-    }
-
-    #[doc = doc!("GroupSpec.window")]
     #[getter]
     const fn window(&self) -> Option<usize> {
         if let GroupKind::Sliding { window } = self.0.kind { Some(window) } else { None }
     }
 
-    #[doc = doc!("GroupSpec.chunk")]
     #[getter]
     const fn chunk(&self) -> Option<usize> {
         if let GroupKind::Chunked { chunk } = self.0.kind { Some(chunk) } else { None }
     }
 
-    #[doc = doc!("GroupSpec.sink")]
-    #[getter]
-    const fn sink(&self) -> usize {
-        self.0.sink_tokens
-    }
-
-    #[doc = doc!("GroupSpec.keep")]
     #[getter]
     fn keep<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match self.0.keep {
@@ -125,18 +110,6 @@ impl PyGroupSpec {
             Keep::Nothing => "none".into_pyobject(py)?.into_any(),
             _ => "all".into_pyobject(py)?.into_any(),
         })
-    }
-
-    #[doc = doc!("GroupSpec.margin")]
-    #[getter]
-    const fn margin(&self) -> usize {
-        self.0.margin
-    }
-
-    #[doc = doc!("GroupSpec.partial_hits")]
-    #[getter]
-    const fn partial_hits(&self) -> bool {
-        self.0.partial_hits
     }
 
     fn __repr__(&self) -> String {
@@ -172,29 +145,17 @@ pub(crate) fn groups(specs: &Bound<'_, PyAny>, block_size: usize) -> PyResult<Gr
     Groups::new(specs, Some(block_size)).or_raise(py)
 }
 
-#[doc = doc!("GroupFit")]
 #[pyclass(frozen, get_all, module = "kvpool._core.groups", name = "GroupFit", eq)]
+#[of(GroupFit)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyGroupFit {
-    #[doc = doc!("GroupFit.reach_tokens")]
     reach_tokens: usize,
-    #[doc = doc!("GroupFit.new_blocks")]
     new_blocks: usize,
-}
-
-impl From<GroupFit> for PyGroupFit {
-    fn from(fit: GroupFit) -> Self {
-        let GroupFit { reach_tokens, new_blocks, .. } = fit;
-        Self { reach_tokens, new_blocks }
-    }
 }
 
 #[pymethods]
 impl PyGroupFit {
-    fn __repr__(&self) -> String {
-        let Self { reach_tokens, new_blocks } = self;
-        format!("GroupFit(reach_tokens={reach_tokens}, new_blocks={new_blocks})")
-    }
+    repr! { reach_tokens, new_blocks }
 }
 
 /// Positions of block tables that changed: index and block, and the group if there are several.

@@ -65,7 +65,6 @@ pub(crate) fn multimodal_items(items: Option<&Bound<'_, PyAny>>) -> PyResult<Vec
     raw.iter().enumerate().map(|(position, one)| item(position, one)).collect()
 }
 
-#[doc = doc!("ExtraKeys")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "ExtraKeys", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyExtraKeys(pub(crate) ExtraKeys);
@@ -189,7 +188,6 @@ fn algorithm_name<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     Err(raise(object.py(), "ArgumentTypeError", message))
 }
 
-#[doc = doc!("BlockHasher")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "BlockHasher")]
 pub(crate) struct PyBlockHasher(pub(crate) Arc<BlockHasher>);
 
@@ -215,25 +213,12 @@ impl PyBlockHasher {
         Ok(Self(Arc::new(BlockHasher::new(config).or_raise(py)?)))
     }
 
-    #[doc = doc!("BlockHasher.algorithm")]
-    #[getter]
-    fn algorithm(&self) -> &'static str {
-        self.0.algorithm().name()
+    getters! {
+        algorithm: &'static str = self.0.algorithm().name();
+        block_size: usize = self.0.block_size();
+        verify: &'static str = self.0.verify().name();
     }
 
-    #[doc = doc!("BlockHasher.block_size")]
-    #[getter]
-    fn block_size(&self) -> usize {
-        self.0.block_size()
-    }
-
-    #[doc = doc!("BlockHasher.verify")]
-    #[getter]
-    fn verify(&self) -> &'static str {
-        self.0.verify().name()
-    }
-
-    #[doc = doc!("BlockHasher.cursor")]
     #[pyo3(signature = (tokens=None, extra=None, *, epoch=0))]
     fn cursor(
         &self,
@@ -248,7 +233,6 @@ impl PyBlockHasher {
         Ok(PyHashCursor::new(hash(py, self.0.clone(), extra, tokens)?))
     }
 
-    #[doc = doc!("BlockHasher.hash_tokens")]
     #[pyo3(signature = (tokens, extra=None, *, epoch=0))]
     fn hash_tokens<'py>(
         &self,
@@ -260,7 +244,6 @@ impl PyBlockHasher {
         self.cursor(py, Some(tokens), extra, epoch)?.digests(py)
     }
 
-    #[doc = doc!("BlockHasher.link")]
     #[pyo3(signature = (tokens, parent=None, extra=None, *, epoch=0))]
     fn link(
         &self,
@@ -280,7 +263,6 @@ impl PyBlockHasher {
     }
 }
 
-#[doc = doc!("HashCursor")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "HashCursor")]
 pub(crate) struct PyHashCursor(Locked<HashCursor>);
 
@@ -297,7 +279,6 @@ impl PyHashCursor {
 
 #[pymethods]
 impl PyHashCursor {
-    #[doc = doc!("HashCursor.append")]
     #[pyo3(signature = (tokens, *, multimodal=None))]
     fn append(
         &self,
@@ -310,53 +291,31 @@ impl PyHashCursor {
         enter_sized(py, &self.0, size, |cursor| cursor.append_with(&tokens, &items)).or_raise(py)
     }
 
-    #[doc = doc!("HashCursor.truncate")]
     fn truncate(&self, py: Python<'_>, num_tokens: Int) -> PyResult<()> {
         let num_tokens = count(py, "num_tokens", num_tokens)?;
         enter(py, &self.0, |cursor| cursor.truncate(num_tokens)).or_raise(py)
     }
 
-    #[doc = doc!("HashCursor.rebase")]
     fn rebase(&self, py: Python<'_>, epoch: i128) -> PyResult<()> {
         let epoch = self::epoch(py, epoch)?;
         enter_sized(py, &self.0, LONG, |cursor| cursor.rebase(epoch)).or_raise(py)
     }
 
-    #[doc = doc!("HashCursor.num_tokens")]
-    #[getter]
-    fn num_tokens(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |cursor| cursor.num_tokens())
+    getters! {
+        num_tokens: usize = enter(py, &self.0, |cursor| cursor.num_tokens());
+        epoch: u64 = enter(py, &self.0, |cursor| cursor.epoch());
+        tail: Vec<u32> = enter(py, &self.0, |cursor| cursor.tail().to_vec());
+        hashed_blocks: u64 = enter(py, &self.0, |cursor| cursor.hashed_blocks());
     }
 
-    #[doc = doc!("HashCursor.epoch")]
-    #[getter]
-    fn epoch(&self, py: Python<'_>) -> u64 {
-        enter(py, &self.0, |cursor| cursor.epoch())
-    }
-
-    #[doc = doc!("HashCursor.tail")]
-    #[getter]
-    fn tail(&self, py: Python<'_>) -> Vec<u32> {
-        enter(py, &self.0, |cursor| cursor.tail().to_vec())
-    }
-
-    #[doc = doc!("HashCursor.hashed_blocks")]
-    #[getter]
-    fn hashed_blocks(&self, py: Python<'_>) -> u64 {
-        enter(py, &self.0, |cursor| cursor.hashed_blocks())
-    }
-
-    #[doc = doc!("HashCursor.chain")]
     fn chain(&self, py: Python<'_>) -> PyHashChain {
         PyHashChain(enter(py, &self.0, |cursor| cursor.chain().clone()))
     }
 
-    #[doc = doc!("HashCursor.digests")]
     fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         digests(py, &self.chain(py).0)
     }
 
-    #[doc = doc!("HashCursor.copy")]
     fn copy(&self, py: Python<'_>) -> Self {
         Self::new(self.snapshot(py))
     }
@@ -408,13 +367,11 @@ impl<'a, 'py> Argument<'a, 'py> for ChainArg<'a> {
     }
 }
 
-#[doc = doc!("HashChain")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "HashChain")]
 pub(crate) struct PyHashChain(pub(crate) HashChain);
 
 #[pymethods]
 impl PyHashChain {
-    #[doc = doc!("HashChain.from_digests")]
     #[staticmethod]
     #[pyo3(signature = (algorithm, block_size, digests, *, epoch=0))]
     fn from_digests(
@@ -434,30 +391,16 @@ impl PyHashChain {
         Ok(Self(HashChain::from_digests(algorithm, block_size, epoch, hashes).or_raise(py)?))
     }
 
-    #[doc = doc!("HashChain.algorithm")]
-    #[getter]
-    fn algorithm(&self) -> &'static str {
-        self.0.algorithm().name()
+    getters! {
+        algorithm: &'static str = self.0.algorithm().name();
+        block_size: usize = self.0.block_size();
+        epoch: u64 = self.0.epoch();
     }
 
-    #[doc = doc!("HashChain.block_size")]
-    #[getter]
-    fn block_size(&self) -> usize {
-        self.0.block_size()
-    }
-
-    #[doc = doc!("HashChain.epoch")]
-    #[getter]
-    fn epoch(&self) -> u64 {
-        self.0.epoch()
-    }
-
-    #[doc = doc!("HashChain.digests")]
     fn digests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         digests(py, &self.0)
     }
 
-    #[doc = doc!("HashChain.fingerprints")]
     fn fingerprints<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.0.fingerprints())
     }
@@ -471,7 +414,6 @@ impl PyHashChain {
     }
 }
 
-#[doc = doc!("ChainLink")]
 #[pyclass(frozen, module = "kvpool._core.hashing", name = "ChainLink", eq, hash)]
 #[derive(PartialEq)]
 pub(crate) struct PyChainLink(pub(crate) ChainLink);
@@ -484,7 +426,6 @@ impl Hash for PyChainLink {
 
 #[pymethods]
 impl PyChainLink {
-    #[doc = doc!("ChainLink.from_digest")]
     #[staticmethod]
     #[pyo3(signature = (algorithm, digest, tokens, *, parent=None, depth=0, epoch=0))]
     fn from_digest(
@@ -511,28 +452,15 @@ impl PyChainLink {
         Ok(Self(ChainLink::from_digest(algorithm, epoch, hash(digest)?, parent, &tokens).or_raise(py)?))
     }
 
-    #[doc = doc!("ChainLink.digest")]
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.hash().digest(self.0.algorithm()))
     }
 
-    #[doc = doc!("ChainLink.depth")]
-    #[getter]
-    fn depth(&self) -> u32 {
-        self.0.depth()
-    }
-
-    #[doc = doc!("ChainLink.num_tokens")]
-    #[getter]
-    fn num_tokens(&self) -> u64 {
-        self.0.num_tokens()
-    }
-
-    #[doc = doc!("ChainLink.epoch")]
-    #[getter]
-    fn epoch(&self) -> u64 {
-        self.0.epoch()
+    getters! {
+        depth: u32 = self.0.depth();
+        num_tokens: u64 = self.0.num_tokens();
+        epoch: u64 = self.0.epoch();
     }
 
     fn __repr__(&self) -> String {
@@ -540,13 +468,11 @@ impl PyChainLink {
     }
 }
 
-#[doc = doc!("hash_algorithms")]
 #[pyfunction]
 pub(crate) fn hash_algorithms() -> Vec<&'static str> {
     HashAlgorithm::ALL.iter().map(|algorithm| algorithm.name()).collect()
 }
 
-#[doc = doc!("verify_modes")]
 #[pyfunction]
 pub(crate) fn verify_modes() -> Vec<&'static str> {
     Verify::ALL.iter().map(|verify| verify.name()).collect()

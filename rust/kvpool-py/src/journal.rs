@@ -21,7 +21,6 @@ use crate::python::prelude::*;
 use crate::stats::{PyManagerStats, PyPoolStats};
 use crate::{advice, explain, metrics};
 
-#[doc = doc!("Journal")]
 #[pyclass(frozen, module = "kvpool._core.journal", name = "Journal", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournal {
@@ -100,28 +99,11 @@ impl PyJournal {
         Ok(Self { path, ring_bytes, config })
     }
 
-    #[doc = doc!("Journal.path")]
-    #[getter]
-    fn path(&self) -> Option<PathBuf> {
-        self.path.clone()
-    }
-
-    #[doc = doc!("Journal.ring_bytes")]
-    #[getter]
-    fn ring_bytes(&self) -> Option<usize> {
-        self.ring_bytes
-    }
-
-    #[doc = doc!("Journal.digest_every")]
-    #[getter]
-    fn digest_every(&self) -> u32 {
-        self.config.digest_every
-    }
-
-    #[doc = doc!("Journal.frame_bytes")]
-    #[getter]
-    fn frame_bytes(&self) -> usize {
-        self.config.frame_bytes
+    getters! {
+        path: Option<PathBuf> = self.path.clone();
+        ring_bytes: Option<usize> = self.ring_bytes;
+        digest_every: u32 = self.config.digest_every;
+        frame_bytes: usize = self.config.frame_bytes;
     }
 
     fn __repr__(&self) -> String {
@@ -134,15 +116,11 @@ impl PyJournal {
     }
 }
 
-#[doc = doc!("JournalStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalStats", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalStats {
-    #[doc = doc!("JournalStats.operations")]
     operations: u64,
-    #[doc = doc!("JournalStats.bytes")]
     bytes: u64,
-    #[doc = doc!("JournalStats.error")]
     error: Option<String>,
 }
 
@@ -259,19 +237,13 @@ fn watched<T: Send, E: ToPyErr + Send>(
     }
 }
 
-#[doc = doc!("JournalDifference")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalDifference", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalDifference {
-    #[doc = doc!("JournalDifference.kind")]
     kind: &'static str,
-    #[doc = doc!("JournalDifference.operation")]
     operation: u64,
-    #[doc = doc!("JournalDifference.since")]
     since: Option<u64>,
-    #[doc = doc!("JournalDifference.asked")]
     asked: Option<String>,
-    #[doc = doc!("JournalDifference.found")]
     found: Option<String>,
 }
 
@@ -313,19 +285,13 @@ const fn cut(tail: Tail) -> (Option<usize>, usize) {
     }
 }
 
-#[doc = doc!("JournalReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalReport", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyJournalReport {
-    #[doc = doc!("JournalReport.operations")]
     operations: u64,
-    #[doc = doc!("JournalReport.digests")]
     digests: u64,
-    #[doc = doc!("JournalReport.difference")]
     difference: Option<PyJournalDifference>,
-    #[doc = doc!("JournalReport.cut_at")]
     cut_at: Option<usize>,
-    #[doc = doc!("JournalReport.cut_bytes")]
     cut_bytes: usize,
 }
 
@@ -339,7 +305,6 @@ impl From<Report> for PyJournalReport {
 
 #[pymethods]
 impl PyJournalReport {
-    #[doc = doc!("JournalReport.is_exact")]
     #[getter]
     fn is_exact(&self) -> bool {
         self.difference.is_none()
@@ -352,7 +317,6 @@ impl PyJournalReport {
     }
 }
 
-#[doc = doc!("replay_journal")]
 #[pyfunction]
 #[pyo3(
     signature = (journal, *, until=None, check_every=None, progress=None),
@@ -372,22 +336,14 @@ pub(crate) fn replay_journal(
     Ok(watched(py, progress, |progress| kvpool_journal::replay(&journal, options, progress))?.into())
 }
 
-#[doc = doc!("JournalView")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalView")]
 pub(crate) struct PyJournalView {
-    #[doc = doc!("JournalView.operations")]
     operations: u64,
-    #[doc = doc!("JournalView.subject")]
     subject: &'static str,
-    #[doc = doc!("JournalView.stats")]
     stats: Option<PyManagerStats>,
-    #[doc = doc!("JournalView.pool")]
     pool: PyPoolStats,
-    #[doc = doc!("JournalView.host")]
     host: Option<PyPoolStats>,
-    #[doc = doc!("JournalView.metrics")]
     metrics: Vec<Py<PyDict>>,
-    #[doc = doc!("JournalView.advice")]
     advice: Option<Py<PyDict>>,
 }
 
@@ -449,13 +405,11 @@ impl View {
     }
 }
 
-#[doc = doc!("observe_journal")]
 #[pyfunction]
 #[pyo3(
     signature = (journal, *, every=None, until=None, advisor=None, explain=None, metrics=true, progress=None),
     text_signature = "(journal, *, every=0, until=None, advisor=None, explain=None, metrics=True, progress=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn observe_journal(
     py: Python<'_>,
     journal: Source,
@@ -481,7 +435,6 @@ pub(crate) fn observe_journal(
     Ok((views, report.into()))
 }
 
-#[doc = doc!("bisect_journal")]
 #[pyfunction]
 #[pyo3(signature = (journal, *, progress=None))]
 pub(crate) fn bisect_journal(
@@ -496,7 +449,6 @@ pub(crate) fn bisect_journal(
 /// An operation, and what two journals have there.
 type Divergent = (u64, Option<String>, Option<String>);
 
-#[doc = doc!("compare_journals")]
 #[pyfunction]
 pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) -> PyResult<Option<Divergent>> {
     let (first, second) = (first.load(py)?, second.load(py)?);
@@ -504,18 +456,12 @@ pub(crate) fn compare_journals(py: Python<'_>, first: Source, second: Source) ->
     Ok(found.map(|found| (found.operation, found.first, found.second)))
 }
 
-#[doc = doc!("ShrunkJournal")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "ShrunkJournal")]
 pub(crate) struct PyShrunkJournal {
-    #[doc = doc!("ShrunkJournal.before")]
     before: usize,
-    #[doc = doc!("ShrunkJournal.operations")]
     operations: Vec<String>,
-    #[doc = doc!("ShrunkJournal.failure")]
     failure: String,
-    #[doc = doc!("ShrunkJournal.journal")]
     journal: Py<PyBytes>,
-    #[doc = doc!("ShrunkJournal.runs")]
     runs: usize,
 }
 
@@ -527,7 +473,6 @@ impl PyShrunkJournal {
     }
 }
 
-#[doc = doc!("shrink_journal")]
 #[pyfunction]
 #[pyo3(signature = (journal, *, operation=None, progress=None))]
 pub(crate) fn shrink_journal(
@@ -571,7 +516,6 @@ impl Write for Pieces {
     }
 }
 
-#[doc = doc!("export_journal")]
 #[pyfunction]
 #[pyo3(
     signature = (journal, language, *, limit=None, write=None),
@@ -614,32 +558,19 @@ pub(crate) fn export_journal(
     }
 }
 
-#[doc = doc!("JournalInfo")]
 #[pyclass(frozen, get_all, module = "kvpool._core.journal", name = "JournalInfo")]
 pub(crate) struct PyJournalInfo {
-    #[doc = doc!("JournalInfo.subject")]
     subject: &'static str,
-    #[doc = doc!("JournalInfo.version")]
     version: String,
-    #[doc = doc!("JournalInfo.bytes")]
     bytes: usize,
-    #[doc = doc!("JournalInfo.first_operation")]
     first_operation: u64,
-    #[doc = doc!("JournalInfo.operations")]
     operations: u64,
-    #[doc = doc!("JournalInfo.digest_every")]
     digest_every: u32,
-    #[doc = doc!("JournalInfo.digests")]
     digests: u64,
-    #[doc = doc!("JournalInfo.calls")]
     calls: Py<PyDict>,
-    #[doc = doc!("JournalInfo.cut_at")]
     cut_at: Option<usize>,
-    #[doc = doc!("JournalInfo.cut_bytes")]
     cut_bytes: usize,
-    #[doc = doc!("JournalInfo.lines")]
     lines: Vec<(u64, &'static str, String)>,
-    #[doc = doc!("JournalInfo.settings")]
     settings: Py<PyDict>,
 }
 
@@ -662,7 +593,6 @@ fn settings<'py>(py: Python<'py>, header: &JournalHeader) -> PyResult<Bound<'py,
     Ok(settings)
 }
 
-#[doc = doc!("read_journal")]
 #[pyfunction]
 #[pyo3(signature = (journal, *, start=None, count=None), text_signature = "(journal, *, start=None, count=0)")]
 pub(crate) fn read_journal(

@@ -18,7 +18,6 @@ macro_rules! on {
     };
 }
 
-#[doc = doc!("FreeBlockList")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "FreeBlockList")]
 pub(crate) struct PyFreeBlockList(Locked<FreeBlockList>);
 
@@ -30,42 +29,35 @@ impl PyFreeBlockList {
         Ok(Self(Locked::new(list)))
     }
 
-    #[doc = doc!("FreeBlockList.pop_front_n")]
     fn pop_front_n(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
         let n = count(py, "n", n)?;
         Ok(ids(&on!(py, self, |list| list.pop_front_n(n))?))
     }
 
-    #[doc = doc!("FreeBlockList.push_front")]
     fn push_front(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |list| list.push_front(id))
     }
 
-    #[doc = doc!("FreeBlockList.push_back")]
     fn push_back(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |list| list.push_back(id))
     }
 
-    #[doc = doc!("FreeBlockList.push_front_n")]
     fn push_front_n(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let run = blocks(block_ids)?;
         on!(py, self, |list| list.push_front_n(&run))
     }
 
-    #[doc = doc!("FreeBlockList.remove")]
     fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |list| list.remove(id))
     }
 
-    #[doc = doc!("FreeBlockList.order")]
     fn order(&self, py: Python<'_>) -> Vec<u32> {
         enter(py, &self.0, |list| list.iter().map(BlockId::get).collect())
     }
 
-    #[doc = doc!("FreeBlockList.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |list| list.check_invariants())
     }
@@ -80,7 +72,6 @@ impl PyFreeBlockList {
     }
 }
 
-#[doc = doc!("BlockAllocator")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "BlockAllocator")]
 pub(crate) struct PyBlockAllocator(Locked<BlockAllocator>);
 
@@ -92,43 +83,27 @@ impl PyBlockAllocator {
         Ok(Self(Locked::new(allocator)))
     }
 
-    #[doc = doc!("BlockAllocator.num_blocks")]
-    #[getter]
-    fn num_blocks(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |allocator| allocator.num_blocks())
+    getters! {
+        num_blocks: usize = enter(py, &self.0, |allocator| allocator.num_blocks());
+        num_free: usize = enter(py, &self.0, |allocator| allocator.num_free());
+        num_held: usize = enter(py, &self.0, |allocator| allocator.num_held());
     }
 
-    #[doc = doc!("BlockAllocator.num_free")]
-    #[getter]
-    fn num_free(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |allocator| allocator.num_free())
-    }
-
-    #[doc = doc!("BlockAllocator.num_held")]
-    #[getter]
-    fn num_held(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |allocator| allocator.num_held())
-    }
-
-    #[doc = doc!("BlockAllocator.allocate")]
     fn allocate(&self, py: Python<'_>, n: Int) -> PyResult<Vec<u32>> {
         let n = count(py, "n", n)?;
         Ok(ids(&on!(py, self, |allocator| allocator.allocate(n))?))
     }
 
-    #[doc = doc!("BlockAllocator.acquire")]
     fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         on!(py, self, |allocator| allocator.acquire(&held))
     }
 
-    #[doc = doc!("BlockAllocator.release")]
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         on!(py, self, |allocator| allocator.release(&held))
     }
 
-    #[doc = doc!("BlockAllocator.ref_count")]
     fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         let id = block(block_id)?;
         let (count, last) =
@@ -136,12 +111,10 @@ impl PyBlockAllocator {
         count.ok_or_else(|| unknown_block(py, id, last))
     }
 
-    #[doc = doc!("BlockAllocator.free_order")]
     fn free_order(&self, py: Python<'_>) -> Vec<u32> {
         enter(py, &self.0, |allocator| allocator.free_order().map(BlockId::get).collect())
     }
 
-    #[doc = doc!("BlockAllocator.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |allocator| allocator.check_invariants())
     }
@@ -153,7 +126,6 @@ pub(crate) fn unknown_block(py: Python<'_>, block: BlockId, last: usize) -> PyEr
     PoolError::UnknownBlock { block: block.get().into(), last: last as u32 }.to_py_err(py)
 }
 
-#[doc = doc!("PrefixIndex")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "PrefixIndex")]
 pub(crate) struct PyPrefixIndex(Locked<PrefixIndex>);
 
@@ -168,7 +140,6 @@ impl PyPrefixIndex {
         Ok(Self(Locked::new(index)))
     }
 
-    #[doc = doc!("PrefixIndex.insert")]
     fn insert(
         &self,
         py: Python<'_>,
@@ -181,13 +152,11 @@ impl PyPrefixIndex {
         Ok(inserted == Inserted::Registered)
     }
 
-    #[doc = doc!("PrefixIndex.mark_computed")]
     fn mark_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<()> {
         let id = block(block_id)?;
         on!(py, self, |index| index.mark_computed(id))
     }
 
-    #[doc = doc!("PrefixIndex.find")]
     fn find(&self, py: Python<'_>, chain: ChainArg<'_>, position: Int) -> PyResult<Option<u32>> {
         let position = count(py, "position", position)?;
         let found = on!(py, self, |index| chain
@@ -195,18 +164,15 @@ impl PyPrefixIndex {
         Ok(found.map(BlockId::get))
     }
 
-    #[doc = doc!("PrefixIndex.remove")]
     fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = block(block_id)?;
         Ok(enter(py, &self.0, |index| index.remove(id)))
     }
 
-    #[doc = doc!("PrefixIndex.clear")]
     fn clear(&self, py: Python<'_>) {
         enter(py, &self.0, PrefixIndex::clear);
     }
 
-    #[doc = doc!("PrefixIndex.copies")]
     fn copies(&self, py: Python<'_>, chain: ChainArg<'_>, position: Int) -> PyResult<Vec<u32>> {
         let position = count(py, "position", position)?;
         let Some(hash) = chain.with(|chain| chain.hashes().get(position).copied()) else {
@@ -215,19 +181,11 @@ impl PyPrefixIndex {
         Ok(ids(&enter(py, &self.0, |index| index.copies(&hash))))
     }
 
-    #[doc = doc!("PrefixIndex.num_registered")]
-    #[getter]
-    fn num_registered(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |index| index.num_registered())
+    getters! {
+        num_registered: usize = enter(py, &self.0, |index| index.num_registered());
+        num_hashes: usize = enter(py, &self.0, |index| index.num_hashes());
     }
 
-    #[doc = doc!("PrefixIndex.num_hashes")]
-    #[getter]
-    fn num_hashes(&self, py: Python<'_>) -> usize {
-        enter(py, &self.0, |index| index.num_hashes())
-    }
-
-    #[doc = doc!("PrefixIndex.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |index| index.check_invariants())
     }
@@ -238,7 +196,6 @@ impl PyPrefixIndex {
     }
 }
 
-#[doc = doc!("LruEvictor")]
 #[pyclass(frozen, module = "kvpool._core.parts", name = "LruEvictor")]
 pub(crate) struct PyLruEvictor(Locked<LruEvictor>, usize);
 
@@ -255,7 +212,6 @@ impl PyLruEvictor {
         Ok(Self(Locked::new(LruEvictor::new(num_blocks).or_raise(py)?), num_blocks))
     }
 
-    #[doc = doc!("LruEvictor.insert")]
     fn insert(&self, py: Python<'_>, candidates: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut staged = gather("candidates", candidates, |position, item| {
             let (id, depth): (Bound<'_, PyAny>, Int) =
@@ -271,23 +227,19 @@ impl PyLruEvictor {
         Ok(())
     }
 
-    #[doc = doc!("LruEvictor.remove")]
     fn remove(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = block(block_id)?;
         Ok(enter(py, &self.0, |evictor| evictor.remove(id)))
     }
 
-    #[doc = doc!("LruEvictor.evict")]
     fn evict(&self, py: Python<'_>) -> Option<u32> {
         enter(py, &self.0, LruEvictor::evict).map(BlockId::get)
     }
 
-    #[doc = doc!("LruEvictor.order")]
     fn order(&self, py: Python<'_>) -> Vec<u32> {
         ids(&enter(py, &self.0, |evictor| evictor.order()))
     }
 
-    #[doc = doc!("LruEvictor.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         on!(py, self, |evictor| evictor.check_invariants())
     }

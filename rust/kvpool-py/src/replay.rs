@@ -33,7 +33,6 @@ fn groups_of(specs: &Bound<'_, PyAny>) -> PyResult<Groups> {
     Groups::new(specs, None).or_raise(py)
 }
 
-#[doc = doc!("Replay")]
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Replay")]
 pub(crate) struct PyReplay(OfProcess<Locked<Replay>>);
 
@@ -51,7 +50,6 @@ impl PyReplay {
         eviction="lru", explain=false, watermark=0.0, max_running=256, step_tokens=8192, step_ms=20.0,
         prefill_tokens_per_s=50_000.0, tiers=None, threads=0, journal=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
         trace: &Bound<'_, PyTrace>,
@@ -104,13 +102,11 @@ impl PyReplay {
         Ok(Self(OfProcess::new(Locked::new(replay?))))
     }
 
-    #[doc = doc!("Replay.total")]
     #[getter]
     fn total(&self, py: Python<'_>) -> PyResult<usize> {
         Ok(enter(py, self.replay(py)?, |replay| replay.total()))
     }
 
-    #[doc = doc!("Replay.advance")]
     #[pyo3(signature = (requests=None))]
     fn advance(&self, py: Python<'_>, requests: Option<Int>) -> PyResult<usize> {
         let requests = requests.map_or(Ok(usize::MAX), |n| count(py, "requests", n))?;
@@ -125,18 +121,15 @@ impl PyReplay {
         Ok(finished)
     }
 
-    #[doc = doc!("Replay.report_json")]
     fn report_json(&self, py: Python<'_>) -> PyResult<String> {
         let report = enter(py, self.replay(py)?, |replay| replay.report());
         serde_json::to_string(&report).map_err(|error| raise(py, "KvpoolError", error.to_string()))
     }
 
-    #[doc = doc!("Replay.journal_stats")]
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
         Ok(enter(py, self.replay(py)?, |replay| replay.journal().map(Into::into)))
     }
 
-    #[doc = doc!("Replay.flush_journal")]
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
         let flush = |replay: &mut Replay| {
             replay.flush_journal();
@@ -145,7 +138,6 @@ impl PyReplay {
         journal::check_flushed(py, enter_sized(py, self.replay(py)?, LONG, flush))
     }
 
-    #[doc = doc!("Replay.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         enter_sized(py, self.replay(py)?, LONG, |replay| replay.check_invariants()).or_raise(py)
     }

@@ -19,7 +19,6 @@ fn invalid(py: Python<'_>, message: impl Into<String>) -> PyErr {
     raise(py, "InvalidArgumentError", message)
 }
 
-#[doc = doc!("Retention")]
 #[pyclass(frozen, module = "kvpool._core.retention", name = "Retention", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRetention(pub(crate) Retention);
@@ -71,13 +70,11 @@ impl PyRetention {
         Ok(Self(retention))
     }
 
-    #[doc = doc!("Retention.priority")]
     #[getter]
     fn priority(&self) -> Option<u8> {
         if let Keep::Priority(priority) = self.0.keep { Some(priority.get()) } else { None }
     }
 
-    #[doc = doc!("Retention.ttl")]
     #[getter]
     fn ttl(&self) -> Option<f64> {
         match self.0.ttl {
@@ -86,28 +83,11 @@ impl PyRetention {
         }
     }
 
-    #[doc = doc!("Retention.idle")]
-    #[getter]
-    fn idle(&self) -> bool {
-        matches!(self.0.ttl, Some(Ttl::Idle(_)))
-    }
-
-    #[doc = doc!("Retention.then")]
-    #[getter]
-    fn then(&self) -> &'static str {
-        if self.0.then == Then::Demote { "demote" } else { "normal" }
-    }
-
-    #[doc = doc!("Retention.pinned")]
-    #[getter]
-    fn pinned(&self) -> bool {
-        self.0.keep == Keep::Pinned
-    }
-
-    #[doc = doc!("Retention.demoted")]
-    #[getter]
-    fn demoted(&self) -> bool {
-        self.0.keep == Keep::Demoted
+    getters! {
+        idle: bool = matches!(self.0.ttl, Some(Ttl::Idle(_)));
+        then: &'static str = if self.0.then == Then::Demote { "demote" } else { "normal" };
+        pinned: bool = self.0.keep == Keep::Pinned;
+        demoted: bool = self.0.keep == Keep::Demoted;
     }
 
     fn __repr__(&self) -> String {
@@ -131,7 +111,6 @@ pub(crate) fn tenant(py: Python<'_>, number: Int) -> PyResult<TenantId> {
     id.map(TenantId).map_err(|_| invalid(py, format!("tenant is {number}: must be 0 to {}", u32::MAX)))
 }
 
-#[doc = doc!("TenantLimits")]
 #[pyclass(frozen, module = "kvpool._core.retention", name = "TenantLimits", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyTenantLimits(TenantLimits);
@@ -149,22 +128,10 @@ impl PyTenantLimits {
         }))
     }
 
-    #[doc = doc!("TenantLimits.tenant")]
-    #[getter]
-    fn tenant(&self) -> u32 {
-        self.0.tenant.0
-    }
-
-    #[doc = doc!("TenantLimits.floor")]
-    #[getter]
-    fn floor(&self) -> usize {
-        self.0.floor
-    }
-
-    #[doc = doc!("TenantLimits.ceiling")]
-    #[getter]
-    fn ceiling(&self) -> Option<usize> {
-        self.0.ceiling
+    getters! {
+        tenant: u32 = self.0.tenant.0;
+        floor: usize = self.0.floor;
+        ceiling: Option<usize> = self.0.ceiling;
     }
 
     fn __repr__(&self) -> String {
@@ -173,7 +140,6 @@ impl PyTenantLimits {
     }
 }
 
-#[doc = doc!("RetentionConfig")]
 #[pyclass(frozen, module = "kvpool._core.retention", name = "RetentionConfig", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRetentionConfig(RetentionConfig);
@@ -190,16 +156,9 @@ impl PyRetentionConfig {
         }))
     }
 
-    #[doc = doc!("RetentionConfig.pin_budget")]
-    #[getter]
-    fn pin_budget(&self) -> usize {
-        self.0.pin_budget
-    }
-
-    #[doc = doc!("RetentionConfig.tenants")]
-    #[getter]
-    fn tenants(&self) -> Vec<PyTenantLimits> {
-        self.0.tenants.iter().map(|&limits| PyTenantLimits(limits)).collect()
+    getters! {
+        pin_budget: usize = self.0.pin_budget;
+        tenants: Vec<PyTenantLimits> = self.0.tenants.iter().map(|&limits| PyTenantLimits(limits)).collect();
     }
 
     fn __repr__(&self) -> String {
@@ -208,65 +167,35 @@ impl PyRetentionConfig {
     }
 }
 
-#[doc = doc!("HintReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "HintReport", eq)]
+#[of(HintReport)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyHintReport {
-    #[doc = doc!("HintReport.accepted")]
     accepted: usize,
-    #[doc = doc!("HintReport.clipped")]
     clipped: usize,
-    #[doc = doc!("HintReport.ignored")]
     ignored: usize,
-}
-
-impl From<HintReport> for PyHintReport {
-    fn from(HintReport { accepted, clipped, ignored }: HintReport) -> Self {
-        Self { accepted, clipped, ignored }
-    }
 }
 
 #[pymethods]
 impl PyHintReport {
-    fn __repr__(&self) -> String {
-        let Self { accepted, clipped, ignored } = self;
-        format!("HintReport(accepted={accepted}, clipped={clipped}, ignored={ignored})")
-    }
+    repr! { accepted, clipped, ignored }
 }
 
-#[doc = doc!("RetentionStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.retention", name = "RetentionStats", eq)]
+#[of(RetentionStats)]
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct PyRetentionStats {
-    #[doc = doc!("RetentionStats.demoted")]
     demoted: usize,
-    #[doc = doc!("RetentionStats.below_normal")]
     below_normal: usize,
-    #[doc = doc!("RetentionStats.above_normal")]
     above_normal: usize,
-    #[doc = doc!("RetentionStats.pinned")]
     pinned: usize,
-    #[doc = doc!("RetentionStats.with_ttl")]
     with_ttl: usize,
-    #[doc = doc!("RetentionStats.expired")]
     expired: u64,
-}
-
-impl From<RetentionStats> for PyRetentionStats {
-    fn from(stats: RetentionStats) -> Self {
-        let RetentionStats { demoted, below_normal, above_normal, pinned, with_ttl, expired } = stats;
-        Self { demoted, below_normal, above_normal, pinned, with_ttl, expired }
-    }
 }
 
 #[pymethods]
 impl PyRetentionStats {
-    fn __repr__(&self) -> String {
-        let Self { demoted, below_normal, above_normal, pinned, with_ttl, expired } = self;
-        format!(
-            "RetentionStats(demoted={demoted}, below_normal={below_normal}, above_normal={above_normal}, pinned={pinned}, with_ttl={with_ttl}, expired={expired})"
-        )
-    }
+    repr! { demoted, below_normal, above_normal, pinned, with_ttl, expired }
 }
 
 /// `retention=` of a constructor: True is that of all defaults.

@@ -26,19 +26,16 @@ impl ToPyErr for SizingError {
     }
 }
 
-#[doc = doc!("eviction_policies")]
 #[pyfunction]
 pub(crate) fn eviction_policies() -> Vec<&'static str> {
     kvpool_policies::ALL.iter().map(|policy| policy.name()).collect()
 }
 
-#[doc = doc!("policy_removal")]
 #[pyfunction]
 pub(crate) fn policy_removal(name: &str) -> Option<String> {
     kvpool_policies::removal(name)
 }
 
-#[doc = doc!("References")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "References")]
 pub(crate) struct PyReferences(Arc<References>);
 
@@ -52,53 +49,23 @@ impl PyReferences {
         Ok(Self(Arc::new(py.detach(|| References::new(&trace, which)).or_raise(py)?)))
     }
 
-    #[doc = doc!("References.requests")]
-    #[getter]
-    fn requests(&self) -> usize {
-        self.0.requests()
+    getters! {
+        requests: usize = self.0.requests();
+        references: usize = self.0.len();
+        unique_blocks: usize = self.0.unique_blocks();
+        prompt_tokens: u64 = self.0.prompt_tokens();
+        block_tokens: usize = self.0.block_tokens();
+        finish_reasons: usize = self.0.finish_reasons();
     }
 
-    #[doc = doc!("References.references")]
-    #[getter]
-    fn references(&self) -> usize {
-        self.0.len()
-    }
-
-    #[doc = doc!("References.unique_blocks")]
-    #[getter]
-    fn unique_blocks(&self) -> usize {
-        self.0.unique_blocks()
-    }
-
-    #[doc = doc!("References.prompt_tokens")]
-    #[getter]
-    fn prompt_tokens(&self) -> u64 {
-        self.0.prompt_tokens()
-    }
-
-    #[doc = doc!("References.block_tokens")]
-    #[getter]
-    fn block_tokens(&self) -> usize {
-        self.0.block_tokens()
-    }
-
-    #[doc = doc!("References.finish_reasons")]
-    #[getter]
-    fn finish_reasons(&self) -> usize {
-        self.0.finish_reasons()
-    }
-
-    #[doc = doc!("References.without_finish_reasons")]
     fn without_finish_reasons(&self) -> Self {
         Self(Arc::new(self.0.without_finish_reasons()))
     }
 
-    #[doc = doc!("References.lru")]
     fn lru(&self, py: Python<'_>) -> PyHitCurve {
         PyHitCurve { distances: py.detach(|| lru_distances(&self.0)), sample_rate: 1.0 }
     }
 
-    #[doc = doc!("References.run")]
     #[pyo3(signature = (policy, capacity_blocks, *, form="pool"))]
     fn run(&self, py: Python<'_>, policy: &str, capacity_blocks: i128, form: &str) -> PyResult<PyPolicyRun> {
         let (policy, form): (_, Form) = (eviction_named(py, policy)?, named(py, form)?);
@@ -107,13 +74,11 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Policy(run)))
     }
 
-    #[doc = doc!("References.optimal")]
     fn optimal(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<PyPolicyRun> {
         let capacity = count(py, "capacity_blocks", capacity_blocks)?;
         Ok(PyPolicyRun(Run::Outcome(py.detach(|| optimal(&self.0, capacity)))))
     }
 
-    #[doc = doc!("References.lru_with_hints")]
     #[pyo3(signature = (capacity_blocks, accuracy, *, seed=0))]
     fn lru_with_hints(
         &self,
@@ -128,7 +93,6 @@ impl PyReferences {
         Ok(PyPolicyRun(Run::Outcome(outcome)))
     }
 
-    #[doc = doc!("References.over_time")]
     fn over_time<'py>(
         &self,
         py: Python<'py>,
@@ -156,7 +120,6 @@ impl PyReferences {
     }
 }
 
-#[doc = doc!("HitCurve")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "HitCurve")]
 pub(crate) struct PyHitCurve {
     distances: ReuseDistances,
@@ -176,43 +139,31 @@ impl PyHitCurve {
 
 #[pymethods]
 impl PyHitCurve {
-    #[doc = doc!("HitCurve.sample_rate")]
-    #[getter]
-    fn sample_rate(&self) -> f64 {
-        self.sample_rate
+    getters! {
+        sample_rate: f64 = self.sample_rate;
+        references: u64 = self.curve().references();
     }
 
-    #[doc = doc!("HitCurve.references")]
-    #[getter]
-    fn references(&self) -> u64 {
-        self.curve().references()
-    }
-
-    #[doc = doc!("HitCurve.at")]
     fn at(&self, py: Python<'_>, capacity_blocks: i128) -> PyResult<(f64, f64)> {
         let capacity: usize = count(py, "capacity_blocks", capacity_blocks)?;
         let (_, block, token) = self.rates(self.curve().at(capacity as u64));
         Ok((block, token))
     }
 
-    #[doc = doc!("HitCurve.ceiling")]
     fn ceiling(&self) -> (u64, f64, f64) {
         self.rates(self.curve().ceiling())
     }
 
-    #[doc = doc!("HitCurve.points")]
     #[pyo3(signature = (most=200))]
     fn points(&self, py: Python<'_>, most: i128) -> PyResult<Vec<(u64, f64, f64)>> {
         let most: usize = count(py, "most", most)?;
         Ok(self.curve().spread(most).into_iter().map(|point| self.rates(point)).collect())
     }
 
-    #[doc = doc!("HitCurve.capacity_for")]
     fn capacity_for(&self, share: f64) -> Option<(u64, f64, f64)> {
         self.curve().capacity_for(share).map(|point| self.rates(point))
     }
 
-    #[doc = doc!("HitCurve.knee")]
     #[pyo3(signature = (most_blocks=None))]
     fn knee(&self, py: Python<'_>, most_blocks: Option<Int>) -> PyResult<Option<(u64, f64, f64, f64)>> {
         let most = most_blocks.map(|most| count(py, "most_blocks", most)).transpose()?;
@@ -223,7 +174,6 @@ impl PyHitCurve {
         }))
     }
 
-    #[doc = doc!("HitCurve.worth")]
     #[pyo3(signature = (bytes_per_token, gib, *, prefill_tokens_per_s=1.0))]
     fn worth<'py>(
         &self,
@@ -251,18 +201,15 @@ impl PyHitCurve {
         worth.iter().map(as_dict).collect()
     }
 
-    #[doc = doc!("HitCurve.distances")]
     fn distances(&self) -> Vec<(u64, u64, u64)> {
         self.distances.histogram().iter().map(|bucket| (bucket.from, bucket.to, bucket.references)).collect()
     }
 
-    #[doc = doc!("HitCurve.distance_quantile")]
     fn distance_quantile(&self, fraction: f64) -> Option<u64> {
         self.distances.quantile(fraction)
     }
 }
 
-#[doc = doc!("sampled_lru")]
 #[pyfunction]
 #[pyo3(signature = (trace, *, rate=1.0, max_blocks=None, seed=0, blocks="all"))]
 pub(crate) fn sampled_lru(
@@ -290,7 +237,6 @@ pub(crate) fn sampled_lru(
     sampled.or_raise(py)
 }
 
-#[doc = doc!("PolicyRun")]
 #[pyclass(frozen, module = "kvpool._core.sizing", name = "PolicyRun")]
 pub(crate) struct PyPolicyRun(Run);
 
@@ -318,52 +264,15 @@ impl PyPolicyRun {
 
 #[pymethods]
 impl PyPolicyRun {
-    #[doc = doc!("PolicyRun.capacity_blocks")]
-    #[getter]
-    fn capacity_blocks(&self) -> u64 {
-        self.outcome().total().capacity_blocks
-    }
-
-    #[doc = doc!("PolicyRun.block_hits")]
-    #[getter]
-    fn block_hits(&self) -> u64 {
-        self.outcome().total().block_hits
-    }
-
-    #[doc = doc!("PolicyRun.token_hits")]
-    #[getter]
-    fn token_hits(&self) -> u64 {
-        self.outcome().total().token_hits
-    }
-
-    #[doc = doc!("PolicyRun.block_hit_rate")]
-    #[getter]
-    fn block_hit_rate(&self) -> f64 {
-        self.outcome().block_rate()
-    }
-
-    #[doc = doc!("PolicyRun.token_hit_rate")]
-    #[getter]
-    fn token_hit_rate(&self) -> f64 {
-        self.outcome().token_rate()
-    }
-
-    #[doc = doc!("PolicyRun.evictions")]
-    #[getter]
-    fn evictions(&self) -> Option<u64> {
-        self.policy().map(PolicyRun::evictions)
-    }
-
-    #[doc = doc!("PolicyRun.turnover")]
-    #[getter]
-    fn turnover(&self) -> Option<f64> {
-        self.policy().and_then(PolicyRun::turnover)
-    }
-
-    #[doc = doc!("PolicyRun.turnovers")]
-    #[getter]
-    fn turnovers(&self) -> Vec<f64> {
-        self.policy().map_or_else(Vec::new, |run| run.turnovers().to_vec())
+    getters! {
+        capacity_blocks: u64 = self.outcome().total().capacity_blocks;
+        block_hits: u64 = self.outcome().total().block_hits;
+        token_hits: u64 = self.outcome().total().token_hits;
+        block_hit_rate: f64 = self.outcome().block_rate();
+        token_hit_rate: f64 = self.outcome().token_rate();
+        evictions: Option<u64> = self.policy().map(PolicyRun::evictions);
+        turnover: Option<f64> = self.policy().and_then(PolicyRun::turnover);
+        turnovers: Vec<f64> = self.policy().map_or_else(Vec::new, |run| run.turnovers().to_vec());
     }
 
     fn __repr__(&self) -> String {

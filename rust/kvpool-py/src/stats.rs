@@ -11,286 +11,145 @@ use crate::explain;
 use crate::python::prelude::*;
 use crate::retention::{PyHintReport, PyRetentionStats};
 
-#[doc = doc!("PoolStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.pool", name = "PoolStats", eq)]
+#[of(PoolStats)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyPoolStats {
-    #[doc = doc!("PoolStats.usable")]
     usable: usize,
-    #[doc = doc!("PoolStats.free")]
     free: usize,
-    #[doc = doc!("PoolStats.cached_free")]
     cached_free: usize,
-    #[doc = doc!("PoolStats.active")]
     active: usize,
-    #[doc = doc!("PoolStats.fenced")]
     fenced: usize,
-    #[doc = doc!("PoolStats.registered")]
     registered: usize,
-    #[doc = doc!("PoolStats.registered_active")]
     registered_active: usize,
-    #[doc = doc!("PoolStats.available")]
+    #[of(it.available())]
     available: usize,
-    #[doc = doc!("PoolStats.usage")]
+    #[of(it.usage())]
     usage: f64,
-    #[doc = doc!("PoolStats.block_size")]
     block_size: usize,
-    #[doc = doc!("PoolStats.epoch")]
     epoch: u64,
-    #[doc = doc!("PoolStats.allocated")]
     allocated: u64,
-    #[doc = doc!("PoolStats.evicted")]
     evicted: u64,
-    #[doc = doc!("PoolStats.hits")]
     hits: u64,
-    #[doc = doc!("PoolStats.misses")]
     misses: u64,
-    #[doc = doc!("PoolStats.collisions")]
     collisions: u64,
-    #[doc = doc!("PoolStats.duplicates_dropped")]
     duplicates_dropped: u64,
-}
-
-impl From<PoolStats> for PyPoolStats {
-    fn from(stats: PoolStats) -> Self {
-        Self {
-            usable: stats.usable,
-            free: stats.free,
-            cached_free: stats.cached_free,
-            active: stats.active,
-            fenced: stats.fenced,
-            registered: stats.registered,
-            registered_active: stats.registered_active,
-            available: stats.available(),
-            usage: stats.usage(),
-            block_size: stats.block_size,
-            epoch: stats.epoch,
-            allocated: stats.allocated,
-            evicted: stats.evicted,
-            hits: stats.hits,
-            misses: stats.misses,
-            collisions: stats.collisions,
-            duplicates_dropped: stats.duplicates_dropped,
-        }
-    }
 }
 
 #[pymethods]
 impl PyPoolStats {
-    #[doc = doc!("PoolStats.tokens")]
     fn tokens(&self, blocks: usize) -> usize {
         blocks.saturating_mul(self.block_size)
     }
 
-    fn __repr__(&self) -> String {
-        let Self { usable, free, cached_free, active, fenced, .. } = self;
-        format!(
-            "PoolStats(usable={usable}, free={free}, cached_free={cached_free}, active={active}, fenced={fenced})"
-        )
-    }
+    repr! { usable, free, cached_free, active, fenced }
 }
 
-#[doc = doc!("ManagerStats")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ManagerStats", eq)]
+#[of(ManagerStats)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyManagerStats {
-    #[doc = doc!("ManagerStats.running")]
     running: usize,
-    #[doc = doc!("ManagerStats.preempted")]
     preempted: usize,
-    #[doc = doc!("ManagerStats.swapped")]
     swapped: usize,
-    #[doc = doc!("ManagerStats.moving")]
     moving: usize,
-    #[doc = doc!("ManagerStats.loading")]
     loading: usize,
-    #[doc = doc!("ManagerStats.releasing")]
     releasing: usize,
-    #[doc = doc!("ManagerStats.admissions")]
     admissions: u64,
-    #[doc = doc!("ManagerStats.prompt_tokens")]
     prompt_tokens: u64,
-    #[doc = doc!("ManagerStats.hit_tokens")]
     hit_tokens: u64,
-    #[doc = doc!("ManagerStats.external_tokens")]
     external_tokens: u64,
-    #[doc = doc!("ManagerStats.computed_tokens")]
     computed_tokens: u64,
-    #[doc = doc!("ManagerStats.refusals")]
     refusals: u64,
-    #[doc = doc!("ManagerStats.unserved_tokens")]
     unserved_tokens: u64,
-    #[doc = doc!("ManagerStats.checkpoints")]
     checkpoints: u64,
-    #[doc = doc!("ManagerStats.appended_tokens")]
     appended_tokens: u64,
-    #[doc = doc!("ManagerStats.preemptions")]
     preemptions: u64,
-    #[doc = doc!("ManagerStats.preempted_tokens")]
     preempted_tokens: u64,
-    #[doc = doc!("ManagerStats.resumptions")]
     resumptions: u64,
-    #[doc = doc!("ManagerStats.resumed_tokens")]
     resumed_tokens: u64,
-    #[doc = doc!("ManagerStats.resumed_hit_tokens")]
     resumed_hit_tokens: u64,
-    #[doc = doc!("ManagerStats.resumed_external_tokens")]
     resumed_external_tokens: u64,
-    #[doc = doc!("ManagerStats.forks")]
     forks: u64,
-    #[doc = doc!("ManagerStats.swapped_out")]
     swapped_out: u64,
-    #[doc = doc!("ManagerStats.swapped_in")]
     swapped_in: u64,
-    #[doc = doc!("ManagerStats.copied_blocks")]
     copied_blocks: u64,
-    #[doc = doc!("ManagerStats.block_bytes")]
     block_bytes: u64,
-    #[doc = doc!("ManagerStats.hints")]
+    #[of(it.hints.into())]
     hints: PyHintReport,
-    #[doc = doc!("ManagerStats.retention")]
+    #[of(it.retention.map(Into::into))]
     retention: Option<PyRetentionStats>,
-    #[doc = doc!("ManagerStats.misses")]
+    #[of(None)]
     misses: Option<BTreeMap<&'static str, u64>>,
-    #[doc = doc!("ManagerStats.resumed_misses")]
+    #[of(None)]
     resumed_misses: Option<BTreeMap<&'static str, u64>>,
-    #[doc = doc!("ManagerStats.pool")]
+    #[of(it.pool.into())]
     pool: PyPoolStats,
 }
 
 impl PyManagerStats {
     pub(crate) fn new(stats: ManagerStats, misses: Option<MissStats>) -> Self {
         Self {
-            running: stats.running,
-            preempted: stats.preempted,
-            swapped: stats.swapped,
-            moving: stats.moving,
-            loading: stats.loading,
-            releasing: stats.releasing,
-            admissions: stats.admissions,
-            prompt_tokens: stats.prompt_tokens,
-            hit_tokens: stats.hit_tokens,
-            external_tokens: stats.external_tokens,
-            computed_tokens: stats.computed_tokens,
-            refusals: stats.refusals,
-            unserved_tokens: stats.unserved_tokens,
-            checkpoints: stats.checkpoints,
-            appended_tokens: stats.appended_tokens,
-            preemptions: stats.preemptions,
-            preempted_tokens: stats.preempted_tokens,
-            resumptions: stats.resumptions,
-            resumed_tokens: stats.resumed_tokens,
-            resumed_hit_tokens: stats.resumed_hit_tokens,
-            resumed_external_tokens: stats.resumed_external_tokens,
-            forks: stats.forks,
-            swapped_out: stats.swapped_out,
-            swapped_in: stats.swapped_in,
-            copied_blocks: stats.copied_blocks,
-            block_bytes: stats.block_bytes,
-            hints: stats.hints.into(),
-            retention: stats.retention.map(Into::into),
             misses: misses.as_ref().map(|misses| explain::counts(&misses.admitted)),
             resumed_misses: misses.map(|misses| explain::counts(&misses.resumed)),
-            pool: stats.pool.into(),
+            ..stats.into()
         }
     }
 }
 
 #[pymethods]
 impl PyManagerStats {
-    #[doc = doc!("ManagerStats.bytes")]
     fn bytes(&self, blocks: u64) -> u64 {
         blocks.saturating_mul(self.block_bytes)
     }
 
-    fn __repr__(&self) -> String {
-        let Self { running, preempted, prompt_tokens, hit_tokens, .. } = self;
-        format!(
-            "ManagerStats(running={running}, preempted={preempted}, prompt_tokens={prompt_tokens}, hit_tokens={hit_tokens})"
-        )
-    }
+    repr! { running, preempted, prompt_tokens, hit_tokens }
 }
 
-#[doc = doc!("Probe")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "Probe", eq)]
+#[of(Probe)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyProbe {
-    #[doc = doc!("Probe.cached_blocks")]
     cached_blocks: usize,
-    #[doc = doc!("Probe.idle_blocks")]
     idle_blocks: usize,
-    #[doc = doc!("Probe.pending_blocks")]
     pending_blocks: usize,
-}
-
-impl From<Probe> for PyProbe {
-    fn from(probe: Probe) -> Self {
-        let Probe { cached_blocks, idle_blocks, pending_blocks } = probe;
-        Self { cached_blocks, idle_blocks, pending_blocks }
-    }
 }
 
 #[pymethods]
 impl PyProbe {
-    fn __repr__(&self) -> String {
-        let Self { cached_blocks, idle_blocks, pending_blocks } = self;
-        format!(
-            "Probe(cached_blocks={cached_blocks}, idle_blocks={idle_blocks}, pending_blocks={pending_blocks})"
-        )
-    }
+    repr! { cached_blocks, idle_blocks, pending_blocks }
 }
 
-#[doc = doc!("ScrubReport")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "ScrubReport", eq)]
+#[of(ScrubReport)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyScrubReport {
-    #[doc = doc!("ScrubReport.position")]
     position: usize,
-    #[doc = doc!("ScrubReport.blocks")]
     blocks: usize,
-    #[doc = doc!("ScrubReport.requests")]
     requests: usize,
-    #[doc = doc!("ScrubReport.passes")]
     passes: u64,
-}
-
-impl From<ScrubReport> for PyScrubReport {
-    fn from(report: ScrubReport) -> Self {
-        let ScrubReport { position, blocks, requests, passes, .. } = report;
-        Self { position, blocks, requests, passes }
-    }
 }
 
 #[pymethods]
 impl PyScrubReport {
-    fn __repr__(&self) -> String {
-        let Self { position, blocks, requests, passes } = self;
-        format!("ScrubReport(position={position}, blocks={blocks}, requests={requests}, passes={passes})")
-    }
+    repr! { position, blocks, requests, passes }
 }
 
-#[doc = doc!("Admission")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Admission", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmission {
-    #[doc = doc!("Admission.cached_tokens")]
     #[pyo3(get)]
     cached_tokens: usize,
-    #[doc = doc!("Admission.cached_blocks")]
     #[pyo3(get)]
     cached_blocks: usize,
-    #[doc = doc!("Admission.external_tokens")]
     #[pyo3(get)]
     external_tokens: usize,
-    #[doc = doc!("Admission.num_blocks")]
     #[pyo3(get)]
     num_blocks: usize,
-    #[doc = doc!("Admission.block_ids")]
     #[pyo3(get)]
     block_ids: Vec<u32>,
     /// The block tables of the other KV-cache groups.
     other_tables: Vec<Vec<u32>>,
-    #[doc = doc!("Admission.full_tokens")]
     #[pyo3(get)]
     full_tokens: usize,
 }
@@ -321,41 +180,24 @@ impl From<&Admission> for PyAdmission {
 
 #[pymethods]
 impl PyAdmission {
-    #[doc = doc!("Admission.tables")]
     #[getter]
     fn tables(&self) -> Vec<Vec<u32>> {
         std::iter::once(&self.block_ids).chain(&self.other_tables).cloned().collect()
     }
 
-    fn __repr__(&self) -> String {
-        let Self { cached_tokens, cached_blocks, num_blocks, .. } = self;
-        format!(
-            "Admission(cached_tokens={cached_tokens}, cached_blocks={cached_blocks}, num_blocks={num_blocks})"
-        )
-    }
+    repr! { cached_tokens, cached_blocks, num_blocks }
 }
 
-#[doc = doc!("AdmissionFit")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "AdmissionFit", eq)]
+#[of(AdmissionFit)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyAdmissionFit {
-    #[doc = doc!("AdmissionFit.fit")]
+    #[of(it.fit.name())]
     fit: &'static str,
-    #[doc = doc!("AdmissionFit.cached_tokens")]
     cached_tokens: usize,
-    #[doc = doc!("AdmissionFit.new_blocks")]
     new_blocks: usize,
-    #[doc = doc!("AdmissionFit.fitting_tokens")]
     fitting_tokens: usize,
-    #[doc = doc!("AdmissionFit.can_ever_fit")]
     can_ever_fit: bool,
-}
-
-impl From<AdmissionFit> for PyAdmissionFit {
-    fn from(found: AdmissionFit) -> Self {
-        let AdmissionFit { fit, cached_tokens, new_blocks, fitting_tokens, can_ever_fit, .. } = found;
-        Self { fit: fit.name(), cached_tokens, new_blocks, fitting_tokens, can_ever_fit }
-    }
 }
 
 #[pymethods]
@@ -369,48 +211,23 @@ impl PyAdmissionFit {
     }
 }
 
-#[doc = doc!("RequestInfo")]
 #[pyclass(frozen, get_all, module = "kvpool._core.requests", name = "RequestInfo", eq)]
+#[of(RequestInfo)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyRequestInfo {
-    #[doc = doc!("RequestInfo.state")]
+    #[of(it.state.name())]
     state: &'static str,
-    #[doc = doc!("RequestInfo.tokens")]
     tokens: usize,
-    #[doc = doc!("RequestInfo.computed_tokens")]
     computed_tokens: usize,
-    #[doc = doc!("RequestInfo.cached_tokens")]
     cached_tokens: usize,
-    #[doc = doc!("RequestInfo.external_end")]
     external_end: usize,
-    #[doc = doc!("RequestInfo.blocks")]
     blocks: usize,
-    #[doc = doc!("RequestInfo.tier")]
     tier: usize,
-}
-
-impl From<RequestInfo> for PyRequestInfo {
-    fn from(info: RequestInfo) -> Self {
-        Self {
-            state: info.state.name(),
-            tokens: info.tokens,
-            computed_tokens: info.computed_tokens,
-            cached_tokens: info.cached_tokens,
-            external_end: info.external_end,
-            blocks: info.blocks,
-            tier: info.tier,
-        }
-    }
 }
 
 #[pymethods]
 impl PyRequestInfo {
-    fn __repr__(&self) -> String {
-        let Self { state, tokens, computed_tokens, blocks, .. } = self;
-        format!(
-            "RequestInfo(state={state:?}, tokens={tokens}, computed_tokens={computed_tokens}, blocks={blocks})"
-        )
-    }
+    repr! { state, tokens, computed_tokens, blocks }
 }
 
 /// What `take_events` returns: the events, and how many were lost before them.

@@ -69,7 +69,6 @@ fn tiers(
     .or_raise(py)
 }
 
-#[doc = doc!("TieredPool")]
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "TieredPool")]
 pub(crate) struct PyTieredPool(Arc<Locked<Tiers>>, Scrubbers);
 
@@ -97,7 +96,6 @@ impl PyTieredPool {
         Ok(Self(Arc::new(Locked::new(tiers(py, num_blocks, &each, event_capacity)?)), Arc::default()))
     }
 
-    #[doc = doc!("TieredPool.pools")]
     #[getter]
     fn pools<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let tiers = enter(py, &self.0, |tiers| tiers.len());
@@ -106,7 +104,6 @@ impl PyTieredPool {
         PyTuple::new(py, pools)
     }
 
-    #[doc = doc!("TieredPool.copy_on_write")]
     #[pyo3(signature = (block_id, *, tier=0, fences=true))]
     fn copy_on_write(
         &self,
@@ -129,17 +126,14 @@ impl PyTieredPool {
         Ok(enter(py, &self.0, copy).or_raise(py)?.get())
     }
 
-    #[doc = doc!("TieredPool.pending_copies")]
     fn pending_copies(&self, py: Python<'_>) -> Vec<TransferTuple> {
         enter(py, &self.0, |tiers| tiers.pending_copies().map(|copy| transfer_tuple(&copy)).collect())
     }
 
-    #[doc = doc!("TieredPool.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         Ok(PyTransferPlan(enter_measured(py, &self.0, Tiers::num_planned, Tiers::take_plan).or_raise(py)?))
     }
 
-    #[doc = doc!("TieredPool.begin_swap")]
     #[pyo3(signature = (block_ids, *, src, dst))]
     fn begin_swap(
         &self,
@@ -157,7 +151,6 @@ impl PyTieredPool {
         Ok(PySwap { tiers: self.0.clone(), id, mapping })
     }
 
-    #[doc = doc!("TieredPool.fit_swap")]
     #[pyo3(signature = (block_ids, *, src, dst, reserve=0))]
     fn fit_swap(
         &self,
@@ -173,7 +166,6 @@ impl PyTieredPool {
         Ok(fit.or_raise(py)?.name())
     }
 
-    #[doc = doc!("TieredPool.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         enter_sized(py, &self.0, LONG, |tiers| tiers.check_invariants()).or_raise(py)
     }
@@ -190,7 +182,6 @@ impl PyTieredPool {
     }
 }
 
-#[doc = doc!("Swap")]
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "Swap")]
 pub(crate) struct PySwap {
     tiers: Arc<Locked<Tiers>>,
@@ -200,7 +191,6 @@ pub(crate) struct PySwap {
 
 #[pymethods]
 impl PySwap {
-    #[doc = doc!("Swap.mapping")]
     #[getter]
     fn mapping<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let out = PyDict::new(py);
@@ -208,21 +198,18 @@ impl PySwap {
         Ok(out)
     }
 
-    #[doc = doc!("Swap.copies")]
     #[getter]
     fn copies(&self) -> Vec<(u32, u32)> {
         let copied = self.mapping.iter().filter(|(_, _, copied)| *copied);
         copied.map(|(src, dst, _)| (src.get(), dst.get())).collect()
     }
 
-    #[doc = doc!("Swap.complete")]
     fn complete<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let id = self.id;
         enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.complete_swap(id)).or_raise(py)?;
         self.mapping(py)
     }
 
-    #[doc = doc!("Swap.abort")]
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let id = self.id;
         enter_sized(py, &self.tiers, self.mapping.len(), |tiers| tiers.abort_swap(id)).or_raise(py)
@@ -237,7 +224,6 @@ impl PySwap {
     }
 }
 
-#[doc = doc!("TransferPlan")]
 #[pyclass(frozen, module = "kvpool._core.tiers", name = "TransferPlan", eq)]
 #[derive(PartialEq)]
 pub(crate) struct PyTransferPlan(pub(crate) TransferPlan);
@@ -257,13 +243,11 @@ impl PyTransferPlan {
         Ok(Self(TransferPlan::new(transfers).or_raise(py)?))
     }
 
-    #[doc = doc!("TransferPlan.transfers")]
     #[getter]
     fn transfers(&self) -> Vec<TransferTuple> {
         self.0.transfers().iter().map(transfer_tuple).collect()
     }
 
-    #[doc = doc!("TransferPlan.rounds")]
     #[pyo3(signature = (scratch=None))]
     fn rounds(
         &self,
@@ -274,7 +258,6 @@ impl PyTransferPlan {
         Ok(rounds.iter().map(|round| round.iter().map(transfer_tuple).collect()).collect())
     }
 
-    #[doc = doc!("TransferPlan.runs")]
     #[pyo3(signature = (scratch=None))]
     fn runs(
         &self,

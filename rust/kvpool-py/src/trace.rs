@@ -17,13 +17,11 @@ use crate::errors::{OrRaise, raise};
 use crate::hashing::named;
 use crate::python::prelude::*;
 
-#[doc = doc!("trace_formats")]
 #[pyfunction]
 pub(crate) fn trace_formats() -> Vec<&'static str> {
     TraceFormat::ALL.iter().map(|format| format.name()).collect()
 }
 
-#[doc = doc!("Trace")]
 #[pyclass(frozen, module = "kvpool._core.traces", name = "Trace")]
 pub(crate) struct PyTrace {
     trace: Arc<Trace>,
@@ -88,13 +86,11 @@ fn open(path: &PathBuf, options: &ReadOptions) -> Result<TraceLoader, kvpool_rep
 
 #[pymethods]
 impl PyTrace {
-    #[doc = doc!("Trace.read")]
     #[staticmethod]
     #[pyo3(signature = (
         path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
         event_gap_s=5.0
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn read(
         py: Python<'_>,
         path: PathBuf,
@@ -112,13 +108,11 @@ impl PyTrace {
         Ok(py.detach(|| open(&path, &options)?.finish()).or_raise(py)?.into())
     }
 
-    #[doc = doc!("Trace.parse")]
     #[staticmethod]
     #[pyo3(signature = (
         data, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
         event_gap_s=5.0
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
     fn parse(
         py: Python<'_>,
         data: &[u8],
@@ -137,7 +131,6 @@ impl PyTrace {
         Ok(read.or_raise(py)?.into())
     }
 
-    #[doc = doc!("Trace.generate")]
     #[staticmethod]
     #[pyo3(signature = (requests=2000, *, seed=0, block_tokens=512, rate_per_s=None, chat_fraction=None, agent_fraction=None))]
     fn generate(
@@ -162,7 +155,6 @@ impl PyTrace {
         Ok(Self { trace: Arc::new(py.detach(|| generate(&config)).or_raise(py)?), origin: None })
     }
 
-    #[doc = doc!("Trace.to_jsonl")]
     #[pyo3(signature = (format="mooncake"))]
     fn to_jsonl<'py>(&self, py: Python<'py>, format: &str) -> PyResult<Bound<'py, PyBytes>> {
         let format = named(py, format)?;
@@ -173,7 +165,6 @@ impl PyTrace {
         Ok(PyBytes::new(py, &py.detach(write).or_raise(py)?))
     }
 
-    #[doc = doc!("Trace.write_jsonl")]
     #[pyo3(signature = (file, format="mooncake"))]
     fn write_jsonl(&self, py: Python<'_>, file: Py<PyAny>, format: &str) -> PyResult<()> {
         let format = named(py, format)?;
@@ -183,14 +174,12 @@ impl PyTrace {
         out.error.map_or_else(|| written.or_raise(py), Err)
     }
 
-    #[doc = doc!("Trace.with_block_tokens")]
     fn with_block_tokens(&self, py: Python<'_>, block_tokens: i128) -> PyResult<Self> {
         let block_tokens = count(py, "block_tokens", block_tokens)?;
         let trace = py.detach(|| self.trace.with_block_tokens(block_tokens)).or_raise(py)?;
         Ok(Self { trace: Arc::new(trace), origin: self.origin })
     }
 
-    #[doc = doc!("Trace.summary")]
     fn summary<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let summary = py.detach(|| self.trace.summary());
         let out = PyDict::new(py);
@@ -206,25 +195,16 @@ impl PyTrace {
         Ok(out)
     }
 
-    #[doc = doc!("Trace.stats_json")]
     fn stats_json(&self, py: Python<'_>) -> PyResult<String> {
         let stats = py.detach(|| TraceStats::new(&self.trace));
         serde_json::to_string(&stats).map_err(|error| raise(py, "KvpoolError", error.to_string()))
     }
 
-    #[doc = doc!("Trace.format")]
-    #[getter]
-    fn format(&self) -> Option<&'static str> {
-        self.origin.map(|(format, _)| format.name())
+    getters! {
+        format: Option<&'static str> = self.origin.map(|(format, _)| format.name());
+        block_tokens: usize = self.trace.block_tokens();
     }
 
-    #[doc = doc!("Trace.block_tokens")]
-    #[getter]
-    fn block_tokens(&self) -> usize {
-        self.trace.block_tokens()
-    }
-
-    #[doc = doc!("Trace.notes")]
     fn notes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let notes = self.origin.map(|(_, notes)| notes).unwrap_or_default();
         let out = PyDict::new(py);
@@ -273,7 +253,6 @@ impl Write for PyFile {
     }
 }
 
-#[doc = doc!("TraceReader")]
 #[pyclass(frozen, module = "kvpool._core.traces", name = "TraceReader")]
 pub(crate) struct PyTraceReader(Locked<Option<TraceLoader>>);
 
@@ -296,7 +275,6 @@ impl PyTraceReader {
         path, *, format="auto", block_tokens=None, limit=None, check_prefixes=true, sort=false, sessions_at_once=None,
         event_gap_s=5.0
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -314,7 +292,6 @@ impl PyTraceReader {
         Ok(Self(Locked::new(Some(py.detach(|| open(&path, &options)).or_raise(py)?))))
     }
 
-    #[doc = doc!("TraceReader.advance")]
     #[pyo3(signature = (size=4_194_304))]
     fn advance(&self, py: Python<'_>, size: i128) -> PyResult<bool> {
         let bytes = count(py, "size", size)? as u64;
@@ -328,19 +305,16 @@ impl PyTraceReader {
         read.or_raise(py)
     }
 
-    #[doc = doc!("TraceReader.bytes_read")]
     #[getter]
     fn bytes_read(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |loader| loader.as_ref().map_or(0, TraceLoader::bytes_read))
     }
 
-    #[doc = doc!("TraceReader.total_bytes")]
     #[getter]
     fn total_bytes(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.with(py, |loader| loader.as_ref().and_then(TraceLoader::total_bytes))
     }
 
-    #[doc = doc!("TraceReader.finish")]
     fn finish(&self, py: Python<'_>) -> PyResult<PyTrace> {
         let read = self.with(py, |loader| loader.take().map(TraceLoader::finish))?;
         match read {

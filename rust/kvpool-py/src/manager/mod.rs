@@ -40,7 +40,6 @@ use crate::stats::{
 };
 use crate::tiers::{PyTransferPlan, swap_id};
 
-#[doc = doc!("CacheManager")]
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
@@ -144,7 +143,6 @@ impl PyCacheManager {
         eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0,
         groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false
     ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, seed=None, duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, digest=False, scrub_blocks=0, metrics=False)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
@@ -226,7 +224,6 @@ impl PyCacheManager {
         })
     }
 
-    #[doc = doc!("CacheManager.prepare")]
     #[pyo3(signature = (tokens, extra=None))]
     fn prepare(
         &self,
@@ -237,7 +234,6 @@ impl PyCacheManager {
         Ok(PyHashCursor::new(self.prompt(py, tokens, extra)?))
     }
 
-    #[doc = doc!("CacheManager.probe")]
     #[pyo3(signature = (prompt, extra=None))]
     fn probe(
         &self,
@@ -249,7 +245,6 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.probe(&cursor))?.or_raise(py)?.into())
     }
 
-    #[doc = doc!("CacheManager.fit")]
     #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn fit(
         &self,
@@ -265,7 +260,6 @@ impl PyCacheManager {
         Ok(self.enter(py, cursor.chain().len(), |manager| manager.fit(&cursor, part))?.or_raise(py)?.into())
     }
 
-    #[doc = doc!("CacheManager.fit_groups")]
     #[pyo3(signature = (prompt, extra=None, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, prompt, extra=None, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn fit_groups(
         &self,
@@ -282,13 +276,11 @@ impl PyCacheManager {
         Ok(fits.or_raise(py)?.into_iter().map(Into::into).collect())
     }
 
-    #[doc = doc!("CacheManager.next_checkpoint")]
     fn next_checkpoint(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let id = request_ref(request_id)?;
         self.enter(py, 0, |manager| manager.next_checkpoint(id))?.or_raise(py)
     }
 
-    #[doc = doc!("CacheManager.extend_encoder")]
     fn extend_encoder<'py>(
         &self,
         py: Python<'py>,
@@ -301,9 +293,7 @@ impl PyCacheManager {
         changed(py, &changes, self.grouped)
     }
 
-    #[doc = doc!("CacheManager.admit")]
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true, out=None), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True, out=None)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
         py: Python<'_>,
@@ -337,7 +327,6 @@ impl PyCacheManager {
         Ok(PyAdmission::written(&admission))
     }
 
-    #[doc = doc!("CacheManager.append")]
     #[pyo3(signature = (request_ids, token_ids, *, commit=false))]
     fn append<'py>(
         &self,
@@ -355,9 +344,7 @@ impl PyCacheManager {
         added(py, &changes, self.grouped)
     }
 
-    #[doc = doc!("CacheManager.append_ragged")]
     #[pyo3(signature = (request_ids, token_ids, offsets=None, *, commit=false, computed=None, lookahead=None, covered=None, out=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, commit=False, computed=None, lookahead=0, covered=None, out=None)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn append_ragged<'py>(
         &self,
         py: Python<'py>,
@@ -398,7 +385,6 @@ impl PyCacheManager {
         }
     }
 
-    #[doc = doc!("CacheManager.extend")]
     fn extend<'py>(
         &self,
         py: Python<'py>,
@@ -409,7 +395,6 @@ impl PyCacheManager {
         changed(py, &self.run_on(py, id, |manager| manager.extend(id, num_tokens))?, self.grouped)
     }
 
-    #[doc = doc!("CacheManager.external_done")]
     #[pyo3(signature = (request_id, loaded_tokens=None, *, failed=None))]
     fn external_done(
         &self,
@@ -429,19 +414,16 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.external_done(id, loaded))
     }
 
-    #[doc = doc!("CacheManager.fence")]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, 0, |manager| manager.fence().map(Ticket::get))
     }
 
-    #[doc = doc!("CacheManager.end_fence")]
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
         self.run_measured(py, fenced, |manager| manager.end_fence(ticket))
     }
 
-    #[doc = doc!("CacheManager.append_tokens")]
     #[pyo3(signature = (request_id, token_ids, *, lookahead=0, multimodal=None))]
     fn append_tokens<'py>(
         &self,
@@ -460,7 +442,6 @@ impl PyCacheManager {
         changed(py, &self.run(py, size, append)?, self.grouped)
     }
 
-    #[doc = doc!("CacheManager.fork")]
     fn fork(
         &self,
         py: Python<'_>,
@@ -471,7 +452,6 @@ impl PyCacheManager {
         self.run_on(py, parent, |manager| manager.fork(parent, child.as_ref()))
     }
 
-    #[doc = doc!("CacheManager.fork_batch")]
     fn fork_batch(
         &self,
         py: Python<'_>,
@@ -483,7 +463,6 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.fork_batch((&parents, &children)))
     }
 
-    #[doc = doc!("CacheManager.truncate")]
     #[pyo3(signature = (request_id, num_tokens, *, after_step=None, until=None))]
     fn truncate(
         &self,
@@ -498,7 +477,6 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.truncate(id, num_tokens, until))
     }
 
-    #[doc = doc!("CacheManager.truncate_batch")]
     #[pyo3(signature = (request_ids, num_tokens, *, after_step=None, until=None))]
     fn truncate_batch(
         &self,
@@ -514,47 +492,40 @@ impl PyCacheManager {
         self.run(py, requests.len(), |manager| manager.truncate_batch(&requests, &num_tokens, until))
     }
 
-    #[doc = doc!("CacheManager.trim_window")]
     fn trim_window(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, window: Int) -> PyResult<usize> {
         let (id, window) = (request_ref(request_id)?, count(py, "window", window)?);
         self.run_on(py, id, |manager| manager.trim_window(id, window))
     }
 
-    #[doc = doc!("CacheManager.take_plan")]
     fn take_plan(&self, py: Python<'_>) -> PyResult<PyTransferPlan> {
         let planned = |manager: &CacheManager| manager.tiers().num_planned();
         Ok(PyTransferPlan(self.run_measured(py, planned, ManagerCalls::take_plan)?))
     }
 
-    #[doc = doc!("CacheManager.begin_swap_out")]
     fn begin_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.begin_swap_out(&group))?.get())
     }
 
-    #[doc = doc!("CacheManager.begin_swap_in")]
     fn begin_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<u64> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.begin_swap_in(&group))?.get())
     }
 
-    #[doc = doc!("CacheManager.fit_swap_out")]
     fn fit_swap_out(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.fit_swap_out(&group))?.name())
     }
 
-    #[doc = doc!("CacheManager.fit_swap_in")]
     fn fit_swap_in(&self, py: Python<'_>, request_ids: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         let named = RequestIds::new(request_ids)?;
         let group = named.refs()?;
         Ok(self.run(py, LONG, |manager| manager.fit_swap_in(&group))?.name())
     }
 
-    #[doc = doc!("CacheManager.complete_swap")]
     fn complete_swap<'py>(&self, py: Python<'py>, swap: Int) -> PyResult<Bound<'py, PyDict>> {
         let id = swap_id(py, swap)?;
         let pairs = self.run(py, LONG, |manager| manager.complete_swap(id))?;
@@ -563,25 +534,21 @@ impl PyCacheManager {
         Ok(out)
     }
 
-    #[doc = doc!("CacheManager.abort_swap")]
     fn abort_swap(&self, py: Python<'_>, swap: Int) -> PyResult<()> {
         let id = swap_id(py, swap)?;
         self.run(py, LONG, |manager| manager.abort_swap(id))
     }
 
-    #[doc = doc!("CacheManager.host_stats")]
     fn host_stats(&self, py: Python<'_>) -> PyResult<Option<PyPoolStats>> {
         let host = |manager: &mut Journaled<CacheManager>| manager.tiers().pool(1).ok().map(BlockPool::stats);
         Ok(self.enter(py, 0, host)?.map(Into::into))
     }
 
-    #[doc = doc!("CacheManager.commit")]
     fn commit(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, computed_tokens: Int) -> PyResult<usize> {
         let (id, computed) = (request_ref(request_id)?, count(py, "computed_tokens", computed_tokens)?);
         self.run_on(py, id, |manager| manager.commit(id, computed))
     }
 
-    #[doc = doc!("CacheManager.commit_batch")]
     fn commit_batch(
         &self,
         py: Python<'_>,
@@ -594,7 +561,6 @@ impl PyCacheManager {
         self.run(py, requests.len(), |manager| manager.commit_batch(&requests, &computed))
     }
 
-    #[doc = doc!("CacheManager.release")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None, finish_reason=None, output_tokens=None))]
     fn release(
         &self,
@@ -613,7 +579,6 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.release(id, until))
     }
 
-    #[doc = doc!("CacheManager.release_batch")]
     #[pyo3(signature = (request_ids, *, after_step=None, until=None, finish_reasons=None, output_tokens=None))]
     fn release_batch(
         &self,
@@ -633,7 +598,6 @@ impl PyCacheManager {
         self.run(py, LONG, |manager| manager.release_batch(&requests, until))
     }
 
-    #[doc = doc!("CacheManager.end_session")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn end_session(
         &self,
@@ -646,7 +610,6 @@ impl PyCacheManager {
         Ok(self.run_on(py, id, |manager| manager.end_session(id, until))?.into())
     }
 
-    #[doc = doc!("CacheManager.retain")]
     fn retain(
         &self,
         py: Python<'_>,
@@ -657,13 +620,11 @@ impl PyCacheManager {
         Ok(self.run_on(py, id, |manager| manager.retain(id, &ranges))?.into())
     }
 
-    #[doc = doc!("CacheManager.set_tenant")]
     fn set_tenant(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (id, tenant) = (request_ref(request_id)?, retention::tenant(py, tenant)?);
         self.run_on(py, id, |manager| manager.set_tenant(id, tenant))
     }
 
-    #[doc = doc!("CacheManager.end_of_life")]
     #[pyo3(signature = (request_id, start_token=None), text_signature = "($self, request_id, start_token=0)")]
     fn end_of_life(
         &self,
@@ -676,7 +637,6 @@ impl PyCacheManager {
         Ok(self.run_on(py, id, |manager| manager.retain(id, &[RetentionRange::end_of_life(start)]))?.into())
     }
 
-    #[doc = doc!("CacheManager.retain_prefix")]
     #[pyo3(signature = (prompt, ranges, extra=None))]
     fn retain_prefix(
         &self,
@@ -690,7 +650,6 @@ impl PyCacheManager {
         Ok(self.run(py, size, |manager| manager.retain_prefix(&cursor, &ranges))?.into())
     }
 
-    #[doc = doc!("CacheManager.end_of_life_of")]
     #[pyo3(signature = (prompt, start_token=None, extra=None), text_signature = "($self, prompt, start_token=0, extra=None)")]
     fn end_of_life_of(
         &self,
@@ -707,53 +666,44 @@ impl PyCacheManager {
             .into())
     }
 
-    #[doc = doc!("CacheManager.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.run(py, 0, |manager| manager.advance_time(now))
     }
 
-    #[doc = doc!("CacheManager.tenant_blocks")]
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
         self.enter(py, 0, |manager| manager.tenant_blocks(tenant))?.or_raise(py)
     }
 
-    #[doc = doc!("CacheManager.retention_stats")]
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
         Ok(self.enter(py, 0, |manager| manager.retention_stats())?.map(Into::into))
     }
 
-    #[doc = doc!("CacheManager.advice")]
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.enter(py, LONG, |manager| manager.advice())?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
-    #[doc = doc!("CacheManager.metrics")]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let tiers = self.enter(py, 0, |manager| manager.metrics())?;
         tiers.iter().map(|tier| metrics::dict(py, tier)).collect()
     }
 
-    #[doc = doc!("CacheManager.observe_time")]
     fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
         self.clock.observe(py, now, || {
             self.enter(py, 0, |manager| manager.unrecorded(|manager| manager.observe_time(now)))?.or_raise(py)
         })
     }
 
-    #[doc = doc!("CacheManager.explain")]
     fn explain(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyExplanation> {
         let id = request_ref(request_id)?;
         Ok(PyExplanation(self.enter(py, 0, |manager| manager.explain(id))?.or_raise(py)?))
     }
 
-    #[doc = doc!("CacheManager.check_policy")]
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
 
-    #[doc = doc!("CacheManager.preempt")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn preempt(
         &self,
@@ -766,7 +716,6 @@ impl PyCacheManager {
         self.run_on(py, id, |manager| manager.preempt(id, until))
     }
 
-    #[doc = doc!("CacheManager.resume")]
     #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn resume(
         &self,
@@ -780,19 +729,16 @@ impl PyCacheManager {
         Ok((&self.run_on(py, id, |manager| manager.resume(id, part))?).into())
     }
 
-    #[doc = doc!("CacheManager.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         let fenced = |manager: &CacheManager| manager.pool().num_fenced();
         self.run_measured(py, fenced, |manager| manager.complete_step(step))
     }
 
-    #[doc = doc!("CacheManager.plan_step")]
     fn plan_step(slf: Bound<'_, Self>) -> PyResult<PyStep> {
         Self::begin_step(slf)
     }
 
-    #[doc = doc!("CacheManager.block_ids")]
     #[pyo3(signature = (request_id, *, out=None, group=None), text_signature = "($self, request_id, *, out=None, group=0)")]
     fn block_ids<'py>(
         &self,
@@ -810,19 +756,16 @@ impl PyCacheManager {
         }
     }
 
-    #[doc = doc!("CacheManager.cursor")]
     fn cursor(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyHashCursor> {
         let id = request_ref(request_id)?;
         Ok(PyHashCursor::new(self.run_on(py, id, |manager| manager.cursor(id).cloned())?))
     }
 
-    #[doc = doc!("CacheManager.request")]
     fn request(&self, py: Python<'_>, request_id: &Bound<'_, PyAny>) -> PyResult<PyRequestInfo> {
         let id = request_ref(request_id)?;
         Ok(self.enter(py, 0, |manager| manager.request(id))?.or_raise(py)?.into())
     }
 
-    #[doc = doc!("CacheManager.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, |manager| {
             let bumped = manager.bump_epoch();
@@ -831,12 +774,10 @@ impl PyCacheManager {
         })
     }
 
-    #[doc = doc!("CacheManager.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         self.run(py, LONG, ManagerCalls::reset)
     }
 
-    #[doc = doc!("CacheManager.evict")]
     #[pyo3(signature = (n, *, out=None))]
     fn evict<'py>(
         &self,
@@ -849,71 +790,52 @@ impl PyCacheManager {
         handed_out(py, &self.run(py, n, |manager| manager.evict(n))?, out)
     }
 
-    #[doc = doc!("CacheManager.drop_cached")]
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
         self.run(py, victims.len(), |manager| manager.drop_cached(&victims))
     }
 
-    #[doc = doc!("CacheManager.resize")]
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         self.run(py, LONG, |manager| manager.resize(num_blocks))
     }
 
-    #[doc = doc!("CacheManager.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         let batch = self.enter(py, 0, ManagerCalls::take_events)?;
         events(py, &batch)
     }
 
-    #[doc = doc!("CacheManager.stats")]
     fn stats(&self, py: Python<'_>) -> PyResult<PyManagerStats> {
         let (stats, misses) = self.enter(py, 0, |manager| (manager.stats(), manager.misses()))?;
         Ok(PyManagerStats::new(stats, misses))
     }
 
-    #[doc = doc!("CacheManager.journal_stats")]
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
         self.enter(py, 0, |manager| manager.journal().map(Into::into))
     }
 
-    #[doc = doc!("CacheManager.flush_journal")]
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
         journal::wait(py, self.enter(py, 0, Journaled::start_flush)?);
         let error = self.enter(py, 0, |manager| manager.journal()?.error().map(str::to_owned))?;
         journal::check_flushed(py, error)
     }
 
-    #[doc = doc!("CacheManager.journal_image")]
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self.enter(py, LONG, Journaled::journal_image)?.map(|image| PyBytes::new(py, &image)))
     }
 
-    #[doc = doc!("CacheManager.save_journal")]
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         journal::save(py, self.enter(py, LONG, Journaled::journal_image)?, &path)
     }
 
-    #[doc = doc!("CacheManager.num_blocks")]
-    #[getter]
-    fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.pool().num_blocks())
+    getters! {
+        num_blocks: PyResult<usize> = self.enter(py, 0, |manager| manager.pool().num_blocks());
+        block_size: usize = self.hasher.block_size();
+        num_groups: PyResult<usize> = self.enter(py, 0, |manager| manager.num_groups());
+        num_available: PyResult<usize> = self.enter(py, 0, |manager| manager.pool().num_available());
+        epoch: PyResult<u64> = self.enter(py, 0, |manager| manager.pool().epoch());
     }
 
-    #[doc = doc!("CacheManager.block_size")]
-    #[getter]
-    fn block_size(&self) -> usize {
-        self.hasher.block_size()
-    }
-
-    #[doc = doc!("CacheManager.num_groups")]
-    #[getter]
-    fn num_groups(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.num_groups())
-    }
-
-    #[doc = doc!("CacheManager.groups")]
     #[getter]
     fn groups(&self, py: Python<'_>) -> PyResult<Vec<PyGroupSpec>> {
         self.enter(py, 0, |manager| {
@@ -922,51 +844,32 @@ impl PyCacheManager {
         })
     }
 
-    #[doc = doc!("CacheManager.num_available")]
-    #[getter]
-    fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
-        self.enter(py, 0, |manager| manager.pool().num_available())
-    }
-
-    #[doc = doc!("CacheManager.epoch")]
-    #[getter]
-    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.enter(py, 0, |manager| manager.pool().epoch())
-    }
-
-    #[doc = doc!("CacheManager.free_order")]
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.enter(py, LONG, |manager| manager.pool().free_order())?))
     }
 
-    #[doc = doc!("CacheManager.eviction_order")]
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.enter(py, LONG, |manager| manager.pool().eviction_order())?))
     }
 
-    #[doc = doc!("CacheManager.state_digest")]
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         self.enter(py, LONG, |manager| manager.unrecorded(ManagerWatch::state_digest))
     }
 
-    #[doc = doc!("CacheManager.state_digest_from_scratch")]
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
         self.enter(py, LONG, |manager| manager.state_digest_from_scratch())
     }
 
-    #[doc = doc!("CacheManager.scrub")]
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         Ok(self.run(py, blocks, |manager| manager.unrecorded(|manager| manager.scrub(blocks)))?.into())
     }
 
-    #[doc = doc!("CacheManager.poison_reason")]
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.enter(py, 0, |manager| manager.poison_reason().map(ToOwned::to_owned))
     }
 
-    #[doc = doc!("CacheManager.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         self.enter(py, LONG, |manager| manager.check_invariants())?.or_raise(py)
     }

@@ -24,7 +24,6 @@ enum State {
     Over,
 }
 
-#[doc = doc!("Step")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Step")]
 pub(crate) struct PyStep {
     manager: Py<PyCacheManager>,
@@ -96,9 +95,7 @@ impl PyStep {
 
 #[pymethods]
 impl PyStep {
-    #[doc = doc!("Step.admit")]
     #[pyo3(signature = (request_id, prompt, extra=None, *, tenant=None, no_cache=false, retention=None, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, prompt, extra=None, *, tenant=None, no_cache=False, retention=None, allocate_tokens=None, external_tokens=0, reuse=True)")]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python method")]
     fn admit(
         &self,
         py: Python<'_>,
@@ -120,7 +117,6 @@ impl PyStep {
         self.plan(py, size, |manager, plan| Ok(manager.plan_admit_with(plan, id, cursor, &options)?))
     }
 
-    #[doc = doc!("Step.resume")]
     #[pyo3(signature = (request_id, *, allocate_tokens=None, external_tokens=None, reuse=true), text_signature = "($self, request_id, *, allocate_tokens=None, external_tokens=0, reuse=True)")]
     fn resume(
         &self,
@@ -134,7 +130,6 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_resume_with(plan, id, part))
     }
 
-    #[doc = doc!("Step.append")]
     #[pyo3(signature = (request_id, token_ids, *, lookahead=None), text_signature = "($self, request_id, token_ids, *, lookahead=0)")]
     fn append(
         &self,
@@ -148,7 +143,6 @@ impl PyStep {
         self.plan(py, tokens.len(), |manager, plan| manager.plan_append(plan, id, &tokens, lookahead))
     }
 
-    #[doc = doc!("Step.append_ragged")]
     #[pyo3(signature = (request_ids, token_ids, offsets=None, *, lookahead=None, covered=None), text_signature = "($self, request_ids, token_ids, offsets=None, *, lookahead=0, covered=None)")]
     fn append_ragged(
         &self,
@@ -166,7 +160,6 @@ impl PyStep {
         self.plan(py, size, |manager, plan| manager.plan_append_ragged(plan, &rows))
     }
 
-    #[doc = doc!("Step.preempt")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn preempt(
         &self,
@@ -179,7 +172,6 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_preempt(plan, id, until))
     }
 
-    #[doc = doc!("Step.release")]
     #[pyo3(signature = (request_id, *, after_step=None, until=None))]
     fn release(
         &self,
@@ -192,7 +184,6 @@ impl PyStep {
         self.plan(py, self.size_of(py, id)?, |manager, plan| manager.plan_release(plan, id, until))
     }
 
-    #[doc = doc!("Step.available_blocks")]
     #[getter]
     fn available_blocks(&self, py: Python<'_>) -> PyResult<usize> {
         let (plan, work) = self.take(py)?;
@@ -201,7 +192,6 @@ impl PyStep {
         Ok(available)
     }
 
-    #[doc = doc!("Step.commit")]
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (mut plan, work) = self.take(py)?;
         let done = self.manager.get().enter(py, work, move |manager| (manager.commit_step(&mut plan), plan));
@@ -221,7 +211,6 @@ impl PyStep {
         Ok(out)
     }
 
-    #[doc = doc!("Step.rollback")]
     fn rollback(&self, py: Python<'_>) {
         enter(py, &self.state, |state| *state = State::Over);
     }

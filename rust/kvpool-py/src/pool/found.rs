@@ -9,7 +9,6 @@ use crate::errors::OrRaise;
 use crate::hashing::{ChainArg, PyChainLink};
 use crate::python::prelude::*;
 
-#[doc = doc!("Match")]
 #[pyclass(frozen, module = "kvpool._core.requests", name = "Match", eq, hash)]
 #[derive(PartialEq)]
 pub(crate) struct PyMatch(pub(super) Match);
@@ -29,22 +28,10 @@ impl PyMatch {
         Ok(Self(chain.with(|chain| Match::new(chain, start, &named)).or_raise(py)?))
     }
 
-    #[doc = doc!("Match.start")]
-    #[getter]
-    fn start(&self) -> usize {
-        self.0.start()
-    }
-
-    #[doc = doc!("Match.block_ids")]
-    #[getter]
-    fn block_ids(&self) -> Vec<u32> {
-        ids(self.0.blocks())
-    }
-
-    #[doc = doc!("Match.link")]
-    #[getter]
-    fn link(&self) -> Option<PyChainLink> {
-        self.0.link().cloned().map(PyChainLink)
+    getters! {
+        start: usize = self.0.start();
+        block_ids: Vec<u32> = ids(self.0.blocks());
+        link: Option<PyChainLink> = self.0.link().cloned().map(PyChainLink);
     }
 
     fn __len__(&self) -> usize {

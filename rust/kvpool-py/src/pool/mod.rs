@@ -30,7 +30,6 @@ use crate::python::prelude::*;
 use crate::retention::{self, Eviction, PyHintReport, PyRetention, PyRetentionStats};
 use crate::stats::{Events, PyPoolStats, PyProbe, PyScrubReport, events};
 
-#[doc = doc!("BlockPool")]
 #[pyclass(frozen, module = "kvpool._core.pool", name = "BlockPool")]
 pub(crate) struct PyBlockPool {
     held: Held,
@@ -60,7 +59,6 @@ impl PyBlockPool {
         ),
         text_signature = "(num_blocks, block_size=16, *, verify='none', duplicates='keep', eviction='lru', retention=None, advisor=None, event_capacity=0, journal=None, digest=False, payloads=False, metrics=False)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python constructor")]
     fn py_new(
         py: Python<'_>,
         num_blocks: Int,
@@ -122,31 +120,13 @@ impl PyBlockPool {
         })
     }
 
-    #[doc = doc!("BlockPool.num_blocks")]
-    #[getter]
-    fn num_blocks(&self, py: Python<'_>) -> PyResult<usize> {
-        self.get(py, |pool| pool.num_blocks())
+    getters! {
+        num_blocks: PyResult<usize> = self.get(py, |pool| pool.num_blocks());
+        block_size: PyResult<usize> = self.get(py, |pool| pool.block_size());
+        num_available: PyResult<usize> = self.get(py, |pool| pool.num_available());
+        epoch: PyResult<u64> = self.get(py, |pool| pool.epoch());
     }
 
-    #[doc = doc!("BlockPool.block_size")]
-    #[getter]
-    fn block_size(&self, py: Python<'_>) -> PyResult<usize> {
-        self.get(py, |pool| pool.block_size())
-    }
-
-    #[doc = doc!("BlockPool.num_available")]
-    #[getter]
-    fn num_available(&self, py: Python<'_>) -> PyResult<usize> {
-        self.get(py, |pool| pool.num_available())
-    }
-
-    #[doc = doc!("BlockPool.epoch")]
-    #[getter]
-    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.get(py, |pool| pool.epoch())
-    }
-
-    #[doc = doc!("BlockPool.allocate")]
     #[pyo3(signature = (n, *, out=None))]
     fn allocate<'py>(
         &self,
@@ -160,13 +140,11 @@ impl PyBlockPool {
         handed_out(py, &taken, out)
     }
 
-    #[doc = doc!("BlockPool.acquire")]
     fn acquire(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.acquire(&held))
     }
 
-    #[doc = doc!("BlockPool.release")]
     #[pyo3(signature = (block_ids, *, until=None))]
     fn release(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, until: Option<Int>) -> PyResult<()> {
         let held = blocks(block_ids)?;
@@ -179,36 +157,30 @@ impl PyBlockPool {
         }
     }
 
-    #[doc = doc!("BlockPool.fence")]
     fn fence(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, 0, |pool| pool.fence().map(Ticket::get))
     }
 
-    #[doc = doc!("BlockPool.end_fence")]
     fn end_fence(&self, py: Python<'_>, ticket: Int) -> PyResult<usize> {
         let ticket = Ticket::new(count(py, "ticket", ticket)? as u64);
         self.ending(py, move |pool| pool.end_fence(ticket))
     }
 
-    #[doc = doc!("BlockPool.release_table")]
     fn release_table(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.release_table(&held))
     }
 
-    #[doc = doc!("BlockPool.release_after")]
     fn release_after(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, step: Int) -> PyResult<()> {
         let (held, step) = (blocks(block_ids)?, count(py, "step", step)? as u64);
         self.run(py, held.len(), |pool| pool.release_after(&held, step))
     }
 
-    #[doc = doc!("BlockPool.complete_step")]
     fn complete_step(&self, py: Python<'_>, step: Int) -> PyResult<usize> {
         let step = count(py, "step", step)? as u64;
         self.ending(py, move |pool| pool.complete_step(step))
     }
 
-    #[doc = doc!("BlockPool.register")]
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register(
         &self,
@@ -223,7 +195,6 @@ impl PyBlockPool {
         Ok(registered.blocks)
     }
 
-    #[doc = doc!("BlockPool.register_table")]
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn register_table(
         &self,
@@ -238,7 +209,6 @@ impl PyBlockPool {
         Ok(changes(&changed))
     }
 
-    #[doc = doc!("BlockPool.adopt")]
     #[pyo3(signature = (block_ids, chain, start=0))]
     fn adopt(
         &self,
@@ -252,19 +222,16 @@ impl PyBlockPool {
         Ok(changes(&changed))
     }
 
-    #[doc = doc!("BlockPool.disown")]
     fn disown(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.disown(&held))
     }
 
-    #[doc = doc!("BlockPool.mark_computed")]
     fn mark_computed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<()> {
         let held = blocks(block_ids)?;
         self.run(py, held.len(), |pool| pool.mark_computed(&held))
     }
 
-    #[doc = doc!("BlockPool.match_and_acquire")]
     #[pyo3(signature = (chain, max_blocks=None, *, tenant=None, out=None))]
     fn match_and_acquire<'py>(
         &self,
@@ -289,7 +256,6 @@ impl PyBlockPool {
         handed_out(py, &found, out)
     }
 
-    #[doc = doc!("BlockPool.lookup")]
     #[pyo3(signature = (chain, start=0, max_blocks=None, *, refresh=false))]
     fn lookup(
         &self,
@@ -309,13 +275,11 @@ impl PyBlockPool {
         Ok(PyMatch(found?))
     }
 
-    #[doc = doc!("BlockPool.acquire_match")]
     fn acquire_match(&self, py: Python<'_>, found: &Bound<'_, PyMatch>) -> PyResult<()> {
         let found = &found.get().0;
         self.run(py, found.len(), |pool| pool.acquire_match(found))
     }
 
-    #[doc = doc!("BlockPool.probe")]
     #[pyo3(signature = (chain, max_blocks=None))]
     fn probe(&self, py: Python<'_>, chain: ChainArg<'_>, max_blocks: Option<Int>) -> PyResult<PyProbe> {
         let max = at_most(py, max_blocks)?;
@@ -323,13 +287,11 @@ impl PyBlockPool {
         Ok(probe?.into())
     }
 
-    #[doc = doc!("BlockPool.drop_cached")]
     fn drop_cached(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>) -> PyResult<usize> {
         let victims = blocks(block_ids)?;
         self.run(py, victims.len(), |pool| pool.drop_cached(&victims))
     }
 
-    #[doc = doc!("BlockPool.evict")]
     #[pyo3(signature = (n, *, out=None))]
     fn evict<'py>(
         &self,
@@ -342,7 +304,6 @@ impl PyBlockPool {
         handed_out(py, &self.run(py, n, |pool| pool.evict(n))?, out)
     }
 
-    #[doc = doc!("BlockPool.reset")]
     fn reset(&self, py: Python<'_>) -> PyResult<usize> {
         match &self.held {
             Held::Own(_) => self.run(py, LONG, |pool| pool.reset()),
@@ -350,7 +311,6 @@ impl PyBlockPool {
         }
     }
 
-    #[doc = doc!("BlockPool.bump_epoch")]
     fn bump_epoch(&self, py: Python<'_>) -> PyResult<u64> {
         match &self.held {
             Held::Own(_) => self.run(py, LONG, |pool| pool.bump_epoch()),
@@ -358,18 +318,15 @@ impl PyBlockPool {
         }
     }
 
-    #[doc = doc!("BlockPool.resize")]
     fn resize(&self, py: Python<'_>, num_blocks: Int) -> PyResult<()> {
         let num_blocks = count(py, "num_blocks", num_blocks)?;
         self.run(py, LONG, |pool| pool.resize(num_blocks))
     }
 
-    #[doc = doc!("BlockPool.ref_count")]
     fn ref_count(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         Ok(self.look(py, block_id, BlockPool::ref_count)?.unwrap_or_default())
     }
 
-    #[doc = doc!("BlockPool.ref_counts")]
     #[pyo3(signature = (block_ids, *, out=None))]
     fn ref_counts<'py>(
         &self,
@@ -386,23 +343,19 @@ impl PyBlockPool {
         }
     }
 
-    #[doc = doc!("BlockPool.states")]
     fn states<'py>(&self, py: Python<'py>, block_ids: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let states = self.look_all(py, &blocks(block_ids)?, BlockPool::state)?;
         PyList::new(py, states.iter().map(|state| PyString::intern(py, state.name())))
     }
 
-    #[doc = doc!("BlockPool.num_holders")]
     fn num_holders(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<u32> {
         self.look(py, block_id, BlockPool::num_holders)
     }
 
-    #[doc = doc!("BlockPool.is_registered")]
     fn is_registered(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.look(py, block_id, BlockPool::is_registered)
     }
 
-    #[doc = doc!("BlockPool.copies")]
     fn copies(&self, py: Python<'_>, digest: &[u8]) -> PyResult<Vec<u32>> {
         let copies = self.get(py, |pool| {
             let hash = pool.algorithm().map(|algorithm| BlockHash::from_digest(algorithm, digest));
@@ -411,7 +364,6 @@ impl PyBlockPool {
         Ok(ids(&copies.or_raise(py)?))
     }
 
-    #[doc = doc!("BlockPool.register_link")]
     fn register_link(
         &self,
         py: Python<'_>,
@@ -422,19 +374,16 @@ impl PyBlockPool {
         Ok(self.run(py, 0, |pool| pool.register_link(id, link))?.get())
     }
 
-    #[doc = doc!("BlockPool.acquire_registered")]
     fn acquire_registered(&self, py: Python<'_>, link: &Bound<'_, PyChainLink>) -> PyResult<Option<u32>> {
         let link = &link.get().0;
         Ok(self.run(py, 0, |pool| pool.acquire_registered(link))?.map(BlockId::get))
     }
 
-    #[doc = doc!("BlockPool.mark_accessed")]
     fn mark_accessed(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, time: f64) -> PyResult<()> {
         let accessed = blocks(block_ids)?;
         self.run(py, accessed.len(), |pool| pool.mark_accessed(&accessed, time))
     }
 
-    #[doc = doc!("BlockPool.signal")]
     #[pyo3(signature = (block_ids, *, finish_reason=None, output_tokens=None))]
     fn signal(
         &self,
@@ -447,7 +396,6 @@ impl PyBlockPool {
         self.run(py, named.len(), |pool| pool.signal(&named, signal))
     }
 
-    #[doc = doc!("BlockPool.retain")]
     fn retain(
         &self,
         py: Python<'_>,
@@ -458,61 +406,50 @@ impl PyBlockPool {
         Ok(self.run(py, named.len(), |pool| pool.retain(&named, retention))?.into())
     }
 
-    #[doc = doc!("BlockPool.assign_tenant")]
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let (named, tenant) = (blocks(block_ids)?, retention::tenant(py, tenant)?);
         self.run(py, named.len(), |pool| pool.assign_tenant(&named, tenant))
     }
 
-    #[doc = doc!("BlockPool.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.run(py, 0, |pool| pool.advance_time(now))
     }
 
-    #[doc = doc!("BlockPool.tenant_blocks")]
     fn tenant_blocks(&self, py: Python<'_>, tenant: Int) -> PyResult<usize> {
         let tenant = retention::tenant(py, tenant)?;
         self.run(py, 0, |pool| pool.tenant_blocks(tenant))
     }
 
-    #[doc = doc!("BlockPool.retention_stats")]
     fn retention_stats(&self, py: Python<'_>) -> PyResult<Option<PyRetentionStats>> {
         Ok(self.get(py, |pool| pool.retention_stats())?.map(Into::into))
     }
 
-    #[doc = doc!("BlockPool.advice")]
     fn advice<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let advice = self.run(py, LONG, |pool| Ok(pool.advice()))?;
         advice.map(|advice| advice::dict(py, &advice)).transpose()
     }
 
-    #[doc = doc!("BlockPool.metrics")]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let counted = self.run(py, 0, |pool| Ok(pool.metrics()))?;
         counted.map(|counted| metrics::dict(py, &counted)).transpose()
     }
 
-    #[doc = doc!("BlockPool.observe_time")]
     fn observe_time(&self, py: Python<'_>, now: f64) -> PyResult<()> {
         self.clock.observe(py, now, || self.run(py, 0, |pool| pool.unrecorded(|pool| pool.observe_time(now))))
     }
 
-    #[doc = doc!("BlockPool.check_policy")]
     fn check_policy(&self, py: Python<'_>) -> PyResult<()> {
         self.health.as_ref().map_or(Ok(()), |health| health.check(py))
     }
 
-    #[doc = doc!("BlockPool.state")]
     fn state(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<&'static str> {
         Ok(self.look(py, block_id, BlockPool::state)?.map_or("", kvpool::BlockState::name))
     }
 
-    #[doc = doc!("BlockPool.is_computed")]
     fn is_computed(&self, py: Python<'_>, block_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.look(py, block_id, BlockPool::is_computed)
     }
 
-    #[doc = doc!("BlockPool.hash_of")]
     fn hash_of<'py>(
         &self,
         py: Python<'py>,
@@ -523,22 +460,18 @@ impl PyBlockPool {
         Ok(algorithm.zip(hash).map(|(algorithm, hash)| PyBytes::new(py, hash.digest(algorithm))))
     }
 
-    #[doc = doc!("BlockPool.free_order")]
     fn free_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.run(py, LONG, |pool| Ok(pool.free_order()))?))
     }
 
-    #[doc = doc!("BlockPool.eviction_order")]
     fn eviction_order(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
         Ok(ids(&self.run(py, LONG, |pool| Ok(pool.eviction_order()))?))
     }
 
-    #[doc = doc!("BlockPool.take_events")]
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Events<'py>> {
         events(py, &self.get(py, |pool| pool.take_events())?)
     }
 
-    #[doc = doc!("BlockPool.set_payloads")]
     fn set_payloads(
         &self,
         py: Python<'_>,
@@ -551,51 +484,42 @@ impl PyBlockPool {
         self.run(py, named.len(), |pool| Ok(pool.unrecorded(set)))?.or_raise(py)
     }
 
-    #[doc = doc!("BlockPool.take_evicted")]
     fn take_evicted<'py>(&self, py: Python<'py>) -> PyResult<Vec<payloads::Tuple<'py>>> {
         let gone = self.get(py, |pool| pool.unrecorded(BlockPool::take_evicted))?;
         gone.into_iter().map(|one| payloads::tuple(py, one)).collect()
     }
 
-    #[doc = doc!("BlockPool.stats")]
     fn stats(&self, py: Python<'_>) -> PyResult<PyPoolStats> {
         Ok(self.get(py, |pool| pool.stats())?.into())
     }
 
-    #[doc = doc!("BlockPool.journal_stats")]
     fn journal_stats(&self, py: Python<'_>) -> PyResult<Option<PyJournalStats>> {
         self.get(py, |pool| pool.journaled()?.journal().map(Into::into))
     }
 
-    #[doc = doc!("BlockPool.flush_journal")]
     fn flush_journal(&self, py: Python<'_>) -> PyResult<()> {
         journal::wait(py, self.get(py, |pool| pool.journaled()?.start_flush())?);
         let error = self.get(py, |pool| pool.journaled()?.journal()?.error().map(str::to_owned))?;
         journal::check_flushed(py, error)
     }
 
-    #[doc = doc!("BlockPool.journal_image")]
     fn journal_image<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self.image(py)?.map(|image| PyBytes::new(py, &image)))
     }
 
-    #[doc = doc!("BlockPool.save_journal")]
     fn save_journal(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         journal::save(py, self.image(py)?, &path)
     }
 
-    #[doc = doc!("BlockPool.state_digest")]
     fn state_digest(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         // Whatever was touched since the last one is counted: as many as there are, at the most.
         self.run(py, LONG, |pool| Ok(pool.unrecorded(BlockPool::state_digest)))
     }
 
-    #[doc = doc!("BlockPool.state_digest_from_scratch")]
     fn state_digest_from_scratch(&self, py: Python<'_>) -> PyResult<u64> {
         self.run(py, LONG, |pool| Ok(pool.state_digest_from_scratch()))
     }
 
-    #[doc = doc!("BlockPool.scrub")]
     fn scrub(&self, py: Python<'_>, blocks: Int) -> PyResult<PyScrubReport> {
         let blocks = count(py, "blocks", blocks)?;
         let tier = if let Held::Tier(_, tier) = &self.held { *tier } else { 0 };
@@ -606,13 +530,11 @@ impl PyBlockPool {
         Ok(self.run(py, blocks, |pool| pool.unrecorded(scrub))?.into())
     }
 
-    #[doc = doc!("BlockPool.poison_reason")]
     #[getter]
     fn poison_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.get(py, |pool| pool.poison_reason().map(ToOwned::to_owned))
     }
 
-    #[doc = doc!("BlockPool.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         match &self.held {
             Held::Own(_) => self.run(py, LONG, |pool| Ok(pool.check_invariants()))?.or_raise(py),

@@ -26,10 +26,10 @@ pub(crate) mod prelude {
     pub(crate) use pyo3::prelude::{
         Borrowed, Bound, FromPyObject, IntoPyObject, Py, PyAny, PyBoolMethods, PyBytesMethods, PyDictMethods,
         PyErr, PyListMethods, PyRef, PyResult, PySetMethods, PyStringMethods, PyTupleMethods, PyTypeMethods,
-        Python, pyclass,
+        Python,
     };
 
-    pub(crate) use kvpool_py_macros::{pyfunction, pymethods};
+    pub(crate) use kvpool_py_macros::{pyclass, pyfunction, pymethods};
 
     pub(crate) use super::PyObjectMethods;
 }

@@ -13,7 +13,6 @@ use crate::convert::Int;
 use crate::errors::{OrRaise, raise};
 use crate::python::prelude::*;
 
-#[doc = doc!("Arena")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Arena")]
 pub(crate) struct PyArena(pub(super) Arc<Arena>);
 
@@ -27,7 +26,6 @@ impl PyArena {
         Ok(Self(Arena::new(slots, slot_bytes).or_raise(py)?))
     }
 
-    #[doc = doc!("Arena.over")]
     #[staticmethod]
     fn over(py: Python<'_>, memory: &Bound<'_, PyAny>, slot_bytes: Int) -> PyResult<Self> {
         let slot_bytes = u32_of(py, "slot_bytes", slot_bytes)?;
@@ -63,37 +61,14 @@ impl PyArena {
         Ok(Self(arena.or_raise(py)?))
     }
 
-    #[doc = doc!("Arena.slots")]
-    #[getter]
-    fn slots(&self) -> u32 {
-        self.0.slots()
+    getters! {
+        slots: u32 = self.0.slots();
+        slot_bytes: u32 = self.0.slot_bytes();
+        stride: usize = self.0.stride();
+        address: usize = self.0.memory().0.addr().get();
+        is_paged: bool = self.0.is_paged();
     }
 
-    #[doc = doc!("Arena.slot_bytes")]
-    #[getter]
-    fn slot_bytes(&self) -> u32 {
-        self.0.slot_bytes()
-    }
-
-    #[doc = doc!("Arena.stride")]
-    #[getter]
-    fn stride(&self) -> usize {
-        self.0.stride()
-    }
-
-    #[doc = doc!("Arena.address")]
-    #[getter]
-    fn address(&self) -> usize {
-        self.0.memory().0.addr().get()
-    }
-
-    #[doc = doc!("Arena.is_paged")]
-    #[getter]
-    fn is_paged(&self) -> bool {
-        self.0.is_paged()
-    }
-
-    #[doc = doc!("Arena.write")]
     fn write(&self, py: Python<'_>, slot: Int, payload: &[u8]) -> PyResult<()> {
         let mut guard = self.0.write(u32_of(py, "slot", slot)?).or_raise(py)?;
         let (len, most) = (payload.len(), guard.len());
@@ -105,7 +80,6 @@ impl PyArena {
         Ok(())
     }
 
-    #[doc = doc!("Arena.read")]
     #[pyo3(signature = (slot, length=None))]
     fn read<'py>(&self, py: Python<'py>, slot: Int, length: Option<Int>) -> PyResult<Bound<'py, PyBytes>> {
         let guard = self.0.read(u32_of(py, "slot", slot)?).or_raise(py)?;

@@ -102,7 +102,6 @@ fn max_payload(py: Python<'_>, bytes: Option<Int>) -> PyResult<Option<u32>> {
     bytes.map(|bytes| u32_of(py, "max_payload", bytes)).transpose()
 }
 
-#[doc = doc!("Disk")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Disk")]
 pub(crate) struct PyDisk {
     config: DiskConfig,
@@ -113,7 +112,6 @@ pub(crate) struct PyDisk {
 impl PyDisk {
     #[new]
     #[pyo3(signature = (folder, capacity_bytes, *, max_payload=None, free_floor_bytes=4294967296, direct=true, scanners=8, io_uring=true))]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         folder: PathBuf,
@@ -141,7 +139,6 @@ impl PyDisk {
     }
 }
 
-#[doc = doc!("SharedFolder")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "SharedFolder")]
 pub(crate) struct PySharedFolder {
     config: FolderConfig,
@@ -169,7 +166,6 @@ impl PySharedFolder {
     }
 }
 
-#[doc = doc!("Redis")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Redis")]
 pub(crate) struct PyRedis {
     pub(super) config: RedisConfig,
@@ -188,7 +184,6 @@ impl PyRedis {
     ), text_signature = "(capacity_bytes, *, host=None, port=6379, unix_socket=None, username=None, password=None, database=0, \
         protocol=2, max_payload=None, time_to_live=86400.0, timeout=5.0, tls=False, tls_ca=None, tls_certificate=None, \
         tls_server_name=None)")]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         capacity_bytes: Int,

@@ -22,7 +22,6 @@ use crate::convert::{Int, count};
 use crate::gather::gather_as;
 use crate::python::prelude::*;
 
-#[doc = doc!("Custom")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Custom")]
 pub(crate) struct PyCustom {
     backend: Py<PyAny>,

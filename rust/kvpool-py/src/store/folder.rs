@@ -15,7 +15,6 @@ use crate::python::prelude::*;
 /// An object as it lies in a folder: place, namespace, group, bytes of its payload, or what is wrong with it.
 type Found = (u32, Option<String>, u32, u32, Option<String>);
 
-#[doc = doc!("StoreFolder")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "StoreFolder")]
 pub(crate) struct PyStoreFolder(Inspector);
 
@@ -28,25 +27,12 @@ impl PyStoreFolder {
         Ok(Self(py.detach(|| open(&folder)).or_raise(py)?))
     }
 
-    #[doc = doc!("StoreFolder.places")]
-    #[getter]
-    fn places(&self) -> u32 {
-        self.0.places()
+    getters! {
+        places: u32 = self.0.places();
+        object_bytes: u64 = self.0.object_bytes();
+        io: String = super::backends::io_found();
     }
 
-    #[doc = doc!("StoreFolder.object_bytes")]
-    #[getter]
-    fn object_bytes(&self) -> u64 {
-        self.0.object_bytes()
-    }
-
-    #[doc = doc!("StoreFolder.io")]
-    #[getter]
-    fn io(&self) -> String {
-        super::backends::io_found()
-    }
-
-    #[doc = doc!("StoreFolder.objects")]
     #[pyo3(signature = (first, count, *, verify=false))]
     fn objects(&self, py: Python<'_>, first: Int, count: Int, verify: bool) -> PyResult<Vec<Found>> {
         let (first, count) = (u32_of(py, "first", first)?, u32_of(py, "count", count)?);
@@ -69,13 +55,11 @@ impl PyStoreFolder {
             .or_raise(py)
     }
 
-    #[doc = doc!("StoreFolder.namespaces")]
     fn namespaces(&self, py: Python<'_>) -> PyResult<BTreeMap<String, Option<PyNamespace>>> {
         let found = py.detach(|| self.0.namespaces()).map_err(StoreError::from).or_raise(py)?;
         Ok(found.into_iter().map(|(digest, text)| (digest.to_string(), text.map(PyNamespace))).collect())
     }
 
-    #[doc = doc!("StoreFolder.clear")]
     fn clear(&self, py: Python<'_>, places: &Bound<'_, PyAny>) -> PyResult<()> {
         let places = crate::convert::blocks(places)?;
         let last = self.0.places();
@@ -86,7 +70,6 @@ impl PyStoreFolder {
         py.detach(|| places.iter().try_for_each(|place| self.0.clear(place.get()))).or_raise(py)
     }
 
-    #[doc = doc!("StoreFolder.forget")]
     fn forget(&self, py: Python<'_>, digest: Text) -> PyResult<()> {
         let digest: NamespaceDigest =
             digest.0.parse().map_err(|error| raise(py, "InvalidArgumentError", format!("{error}")))?;

@@ -105,7 +105,6 @@ fn keys(keys: &Bound<'_, PyAny>, groups: Option<&Bound<'_, PyAny>>) -> PyResult<
     Ok(hashes.into_iter().zip(groups).map(|(hash, group)| ObjectKey { hash, group }).collect())
 }
 
-#[doc = doc!("Store")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Store")]
 pub(crate) struct PyStore {
     open: OfProcess<Open>,
@@ -161,7 +160,6 @@ impl PyStore {
         backend, arena, namespace, *, eviction="lru", admission="second_touch", remembered_offers=65536, workers=4, queue=1024,
         deadline=2.0, breaker_failures=8, breaker_pause=5.0, believed_for=10.0, staged=false, tell_gone=false
     ))]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn new(
         py: Python<'_>,
         backend: AnyBackend<'_>,
@@ -210,9 +208,7 @@ impl PyStore {
         Ok(Self { open, opened: Instant::now(), slot_bytes, how })
     }
 
-    #[doc = doc!("Store.put")]
     #[pyo3(signature = (keys, slots, *, groups=None, lengths=None, tokens=None, admit=None))]
-    #[expect(clippy::too_many_arguments, reason = "settings by name")]
     fn put(
         &self,
         py: Python<'_>,
@@ -248,7 +244,6 @@ impl PyStore {
         Ok(self.call(py, |store, now| store.put(&objects, now))?.or_raise(py)?.get())
     }
 
-    #[doc = doc!("Store.get")]
     #[pyo3(signature = (keys, slots, *, groups=None, lengths=None))]
     fn get(
         &self,
@@ -270,7 +265,6 @@ impl PyStore {
         Ok(self.call(py, |store, now| store.get(&objects, now))?.or_raise(py)?.get())
     }
 
-    #[doc = doc!("Store.contains")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn contains(
         &self,
@@ -282,7 +276,6 @@ impl PyStore {
         self.call(py, |store, now| keys.iter().map(|key| store.contains(key, now).name()).collect())
     }
 
-    #[doc = doc!("Store.probe")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn probe(
         &self,
@@ -294,7 +287,6 @@ impl PyStore {
         Ok(self.call(py, |store, now| store.probe(&keys, now))?.get())
     }
 
-    #[doc = doc!("Store.remove")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn remove(
         &self,
@@ -306,7 +298,6 @@ impl PyStore {
         self.call(py, |store, now| store.remove(&keys, now))
     }
 
-    #[doc = doc!("Store.touch")]
     #[pyo3(signature = (keys, *, groups=None))]
     fn touch(
         &self,
@@ -318,29 +309,24 @@ impl PyStore {
         self.call(py, |store, _| store.touch(&keys))
     }
 
-    #[doc = doc!("Store.renew")]
     fn renew(&self, py: Python<'_>, namespace: &PyNamespace) -> PyResult<()> {
         self.call(py, |store, now| store.renew(&namespace.0, now))?.or_raise(py)
     }
 
-    #[doc = doc!("Store.namespace")]
     #[getter]
     fn namespace(&self, py: Python<'_>) -> PyResult<PyNamespace> {
         Ok(PyNamespace(self.call(py, |store, _| store.namespace().clone())?))
     }
 
-    #[doc = doc!("Store.take_gone")]
     fn take_gone<'py>(&self, py: Python<'py>) -> PyResult<Vec<(Bound<'py, PyBytes>, u32)>> {
         let gone = self.call(py, |store, _| store.take_gone())?;
         Ok(gone.iter().map(|key| (PyBytes::new(py, key.hash.as_bytes()), key.group)).collect())
     }
 
-    #[doc = doc!("Store.poll")]
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<Ended>> {
         Ok(self.poll_once(py)?.0)
     }
 
-    #[doc = doc!("Store.wait")]
     #[pyo3(signature = (timeout=1.0))]
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<Ended>> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);
@@ -356,29 +342,19 @@ impl PyStore {
         }
     }
 
-    #[doc = doc!("Store.fileno")]
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.open(py)?.waiter.as_fd().as_raw_fd())
     }
 
-    #[doc = doc!("Store.is_direct")]
-    #[getter]
-    fn is_direct(&self) -> bool {
-        self.how.is_direct
+    getters! {
+        is_direct: bool = self.how.is_direct;
+        io: &str = &self.how.io;
     }
 
-    #[doc = doc!("Store.io")]
-    #[getter]
-    fn io(&self) -> &str {
-        &self.how.io
-    }
-
-    #[doc = doc!("Store.stats")]
     fn stats(&self, py: Python<'_>) -> PyResult<PyStoreStats> {
         self.call(py, |store, _| store.stats().into())
     }
 
-    #[doc = doc!("Store.close")]
     #[pyo3(signature = (timeout=10.0))]
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let end = Instant::now().checked_add(duration(py, "timeout", timeout)?);

@@ -12,7 +12,6 @@ use crate::errors::raise;
 use crate::gather::{gather, gather_as};
 use crate::python::prelude::*;
 
-#[doc = doc!("Namespace")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "Namespace", eq, hash)]
 #[derive(PartialEq, Eq)]
 pub(crate) struct PyNamespace(pub(crate) Namespace);
@@ -59,10 +58,7 @@ fn layout(item: &Bound<'_, PyAny>) -> PyResult<Layout> {
 impl PyNamespace {
     #[new]
     #[pyo3(signature = (*, model, weights, kv_dtype, scales, layouts, block_size, layers, heads, hash_algorithm, hash_seed, extra))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "every field has to be given: one that is forgotten is wrong bytes"
-    )]
+    // Every field has to be given: one that is forgotten is wrong bytes.
     fn new(
         py: Python<'_>,
         model: Text,
@@ -95,7 +91,6 @@ impl PyNamespace {
         }))
     }
 
-    #[doc = doc!("Namespace.from_json")]
     #[staticmethod]
     fn from_json(py: Python<'_>, text: Text) -> PyResult<Self> {
         Namespace::from_json(&text.0)
@@ -103,12 +98,10 @@ impl PyNamespace {
             .map_err(|error| raise(py, "InvalidArgumentError", format!("no namespace: {error}")))
     }
 
-    #[doc = doc!("Namespace.to_json")]
     fn to_json(&self) -> String {
         self.0.to_json()
     }
 
-    #[doc = doc!("Namespace.digest")]
     #[getter]
     fn digest<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.0.digest().as_bytes())

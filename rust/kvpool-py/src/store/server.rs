@@ -31,7 +31,6 @@ where
     text.parse().map_err(|error: T::Err| raise(py, "InvalidArgumentError", error.to_string()))
 }
 
-#[doc = doc!("StoreServer")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "StoreServer")]
 pub(crate) struct PyStoreServer(Inspector);
 
@@ -45,12 +44,10 @@ impl PyStoreServer {
         Ok(Self(py.detach(|| Inspector::open(config)).or_raise(py)?))
     }
 
-    #[doc = doc!("StoreServer.keys")]
     fn keys(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.0.keys()).map_err(StoreError::from).or_raise(py)
     }
 
-    #[doc = doc!("StoreServer.scan")]
     #[pyo3(signature = (cursor=Int::from(0), *, verify=false), text_signature = "($self, cursor=0, *, verify=False)")]
     fn scan(&self, py: Python<'_>, cursor: Int, verify: bool) -> PyResult<Scanned> {
         let cursor = count(py, "cursor", cursor)? as u64;
@@ -61,21 +58,18 @@ impl PyStoreServer {
         Ok((page.next, objects, texts, page.others))
     }
 
-    #[doc = doc!("StoreServer.remove")]
     fn remove(&self, py: Python<'_>, names: &Bound<'_, PyAny>) -> PyResult<()> {
         let names: Vec<Text> = gather_as("names", names, "a str")?;
         let names = names.iter().map(|name| parsed(py, &name.0)).collect::<PyResult<Vec<ObjectName>>>()?;
         py.detach(|| self.0.remove(&names)).map_err(StoreError::from).or_raise(py)
     }
 
-    #[doc = doc!("StoreServer.forget")]
     fn forget(&self, py: Python<'_>, digest: Text) -> PyResult<()> {
         let digest: NamespaceDigest = parsed(py, &digest.0)?;
         py.detach(|| self.0.forget(digest)).map_err(StoreError::from).or_raise(py)
     }
 }
 
-#[doc = doc!("check_object")]
 #[pyfunction]
 #[pyo3(signature = (name, front, length, payload=None))]
 pub(crate) fn check_object(

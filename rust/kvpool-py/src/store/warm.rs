@@ -58,7 +58,6 @@ fn system(py: Python<'_>, error: &std::io::Error) -> PyErr {
     raise(py, "StoreError", error.to_string())
 }
 
-#[doc = doc!("SlotHeaders")]
 #[pyclass(frozen, module = "kvpool._core.store", name = "SlotHeaders")]
 pub(crate) struct PySlotHeaders {
     headers: SlotHeaders,
@@ -79,13 +78,11 @@ impl PySlotHeaders {
         Ok(Self { headers: headers.map_err(|error| system(py, &error))?, arena })
     }
 
-    #[doc = doc!("SlotHeaders.clear")]
     fn clear(&self, py: Python<'_>, slots: &Bound<'_, PyAny>) -> PyResult<()> {
         let slots = self.slots_of(py, slots)?;
         py.detach(|| self.headers.clear(&slots)).map_err(|error| system(py, &error))
     }
 
-    #[doc = doc!("SlotHeaders.seal")]
     #[pyo3(signature = (slots, keys, *, groups=None), text_signature = "($self, slots, keys, *, groups=0)")]
     fn seal(
         &self,
@@ -111,7 +108,6 @@ impl PySlotHeaders {
         sealed.map_err(|error| system(py, &error))
     }
 
-    #[doc = doc!("SlotHeaders.renew")]
     fn renew(&self, namespace: &Bound<'_, PyNamespace>) {
         self.headers.renew(namespace.get().0.digest());
     }
@@ -142,19 +138,13 @@ impl PySlotHeaders {
     }
 }
 
-#[doc = doc!("WarmStart")]
 #[pyclass(frozen, get_all, module = "kvpool._core.store", name = "WarmStart", eq)]
 #[derive(Clone, PartialEq)]
 pub(crate) struct PyWarmStart {
-    #[doc = doc!("WarmStart.blocks")]
     blocks: usize,
-    #[doc = doc!("WarmStart.refused")]
     refused: usize,
-    #[doc = doc!("WarmStart.lost")]
     lost: usize,
-    #[doc = doc!("WarmStart.age")]
     age: f64,
-    #[doc = doc!("WarmStart.cold")]
     cold: Option<String>,
 }
 
@@ -172,7 +162,6 @@ fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-#[doc = doc!("save_index")]
 #[pyfunction]
 pub(crate) fn save_index(
     py: Python<'_>,
@@ -186,13 +175,11 @@ pub(crate) fn save_index(
     Ok(image.blocks.len())
 }
 
-#[doc = doc!("load_index")]
 #[pyfunction]
 #[pyo3(
     signature = (subject, path, namespace, *, slots=None, payloads=true, trusted=false, elapsed=None),
     text_signature = "(subject, path, namespace, *, slots=None, payloads=True, trusted=False, elapsed=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of a Python function")]
 pub(crate) fn load_index(
     py: Python<'_>,
     subject: Subject<'_>,

@@ -25,7 +25,6 @@ use crate::tiers::PyTransferPlan;
 /// Bytes from which on a copy lets other threads run meanwhile.
 const DETACH_BYTES: u64 = 64 << 10;
 
-#[doc = doc!("Transfer")]
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "Transfer")]
 pub(crate) struct PyTransfer(pub(super) Arc<Transfer>);
 
@@ -34,48 +33,23 @@ const SLICE: Duration = Duration::from_millis(50);
 
 #[pymethods]
 impl PyTransfer {
-    #[doc = doc!("Transfer.id")]
-    #[getter]
-    fn id(&self) -> u64 {
-        self.0.id
+    getters! {
+        id: u64 = self.0.id;
+        nbytes: u64 = self.0.nbytes;
+        method: &'static str = self.0.method.name();
+        seconds: Option<f64> = self.0.seconds();
+        error: Option<Py<PyAny>> = self.0.error().map(|error| error.to_py_err(py).into_value(py).into_any());
     }
 
-    #[doc = doc!("Transfer.nbytes")]
-    #[getter]
-    fn nbytes(&self) -> u64 {
-        self.0.nbytes
-    }
-
-    #[doc = doc!("Transfer.method")]
-    #[getter]
-    fn method(&self) -> &'static str {
-        self.0.method.name()
-    }
-
-    #[doc = doc!("Transfer.seconds")]
-    #[getter]
-    fn seconds(&self) -> Option<f64> {
-        self.0.seconds()
-    }
-
-    #[doc = doc!("Transfer.error")]
-    #[getter]
-    fn error(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.0.error().map(|error| error.to_py_err(py).into_value(py).into_any())
-    }
-
-    #[doc = doc!("Transfer.done")]
     fn done(&self) -> bool {
         self.0.is_done()
     }
 
-    #[doc = doc!("Transfer.wait")]
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         wait_in_slices(py, timeout, |slice| self.0.wait(Some(slice)))
     }
 
-    #[doc = doc!("Transfer.wait_on")]
     #[pyo3(signature = (stream=Wanted::Current), text_signature = "($self, stream='current')")]
     #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
     fn wait_on(&self, py: Python<'_>, stream: Wanted<'_>) -> PyResult<()> {
@@ -145,7 +119,6 @@ fn after(py: Python<'_>, wanted: &Wanted<'_>, device: Device) -> PyResult<After>
     Ok(if device == Device::Cpu { After::Nothing } else { After::Stream(handle) })
 }
 
-#[doc = doc!("TransferEngine")]
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "TransferEngine")]
 pub(crate) struct PyTransferEngine(Arc<TransferEngine>);
 
@@ -184,36 +157,17 @@ impl PyTransferEngine {
         Ok(Self(engine))
     }
 
-    #[doc = doc!("TransferEngine.device")]
-    #[getter]
-    fn device(&self) -> String {
-        self.0.device().to_string()
+    getters! {
+        device: String = self.0.device().to_string();
+        in_flight: usize = self.0.num_in_flight();
+        closed: bool = self.0.is_closed();
+        card: Option<(String, String, i32)> = self.0.card().map(|card| (card.name, card.pci, card.driver));
     }
 
-    #[doc = doc!("TransferEngine.in_flight")]
-    #[getter]
-    fn in_flight(&self) -> usize {
-        self.0.num_in_flight()
-    }
-
-    #[doc = doc!("TransferEngine.closed")]
-    #[getter]
-    fn closed(&self) -> bool {
-        self.0.is_closed()
-    }
-
-    #[doc = doc!("TransferEngine.card")]
-    #[getter]
-    fn card(&self) -> Option<(String, String, i32)> {
-        self.0.card().map(|card| (card.name, card.pci, card.driver))
-    }
-
-    #[doc = doc!("TransferEngine.submit")]
     #[pyo3(
         signature = (src, dst, mapping, *, after=Wanted::Current, regions=None, method="auto"),
         text_signature = "($self, src, dst, mapping, *, after='current', regions=None, method='auto')"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments")]
     #[expect(clippy::needless_pass_by_value, reason = "arguments are extracted by value")]
     fn submit(
         &self,
@@ -248,7 +202,6 @@ impl PyTransferEngine {
         Ok(PyTransfer(py.detach(submit).or_raise(py)?))
     }
 
-    #[doc = doc!("TransferEngine.copy")]
     #[pyo3(
         signature = (src, dst, mapping, *, stream=Wanted::Current, method="auto"),
         text_signature = "($self, src, dst, mapping, *, stream='current', method='auto')"
@@ -268,7 +221,6 @@ impl PyTransferEngine {
         copy(py, &self.0, [&src.0, &dst.0], Mapping::of(mapping)?, handle, method)
     }
 
-    #[doc = doc!("TransferEngine.execute")]
     #[pyo3(
         signature = (plan, stores, *, stream=Wanted::Current, scratch=None),
         text_signature = "($self, plan, stores, *, stream='current', scratch=None)"
@@ -296,19 +248,16 @@ impl PyTransferEngine {
         Ok(transfers.into_iter().map(PyTransfer).collect())
     }
 
-    #[doc = doc!("TransferEngine.poll")]
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<PyTransfer>> {
         let ended = py.detach(|| self.0.poll()).or_raise(py)?;
         Ok(ended.into_iter().map(PyTransfer).collect())
     }
 
-    #[doc = doc!("TransferEngine.wait")]
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         wait_in_slices(py, timeout, |slice| self.0.wait_all(Some(slice)))
     }
 
-    #[doc = doc!("TransferEngine.calibrate")]
     #[pyo3(signature = (save=None))]
     fn calibrate<'py>(&self, py: Python<'py>, save: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
         let measured = py.detach(|| {
@@ -323,7 +272,6 @@ impl PyTransferEngine {
         crate::python::import(py, "json")?.call_method1("loads", (text,))
     }
 
-    #[doc = doc!("TransferEngine.close")]
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.0.close());
     }
@@ -381,7 +329,6 @@ fn by_handle(handle: &Bound<'_, PyAny>) -> PyResult<Arc<Store>> {
     }
 }
 
-#[doc = doc!("copy_by_handle")]
 #[pyfunction]
 #[pyo3(signature = (src, dst, mapping))]
 pub(crate) fn copy_by_handle(
@@ -396,7 +343,6 @@ pub(crate) fn copy_by_handle(
     copy(py, &engine, [&src, &dst], Mapping::of(mapping)?, current_stream(py, device)?, Method::Auto)
 }
 
-#[doc = doc!("cuda_driver_version")]
 #[pyfunction]
 pub(crate) fn cuda_driver_version(py: Python<'_>) -> PyResult<i32> {
     kvpool_transfer::driver_version().map_err(TransferError::from).or_raise(py)

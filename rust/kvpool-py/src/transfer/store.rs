@@ -12,7 +12,6 @@ use crate::errors::{OrRaise, is_ours, raise};
 use crate::gather::{drain, gather, gather_as};
 use crate::python::prelude::*;
 
-#[doc = doc!("BlockStore")]
 #[pyclass(frozen, module = "kvpool._core.transfer", name = "BlockStore")]
 pub(crate) struct PyBlockStore(pub(super) Arc<Store>);
 
@@ -72,7 +71,6 @@ pub(super) fn block_id(id: &Bound<'_, PyAny>) -> PyResult<i64> {
 
 #[pymethods]
 impl PyBlockStore {
-    #[doc = doc!("BlockStore.from_tensors")]
     #[staticmethod]
     #[pyo3(
         signature = (tensors, *, block_dim=None, keep_alive=true),
@@ -152,7 +150,6 @@ impl PyBlockStore {
         Ok(Self(store.or_raise(py)?))
     }
 
-    #[doc = doc!("BlockStore.from_regions")]
     #[staticmethod]
     #[pyo3(signature = (regions, num_blocks, *, device="cpu", pinned=false, keep_alive=None))]
     fn from_regions(
@@ -187,7 +184,6 @@ impl PyBlockStore {
         Ok(Self(store.or_raise(py)?))
     }
 
-    #[doc = doc!("BlockStore.host")]
     #[staticmethod]
     #[pyo3(
         signature = (num_blocks, like, *, pinned=None, numa_node=None, hugepages=false, registration_limit=Int::from(64 << 30)),
@@ -230,84 +226,33 @@ impl PyBlockStore {
         Ok(Self(py.detach(|| Store::host(blocks, &like.0, &options)).or_raise(py)?))
     }
 
-    #[doc = doc!("BlockStore.num_blocks")]
-    #[getter]
-    fn num_blocks(&self) -> u64 {
-        self.0.num_blocks()
+    getters! {
+        num_blocks: u64 = self.0.num_blocks();
+        bytes_per_block: u64 = self.0.bytes_per_block();
+        num_regions: usize = self.0.regions().len();
+        device: String = self.0.device().to_string();
+        pinned: bool = self.0.is_pinned();
+        why_pageable: Option<&str> = self.0.why_pageable();
+        pages: Option<&'static str> = self.0.pages().map(kvpool_transfer::PageKind::name);
+        packed: bool = self.0.is_packed();
+        handle: i64 = self.0.handle();
+        closed: bool = self.0.is_closed();
     }
 
-    #[doc = doc!("BlockStore.bytes_per_block")]
-    #[getter]
-    fn bytes_per_block(&self) -> u64 {
-        self.0.bytes_per_block()
-    }
-
-    #[doc = doc!("BlockStore.num_regions")]
-    #[getter]
-    fn num_regions(&self) -> usize {
-        self.0.regions().len()
-    }
-
-    #[doc = doc!("BlockStore.regions")]
     #[getter]
     fn regions(&self) -> Vec<(u64, u64, u64)> {
         self.0.regions().iter().map(|region| (region.base, region.stride, region.nbytes)).collect()
     }
 
-    #[doc = doc!("BlockStore.device")]
-    #[getter]
-    fn device(&self) -> String {
-        self.0.device().to_string()
-    }
-
-    #[doc = doc!("BlockStore.pinned")]
-    #[getter]
-    fn pinned(&self) -> bool {
-        self.0.is_pinned()
-    }
-
-    #[doc = doc!("BlockStore.why_pageable")]
-    #[getter]
-    fn why_pageable(&self) -> Option<&str> {
-        self.0.why_pageable()
-    }
-
-    #[doc = doc!("BlockStore.pages")]
-    #[getter]
-    fn pages(&self) -> Option<&'static str> {
-        self.0.pages().map(kvpool_transfer::PageKind::name)
-    }
-
-    #[doc = doc!("BlockStore.packed")]
-    #[getter]
-    fn packed(&self) -> bool {
-        self.0.is_packed()
-    }
-
-    #[doc = doc!("BlockStore.handle")]
-    #[getter]
-    fn handle(&self) -> i64 {
-        self.0.handle()
-    }
-
-    #[doc = doc!("BlockStore.closed")]
-    #[getter]
-    fn closed(&self) -> bool {
-        self.0.is_closed()
-    }
-
-    #[doc = doc!("BlockStore.close")]
     fn close(&self) {
         self.0.close();
     }
 
-    #[doc = doc!("BlockStore.read_block")]
     fn read_block<'py>(&self, py: Python<'py>, block: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
         let block = block_id(block)?;
         Ok(PyBytes::new(py, &py.detach(|| self.0.read_block(block)).or_raise(py)?))
     }
 
-    #[doc = doc!("BlockStore.write_block")]
     fn write_block(&self, py: Python<'_>, block: &Bound<'_, PyAny>, data: &[u8]) -> PyResult<()> {
         let block = block_id(block)?;
         py.detach(|| self.0.write_block(block, data)).or_raise(py)

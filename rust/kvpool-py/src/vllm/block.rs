@@ -49,10 +49,8 @@ impl Shared {
     }
 }
 
-#[doc = doc!("VllmBlock")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmBlock")]
 pub(crate) struct PyVllmBlock {
-    #[doc = doc!("VllmBlock.block_id")]
     #[pyo3(get)]
     block_id: Py<PyInt>,
     pub(crate) id: u32,
@@ -91,10 +89,9 @@ impl PyVllmBlock {
 
 #[pymethods]
 impl PyVllmBlock {
-    #[doc = doc!("VllmBlock.ref_cnt")]
-    #[getter]
-    fn ref_cnt(&self) -> i32 {
-        self.shared.lock().ref_count(self.id)
+    getters! {
+        ref_cnt: i32 = self.shared.lock().ref_count(self.id);
+        is_null: bool = self.id == 0;
     }
 
     #[setter]
@@ -102,19 +99,11 @@ impl PyVllmBlock {
         self.shared.with(|pool| pool.set_ref_count(self.id, count));
     }
 
-    #[doc = doc!("VllmBlock.pool")]
     #[getter]
     fn pool<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.shared.owner.get(py).and_then(|owner| owner.bind(py).upgrade())
     }
 
-    #[doc = doc!("VllmBlock.is_null")]
-    #[getter]
-    const fn is_null(&self) -> bool {
-        self.id == 0
-    }
-
-    #[doc = doc!("VllmBlock.block_hash")]
     #[getter]
     fn block_hash<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let key = self.shared.lock().keys().hash_of(self.id).map(|(key, _)| key);
@@ -132,7 +121,6 @@ impl PyVllmBlock {
         self.set_key(py, key, num_tokens)
     }
 
-    #[doc = doc!("VllmBlock.block_hash_num_tokens")]
     #[getter]
     fn block_hash_num_tokens(&self) -> Option<u32> {
         self.shared.lock().keys().hash_of(self.id).and_then(|(_, num_tokens)| num_tokens)
@@ -143,19 +131,16 @@ impl PyVllmBlock {
         self.block_hash_num_tokens()
     }
 
-    #[doc = doc!("VllmBlock.prev_free_block")]
     #[getter]
     fn prev_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.neighbour(py, -1)
     }
 
-    #[doc = doc!("VllmBlock.next_free_block")]
     #[getter]
     fn next_free_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.neighbour(py, 1)
     }
 
-    #[doc = doc!("VllmBlock.set_block_hash")]
     #[pyo3(signature = (block_hash, num_tokens=None))]
     fn set_block_hash(&self, py: Python<'_>, block_hash: &[u8], num_tokens: Option<u32>) -> PyResult<()> {
         if self.shared.lock().keys().hash_of(self.id).is_some() {
@@ -165,7 +150,6 @@ impl PyVllmBlock {
         self.set_key(py, Some(block_hash), num_tokens)
     }
 
-    #[doc = doc!("VllmBlock.reset_hash")]
     fn reset_hash(&self) {
         self.shared.with(|pool| pool.reset_hash(self.id));
     }
@@ -207,7 +191,6 @@ pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResu
     drain("blocks", blocks.try_iter()?, |_, block| id(&block))
 }
 
-#[doc = doc!("vllm_block_ids")]
 #[pyfunction]
 #[pyo3(name = "vllm_block_ids")]
 pub(crate) fn block_ids<'py>(groups: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyTuple>> {

@@ -28,7 +28,6 @@ struct Log {
     groups: Option<Vec<Group>>,
 }
 
-#[doc = doc!("VllmFeed")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmFeed")]
 pub(crate) struct PyVllmFeed {
     log: Mutex<Log>,
@@ -183,7 +182,6 @@ impl PyVllmFeed {
         Ok(Self { log: Mutex::new(Log { changes, groups: None }), describe })
     }
 
-    #[doc = doc!("VllmFeed.set_groups")]
     fn set_groups(&self, py: Python<'_>, groups: &Bound<'_, PyAny>) -> PyResult<()> {
         let each = "a tuple (block_tokens, kind, window, chained)";
         let groups: Vec<(usize, Bound<'_, PyString>, Option<u32>, bool)> = gather_as("groups", groups, each)?;
@@ -201,7 +199,6 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    #[doc = doc!("VllmFeed.removed")]
     #[pyo3(name = "removed")]
     fn py_removed(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let keys: Vec<(Bound<'_, PyBytes>, bool)> = gather_as("keys", keys, "a tuple (key, last_copy)")?;
@@ -214,7 +211,6 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    #[doc = doc!("VllmFeed.stored")]
     #[pyo3(name = "stored", signature = (request, hashes, first, block_size, group, new))]
     fn py_stored<'py>(
         &self,
@@ -236,7 +232,6 @@ impl PyVllmFeed {
         Ok(())
     }
 
-    #[doc = doc!("VllmFeed.cleared")]
     fn cleared(&self) {
         self.lock().changes.cleared();
     }

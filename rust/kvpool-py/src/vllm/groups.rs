@@ -24,7 +24,6 @@ use crate::errors::{OrRaise, raise};
 use crate::gather::{extract, gather, gather_as};
 use crate::python::prelude::*;
 
-#[doc = doc!("VllmGroups")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmGroups")]
 pub(crate) struct PyVllmGroups {
     pub(super) core: Py<PyVllmPool>,
@@ -74,7 +73,6 @@ impl PyVllmGroups {
     #[pyo3(signature = (core, groups, *, max_model_len, recomputed, watermark, waiting, blocks_class, empty, fallback,
         coordinator, scheduler_block, drops=false, by_series_33=false, lookup=None, on_removed=None, on_cached=None,
         metered=None))]
-    #[expect(clippy::too_many_arguments, reason = "the configuration of one manager, by name")]
     fn new(
         py: Python<'_>,
         core: Py<PyVllmPool>,
@@ -141,7 +139,6 @@ impl PyVllmGroups {
         })
     }
 
-    #[doc = doc!("VllmGroups.find_longest_cache_hit")]
     fn find_longest_cache_hit<'py>(
         &self,
         py: Python<'py>,
@@ -157,7 +154,6 @@ impl PyVllmGroups {
         Ok((tables, tokens, more))
     }
 
-    #[doc = doc!("VllmGroups.find_longest_cache_hit_per_group")]
     fn find_longest_cache_hit_per_group<'py>(
         &self,
         py: Python<'py>,
@@ -174,11 +170,9 @@ impl PyVllmGroups {
         Ok((tables, tokens))
     }
 
-    #[doc = doc!("VllmGroups.allocate_slots")]
     #[pyo3(signature = (request, num_new_tokens, num_new_computed_tokens=0, new_computed_blocks=None,
         num_lookahead_tokens=0, num_external_computed_tokens=0, delay_cache_blocks=false, num_encoder_tokens=0,
         full_sequence_must_fit=false, reserved_blocks=0, has_scheduled_reqs=true, skip_zeroing_group_ids=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn allocate_slots<'py>(
         &self,
         py: Python<'py>,
@@ -232,7 +226,6 @@ impl PyVllmGroups {
         ))
     }
 
-    #[doc = doc!("VllmGroups.cache_blocks")]
     fn cache_blocks<'py>(
         &self,
         py: Python<'py>,
@@ -250,7 +243,6 @@ impl PyVllmGroups {
         self.cache(request, &id, rows.iter())
     }
 
-    #[doc = doc!("VllmGroups.free")]
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
@@ -270,7 +262,6 @@ impl PyVllmGroups {
         Ok(true)
     }
 
-    #[doc = doc!("VllmGroups.cached_tokens")]
     fn cached_tokens<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<u32> {
         let mut least = None;
         for group in self.groups.iter().filter(|group| group.of.counts) {

@@ -18,7 +18,6 @@ use crate::python::prelude::*;
 /// Tokens from which on hashing detaches.
 const LONG: usize = 1024;
 
-#[doc = doc!("VllmHasher")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
     algorithm: HashAlgorithm,

@@ -34,7 +34,6 @@ impl ToPyErr for VllmError {
     }
 }
 
-#[doc = doc!("VllmPool")]
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmPool")]
 pub(crate) struct PyVllmPool {
     pub(crate) shared: Arc<Shared>,
@@ -139,7 +138,6 @@ impl PyVllmPool {
         Ok(Self { blocks: PyList::new(py, handles)?.unbind(), shared })
     }
 
-    #[doc = doc!("VllmPool.retain")]
     fn retain(
         &self,
         py: Python<'_>,
@@ -151,14 +149,12 @@ impl PyVllmPool {
         Ok(self.shared.with(|pool| pool.retain(&blocks, retention)).or_raise(py)?.into())
     }
 
-    #[doc = doc!("VllmPool.assign_tenant")]
     fn assign_tenant(&self, py: Python<'_>, block_ids: &Bound<'_, PyAny>, tenant: Int) -> PyResult<()> {
         let blocks: Vec<u32> = gather_as("block_ids", block_ids, "an int")?;
         let tenant = retention::tenant(py, tenant)?;
         self.shared.with(|pool| pool.assign_tenant(&blocks, tenant)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.signal")]
     #[pyo3(signature = (block_ids, finish_reason=None, output_tokens=None))]
     fn signal(
         &self,
@@ -172,34 +168,30 @@ impl PyVllmPool {
         self.shared.with(|pool| pool.signal(&blocks, signal)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.wants_signals")]
-    #[getter]
-    fn wants_signals(&self) -> bool {
-        self.shared.lock().wants_signals()
+    getters! {
+        wants_signals: bool = self.shared.lock().wants_signals();
+        blocks: Py<PyList> = self.blocks.clone_ref(py);
+        num_free: usize = self.shared.lock().num_free();
+        keeps_history: bool = self.shared.lock().keeps_history();
     }
 
-    #[doc = doc!("VllmPool.advance_time")]
     fn advance_time(&self, py: Python<'_>, now: f64) -> PyResult<usize> {
         self.shared.with(|pool| pool.advance_time(now)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.retention_stats")]
     fn retention_stats(&self) -> Option<PyRetentionStats> {
         self.shared.lock().retention_stats().map(Into::into)
     }
 
-    #[doc = doc!("VllmPool.journal_stats")]
     fn journal_stats(&self) -> Option<PyJournalStats> {
         self.shared.lock().journal().map(Into::into)
     }
 
-    #[doc = doc!("VllmPool.journal_image")]
     fn journal_image<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
         let image = self.shared.lock().journal_image();
         image.map(|image| PyBytes::new(py, &image))
     }
 
-    #[doc = doc!("VllmPool.bind")]
     fn bind(&self, py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<()> {
         let reference = PyWeakrefReference::new(owner)?.unbind();
         // A second owner is not taken.
@@ -207,30 +199,15 @@ impl PyVllmPool {
         Ok(())
     }
 
-    #[doc = doc!("VllmPool.blocks")]
-    #[getter]
-    fn blocks(&self, py: Python<'_>) -> Py<PyList> {
-        self.blocks.clone_ref(py)
-    }
-
-    #[doc = doc!("VllmPool.num_free")]
-    #[getter]
-    fn num_free(&self) -> usize {
-        self.shared.lock().num_free()
-    }
-
-    #[doc = doc!("VllmPool.set_num_free")]
     fn set_num_free(&self, py: Python<'_>, count: Int) -> PyResult<()> {
         let count = crate::convert::count(py, "num_free_blocks", count)?;
         self.shared.with(|pool| pool.unrecorded(|pool| pool.set_num_free(count))).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.owns")]
     fn owns(&self, block: &Bound<'_, PyAny>) -> bool {
         own(block, &self.shared).is_some()
     }
 
-    #[doc = doc!("VllmPool.allocate")]
     #[pyo3(signature = (n, observed=false, feed=None))]
     fn allocate<'py>(
         &self,
@@ -250,20 +227,17 @@ impl PyVllmPool {
         Ok((self.handles(py, &ids)?, removed))
     }
 
-    #[doc = doc!("VllmPool.claim")]
     fn claim<'py>(&self, py: Python<'py>, blocks: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let (ids, mut removed) = (own_ids(blocks, &self.shared)?, Vec::new());
         self.shared.with(|pool| pool.claim(&ids, Some(&mut removed))).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
-    #[doc = doc!("VllmPool.touch")]
     fn touch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.with(|pool| pool.touch(&ids)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.free")]
     fn free<'py>(&self, py: Python<'py>, blocks: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
         let mut others = Vec::new();
         let ids = drain("blocks", blocks.try_iter()?, |_, block| {
@@ -278,13 +252,11 @@ impl PyVllmPool {
         if others.is_empty() { Ok(None) } else { PyList::new(py, others).map(Some) }
     }
 
-    #[doc = doc!("VllmPool.unpin")]
     fn unpin(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.with(|pool| pool.unpin(&ids)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.find")]
     fn find<'py>(
         &self,
         py: Python<'py>,
@@ -296,7 +268,6 @@ impl PyVllmPool {
         found.map(|ids| self.handles(py, &ids)).transpose()
     }
 
-    #[doc = doc!("VllmPool.find_run")]
     #[pyo3(signature = (hashes, max_blocks, groups, scale=1))]
     fn find_run<'py>(
         &self,
@@ -318,9 +289,7 @@ impl PyVllmPool {
         self.tables(py, &found)
     }
 
-    #[doc = doc!("VllmPool.find_window")]
     #[pyo3(signature = (hashes, max_blocks, groups, need, block_size, alignment, shift, scale=1))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's lookup")]
     fn find_window<'py>(
         &self,
         py: Python<'py>,
@@ -346,10 +315,8 @@ impl PyVllmPool {
         Ok((self.tables(py, &found)?, is_whole))
     }
 
-    #[doc = doc!("VllmPool.cache_full")]
     #[pyo3(signature = (blocks, hashes, first, end, block_size, group, mask=None, scale=1, observed=false, feed=None,
         request=None))]
-    #[expect(clippy::too_many_arguments, reason = "the arguments of vLLM's call")]
     fn cache_full<'py>(
         &self,
         py: Python<'py>,
@@ -387,7 +354,6 @@ impl PyVllmPool {
         Ok(Some((removed_keys(py, &removed)?, PyList::new(py, stored)?)))
     }
 
-    #[doc = doc!("VllmPool.insert_hash")]
     #[pyo3(signature = (key, block, num_tokens=None, depth=0, parent=None))]
     fn insert_hash(
         &self,
@@ -404,129 +370,102 @@ impl PyVllmPool {
         Ok(self.shared.with(|pool| pool.insert_hash(key, block, num_tokens, depth, parent)))
     }
 
-    #[doc = doc!("VllmPool.chain_group")]
     fn chain_group(&self, group: u32) {
         self.shared.with(|pool| pool.chain_group(group));
     }
 
-    #[doc = doc!("VllmPool.keeps_history")]
-    #[getter]
-    fn keeps_history(&self) -> bool {
-        self.shared.lock().keeps_history()
-    }
-
-    #[doc = doc!("VllmPool.remove_hashes")]
     fn remove_hashes<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
         let removed = self.shared.with(|pool| pool.remove_hashes(block));
         removed_keys(py, &removed)
     }
 
-    #[doc = doc!("VllmPool.move_hashes")]
     fn move_hashes(&self, py: Python<'_>, from_block: u32, to_block: u32) -> PyResult<()> {
         let (from, to) = (from_block, to_block);
         self.shared.with(|pool| pool.move_hashes(from, to)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.evict")]
     fn evict<'py>(&self, py: Python<'py>, block: u32, reuse_first: bool) -> PyResult<Bound<'py, PyList>> {
         let removed = self.shared.with(|pool| pool.evict(block, reuse_first)).or_raise(py)?;
         removed_keys(py, &removed)
     }
 
-    #[doc = doc!("VllmPool.reset")]
     fn reset(&self) -> bool {
         self.shared.with(VllmCalls::reset)
     }
 
-    #[doc = doc!("VllmPool.peek")]
     fn peek<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let n = count(py, "n", n)?;
         let ids = self.shared.lock().peek(n);
         self.handles(py, &ids)
     }
 
-    #[doc = doc!("VllmPool.queue_pop")]
     fn queue_pop<'py>(&self, py: Python<'py>, n: Int) -> PyResult<Bound<'py, PyList>> {
         let blocks = count(py, "n", n)?;
         let ids = self.shared.with(|pool| pool.pop_from_queue(blocks)).0;
         self.handles(py, &ids)
     }
 
-    #[doc = doc!("VllmPool.queue_remove")]
     fn queue_remove(&self, block: u32) -> bool {
         self.shared.with(|pool| pool.remove_from_queue(block))
     }
 
-    #[doc = doc!("VllmPool.queue_push")]
     fn queue_push(&self, blocks: &Bound<'_, PyAny>, front: bool) -> PyResult<()> {
         let ids = own_ids(blocks, &self.shared)?;
         self.shared.with(|pool| pool.push_to_queue(&ids, front));
         Ok(())
     }
 
-    #[doc = doc!("VllmPool.order")]
     fn order(&self) -> Vec<u32> {
         self.shared.lock().order().collect()
     }
 
-    #[doc = doc!("VllmPool.copies")]
     fn copies(&self, key: &[u8]) -> Vec<u32> {
         // No block is under a key that is too long to be one.
         Key::from_bytes(key).map_or_else(|_| Vec::new(), |key| self.shared.lock().keys().copies(&key))
     }
 
-    #[doc = doc!("VllmPool.was_shared")]
     fn was_shared(&self, key: &[u8]) -> bool {
         Key::from_bytes(key).is_ok_and(|key| self.shared.lock().keys().was_shared(&key))
     }
 
-    #[doc = doc!("VllmPool.keys")]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let keys: Vec<Key> = self.shared.lock().keys().iter().collect();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
-    #[doc = doc!("VllmPool.num_keys")]
     fn num_keys(&self) -> usize {
         self.shared.lock().keys().len()
     }
 
-    #[doc = doc!("VllmPool.index_insert")]
     fn index_insert(&self, py: Python<'_>, key: &[u8], block: u32) -> PyResult<()> {
         let key = Key::from_bytes(key).or_raise(py)?;
         self.shared.with(|pool| pool.insert_in_index(key, block)).or_raise(py)
     }
 
-    #[doc = doc!("VllmPool.index_remove")]
     fn index_remove(&self, key: &[u8], block: u32) -> bool {
         Key::from_bytes(key).is_ok_and(|key| self.shared.with(|pool| pool.remove_from_index(key, block)))
     }
 
-    #[doc = doc!("VllmPool.index_clear")]
     fn index_clear(&self) {
         self.shared.with(VllmCalls::clear_index);
     }
 
-    #[doc = doc!("VllmPool.further_keys")]
     fn further_keys<'py>(&self, py: Python<'py>, block: u32) -> PyResult<Bound<'py, PyList>> {
         let keys = self.shared.lock().keys().further_keys(block).to_vec();
         PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))
     }
 
-    #[doc = doc!("VllmPool.blocks_with_further_keys")]
     fn blocks_with_further_keys(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.shared.lock().keys().blocks_with_further_keys().collect();
         blocks.sort_unstable();
         blocks
     }
 
-    #[doc = doc!("VllmPool.num_evictable")]
     fn num_evictable(&self, blocks: &Bound<'_, PyAny>) -> PyResult<usize> {
         let ids = own_ids(blocks, &self.shared)?;
         Ok(self.shared.lock().num_evictable(&ids))
     }
 
-    #[doc = doc!("VllmPool.check_invariants")]
     fn check_invariants(&self, py: Python<'_>) -> PyResult<()> {
         let checked = self.shared.lock().check_invariants();
         checked.or_raise(py)

@@ -126,10 +126,43 @@ class Block(ABC):
         """Hash of the block and everything before it; None unless it is full and its predecessor is hashed."""
 
 
-class BlockAllocator(ABC):
-    """Blocks of one device."""
+class _AnyAllocator(ABC):
+    """What allocators of one and of several devices have in common."""
 
     NoFreeBlocksError = errors.NoFreeBlocksError
+
+    @abstractmethod
+    def free(self, block: Block) -> None:
+        """Gives up the handle and its reference to the block."""
+
+    @abstractmethod
+    def fork(self, last_block: Block) -> list[Block]:
+        """Returns new handles on the blocks of a whole sequence, first to last."""
+
+    @property
+    @abstractmethod
+    def all_block_ids(self) -> frozenset[int]:
+        """All ids of this allocator, of all its devices."""
+
+    @abstractmethod
+    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
+        """Returns the pending copies, (source, destination), and forgets them."""
+
+    @abstractmethod
+    def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
+        """Says that blocks were used."""
+
+    @abstractmethod
+    def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
+        """Says that the KV of blocks is written."""
+
+    @abstractmethod
+    def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
+        """Returns the common prefix of the sequences' computed blocks."""
+
+
+class BlockAllocator(_AnyAllocator):
+    """Blocks of one device."""
 
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, extra_hash: ExtraHash = None) -> Block:
@@ -146,14 +179,6 @@ class BlockAllocator(ABC):
         self, prev_block: Block | None, block_token_ids: Sequence[Sequence[int]], extra_hash: ExtraHash = None
     ) -> list[Block]:
         """Returns one full block per chunk of tokens, each behind the one before it."""
-
-    @abstractmethod
-    def free(self, block: Block) -> None:
-        """Gives up the handle and its reference to the block."""
-
-    @abstractmethod
-    def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of a whole sequence, first to last."""
 
     @abstractmethod
     def get_num_total_blocks(self) -> int:
@@ -174,27 +199,6 @@ class BlockAllocator(ABC):
     @abstractmethod
     def swap_in(self, blocks: Sequence[Block]) -> None:
         """Finds memory for blocks that have none."""
-
-    @property
-    @abstractmethod
-    def all_block_ids(self) -> frozenset[int]:
-        """All ids of this allocator."""
-
-    @abstractmethod
-    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Returns the pending copies, (source, destination), and forgets them."""
-
-    @abstractmethod
-    def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Says that blocks were used."""
-
-    @abstractmethod
-    def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Says that the KV of blocks is written."""
-
-    @abstractmethod
-    def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of the sequences' computed blocks."""
 
     @abstractmethod
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
@@ -221,10 +225,8 @@ class BlockAllocator(ABC):
         """Returns the longest prefix of these hashes that is cached."""
 
 
-class DeviceAwareBlockAllocator(ABC):
+class DeviceAwareBlockAllocator(_AnyAllocator):
     """Blocks of several devices."""
-
-    NoFreeBlocksError = errors.NoFreeBlocksError
 
     @abstractmethod
     def allocate_mutable_block(self, prev_block: Block | None, device: Device, extra_hash: ExtraHash = None) -> Block:
@@ -247,41 +249,12 @@ class DeviceAwareBlockAllocator(ABC):
         """Returns one full block of this device per chunk of tokens."""
 
     @abstractmethod
-    def free(self, block: Block) -> None:
-        """Gives up the handle and its reference to the block."""
-
-    @abstractmethod
-    def fork(self, last_block: Block) -> list[Block]:
-        """Returns new handles on the blocks of a whole sequence, first to last."""
-
-    @abstractmethod
     def get_num_free_blocks(self, device: Device) -> int:
         """Returns how many blocks of this device can be allocated now."""
 
     @abstractmethod
     def get_num_total_blocks(self, device: Device) -> int:
         """Returns how many blocks this device has."""
-
-    @property
-    @abstractmethod
-    def all_block_ids(self) -> frozenset[int]:
-        """All ids of all devices."""
-
-    @abstractmethod
-    def clear_copy_on_writes(self) -> list[tuple[int, int]]:
-        """Returns the pending copies, (source, destination), and forgets them."""
-
-    @abstractmethod
-    def mark_blocks_as_accessed(self, block_ids: Sequence[int], now: float) -> None:
-        """Says that blocks were used."""
-
-    @abstractmethod
-    def mark_blocks_as_computed(self, block_ids: Sequence[int]) -> None:
-        """Says that the KV of blocks is written."""
-
-    @abstractmethod
-    def get_common_computed_block_ids(self, computed_seq_block_ids: Sequence[list[int]]) -> list[int]:
-        """Returns the common prefix of the sequences' computed blocks."""
 
     @abstractmethod
     def get_num_full_blocks_touched(self, blocks: Sequence[Block], device: Device) -> int:
