@@ -92,24 +92,20 @@ assert a.read_block(2) == b.read_block(0)
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("library", "expected", "settings"),
     [
-        ({"no_device": 1}, "CUDA_ERROR_NO_DEVICE"),
-        ({"fail_init": 999}, "CUDA_ERROR_UNKNOWN"),
-        ({"driver_version": 11080}, "version 11.8"),
+        ("", "CUDA_ERROR_NO_DEVICE", {"no_device": 1}),
+        ("", "CUDA_ERROR_UNKNOWN", {"fail_init": 999}),
+        ("", "version 11.8", {"driver_version": 11080}),
+        ("/nowhere/libcuda.so.1", "/nowhere/libcuda.so.1", {}),
+        ("libm.so.6", "lacks cuInit", {}),
     ],
+    ids=["no device", "no start", "too old", "no driver", "no driver's library"],
 )
-def test_a_driver_that_is_of_no_use(settings: dict[str, int], expected: str, fake_library: FakeCuda) -> None:
-    run(f"EXPECTED = {expected!r}" + NO_CUDA, fake_library, **settings)
-
-
-def test_no_driver(tmp_path: Path) -> None:
-    missing = str(tmp_path / "libcuda.so.1")
-    run_with(missing, f"EXPECTED = {missing!r}" + NO_CUDA)
-
-
-def test_a_library_that_is_no_driver() -> None:
-    run_with("libm.so.6", "EXPECTED = 'lacks cuInit'" + NO_CUDA)
+def test_a_driver_that_is_of_no_use(
+    library: str, expected: str, settings: dict[str, int], fake_library: FakeCuda
+) -> None:
+    run_with(library or str(fake_library.path), f"EXPECTED = {expected!r}" + NO_CUDA, **settings)
 
 
 def test_no_such_device(fake_library: FakeCuda) -> None:
