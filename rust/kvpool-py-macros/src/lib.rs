@@ -28,15 +28,18 @@ use syn::{
 /// expression in its own `#[of(..)]`, where `it` is the `Stats`.
 #[proc_macro_attribute]
 pub fn pyclass(arguments: TokenStream, class: TokenStream) -> TokenStream {
-    let arguments = Tokens::from(arguments);
-    let mut class = parse_macro_input!(class as ItemStruct);
+    let class = parse_macro_input!(class as ItemStruct);
+    documented_class(&arguments.into(), class).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+fn documented_class(arguments: &Tokens, mut class: ItemStruct) -> Result<Tokens> {
     let name = class_name(&class.ident);
-    let all = arguments.clone().into_iter().any(|token| token.to_string() == "get_all");
-    let source = take_of::<Type>(&mut class.attrs);
+    let all = mentions(arguments.clone(), "get_all");
+    let source = take_of::<Type>(&mut class.attrs)?;
     let mut values = Vec::new();
     for field in &mut class.fields {
         let Some(ident) = &field.ident else { continue };
-        let value = take_of::<Expr>(&mut field.attrs).unwrap_or_else(|| parse_quote!(it.#ident));
+        let value = take_of::<Expr>(&mut field.attrs)?.unwrap_or_else(|| parse_quote!(it.#ident));
         values.push(quote!(#ident: #value));
         if all || has(&field.attrs, "pyo3") {
             document(&mut field.attrs, &format!("{name}.{ident}"));
@@ -53,7 +56,7 @@ pub fn pyclass(arguments: TokenStream, class: TokenStream) -> TokenStream {
             }
         }
     });
-    quote!(#[::pyo3::pyclass(#arguments)] #class #made).into()
+    Ok(quote!(#[::pyo3::pyclass(#arguments)] #class #made))
 }
 
 /// `#[pyo3::pymethods]`, with docstrings and checked arguments.
@@ -203,9 +206,9 @@ fn expect_many(attributes: &mut Vec<Attribute>, signature: &Signature) {
 }
 
 /// Takes `#[of(..)]` out of some attributes.
-fn take_of<T: Parse>(attributes: &mut Vec<Attribute>) -> Option<T> {
-    let at = attributes.iter().position(|attribute| attribute.path().is_ident("of"))?;
-    attributes.remove(at).parse_args().ok()
+fn take_of<T: Parse>(attributes: &mut Vec<Attribute>) -> Result<Option<T>> {
+    let at = attributes.iter().position(|attribute| attribute.path().is_ident("of"));
+    at.map(|at| attributes.remove(at).parse_args()).transpose()
 }
 
 /// The converters of one class or function, one for each name of an argument.
