@@ -160,9 +160,11 @@ fn what_python_cannot_ask_is_refused_by_name() {
 fn a_hint_that_python_cannot_make_is_refused_by_name() {
     for retention in [None, Some(RetentionConfig::default())] {
         let is_refused = retention.is_none();
-        let config = PoolConfig { num_blocks: 9, retention, ..PoolConfig::default() };
+        let config =
+            PoolConfig { num_blocks: 9, eviction: kvpool_policies::LRU, retention, ..PoolConfig::default() };
         let mut pool = Journaled::<BlockPool>::with_journal(config, ring(0)).unwrap();
-        let hint = Retention { ttl: Some(Ttl::Idle(-1.0)), ..Retention::default() };
+        let hint =
+            Retention { ttl: Some(Ttl::Idle(-1.0)), ..Retention::of(kvpool::retention::Keep::Demoted) };
         assert_eq!(pool.retain(&[], hint).is_err(), is_refused);
         let image = pool.take_journal().unwrap().image().unwrap();
         match exported(&image, Language::Python) {
@@ -191,7 +193,7 @@ fn scripted_settings() -> ManagerConfig {
         block_size: 2,
         host_blocks: 32,
         eviction: kvpool_policies::LRU,
-        retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
+        retention: Some(RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
         ..ManagerConfig::default()
     }
 }
