@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
 # What test-slow takes, on two quiet cores about 45 minutes, summed up from its parts. Each can be set for a longer run; `make test` runs 100,000
-# or 200,000 operations, 30 states, 1,000 schedules and 100 examples.
+# or 200,000 operations, 30 states, 1,000 schedules and 50 examples.
 # Operations of every model in Rust: a minute of a core for a million.
 MODEL_OPERATIONS ?= 5000000
 # States of every policy that are broken in every way: half a minute for a hundred.
@@ -515,7 +515,7 @@ wheel-free-threaded: $(BIN)/python ## A wheel for free-threaded CPython in dist/
 			--find-links dist --force-reinstall kvpool && \
 		$(VENV)-free-threaded/bin/python -c "import sys, kvpool; sys.exit(sys._is_gil_enabled())" && \
 		$(VENV)-free-threaded/bin/python -m pytest -q tests/test_threads.py tests/test_threads_readers.py \
-			tests/test_python_policy.py tests/test_pool_stateful.py tests/test_manager_stateful.py tests/test_journal_export.py tests/properties; \
+			tests/test_python_policy.py tests/test_lab.py tests/test_journal_export.py tests/properties; \
 	else \
 		$(BIN)/maturin build --release --locked --out dist --interpreter $(FREE_THREADED) \
 			--target $$($(CARGO) -vV | sed -n 's/^host: //p') && \

@@ -20,7 +20,7 @@ _PATIENT = [HealthCheck.too_slow]
 
 settings.register_profile(
     "fast",
-    max_examples=100,
+    max_examples=50,
     stateful_step_count=50,
     suppress_health_check=_PATIENT,
     deadline=None,

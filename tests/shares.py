@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 #: One for every change, one for 500 examples in `make test-slow`.
 SHARES: Final = max(settings().max_examples // 500, 1)
-in_shares = pytest.mark.parametrize("share", range(SHARES))
 
 
 def run_share(machine: type[RuleBasedStateMachine], share: int, examples: int) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
@@ -151,7 +151,6 @@ ENVELOPE = st.fixed_dictionaries({"actions": st.lists(ACTION | ANYTHING, max_siz
 MARK = st.tuples(NUMBER, st.sampled_from(["5m", "1h", "2h", 5])) | ANYTHING
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     said=st.fixed_dictionaries(
         {},

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kvpool
@@ -60,7 +60,6 @@ def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> i
 
 
 @given(workloads(), st.integers(1, 14), st.sampled_from(["pool", "stream"]))
-@settings(max_examples=300, deadline=None)
 def test_lru_is_the_model_in_both_forms(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> None:
     references = References(trace_of(prompts))
     assert references.run("lru", capacity, form=form).block_hits == lru_of(prompts, capacity, form)
@@ -84,7 +83,6 @@ def in_the_grid(references: References, capacity: int, policy: EvictionPolicy) -
 
 
 @given(workloads(), st.integers(1, 14))
-@settings(max_examples=200, deadline=None)
 def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], capacity: int) -> None:
     references = References(trace_of(prompts))
     for policy in POLICIES:
@@ -103,7 +101,6 @@ def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
 
 
 @given(documents(), st.integers(1, 14))
-@settings(max_examples=400, deadline=None)
 def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     prompts: list[tuple[int, ...]], capacity: int
 ) -> None:
@@ -116,7 +113,6 @@ def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
 
 
 @given(workloads(), st.integers(1, 14))
-@settings(max_examples=200, deadline=None)
 def test_no_policy_beats_the_optimum(prompts: list[tuple[int, ...]], capacity: int) -> None:
     references = References(trace_of(prompts))
     best = references.optimal(capacity).block_hits
@@ -131,7 +127,6 @@ def test_no_policy_beats_the_optimum(prompts: list[tuple[int, ...]], capacity: i
 
 
 @given(workloads(), st.integers(1, 14), st.floats(0, 1))
-@settings(max_examples=100, deadline=None)
 def test_hints_help_and_never_beat_the_optimum(prompts: list[tuple[int, ...]], capacity: int, accuracy: float) -> None:
     references = References(trace_of(prompts))
     told = references.lru_with_hints(capacity, accuracy).block_hits
@@ -140,7 +135,6 @@ def test_hints_help_and_never_beat_the_optimum(prompts: list[tuple[int, ...]], c
 
 
 @given(workloads(), st.sampled_from(["all", "full"]))
-@settings(max_examples=100, deadline=None)
 def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal["all", "full"]) -> None:
     trace = trace_of(prompts)
     seen: list[tuple[int, int]] = []
@@ -176,7 +170,6 @@ def test_a_report_hangs_together(prompts: list[tuple[int, ...]], blocks: Literal
 
 
 @given(workloads(), st.sampled_from(["all", "full"]), st.sampled_from([None, 100]))
-@settings(max_examples=100, deadline=None)
 def test_a_sample_of_everything_is_exact(
     prompts: list[tuple[int, ...]], blocks: SizingBlocks, most: int | None
 ) -> None:
@@ -223,7 +216,6 @@ def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
 
 
 @given(workloads(), st.sampled_from(["all", "full"]), st.integers(1, 20))
-@settings(max_examples=100, deadline=None)
 def test_a_report_from_a_sample_hangs_together(
     prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
 ) -> None:

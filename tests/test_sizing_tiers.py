@@ -91,7 +91,6 @@ def printed(prompts: list[Prompt], *arguments: str) -> Any:
 
 
 @given(workloads(), *[st.integers(1, 14)] * 2, *[st.integers(0, 14)] * 2, st.sampled_from([0.0, 0.5]))
-@settings(max_examples=100, deadline=None)
 def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     prompts: list[Prompt], one: int, other: int, host: int, disk: int, rest: float
 ) -> None:
@@ -124,7 +123,7 @@ def test_each_tier_serves_what_caches_one_beneath_the_other_do(
 
 
 @given(workloads(), st.integers(1, 14), st.integers(1, 14))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 3)
 def test_a_sample_of_everything_says_the_same(prompts: list[Prompt], device: int, host: int) -> None:
     asked = ("--capacities", str(device), "--host-gib", str(host * BLOCK_BYTES / 2**30))
     assert printed(prompts, *asked, "--sample-blocks", "100")["tiers"] == printed(prompts, *asked)["tiers"]

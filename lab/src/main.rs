@@ -1,36 +1,39 @@
 //! Runs the laboratory:
 //!
 //! ```text
-//! kvpool-lab pool|manager|vllm --seconds 10 [--seed 1] [--calls N] [--report FILE]
+//! kvpool-lab pool|manager|vllm --seconds 10 [--seed 1] [--calls N] [--report FILE] [--python FOLDER]
 //! ```
 //!
 //! Exit codes: 0 nothing was found, 1 something was, 2 wrong usage. The program prints one line. With
-//! `--report` it writes the shrunk run to a file, and the journal of the run beside it.
+//! `--report` it writes the shrunk run to a file, and the journal of the run beside it. With `--python` it
+//! writes each run to the folder as a test of Python.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program prints")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use kvpool_lab::run::random::{Until, random};
-use kvpool_lab::run::report::report;
+use kvpool_lab::run::random::{Bytes, Until, random};
+use kvpool_lab::run::report::{python, report};
 use kvpool_lab::world::World;
 use kvpool_lab::world::manager::ManagerWorld;
 use kvpool_lab::world::pool::PoolWorld;
 use kvpool_lab::world::vllm::VllmWorld;
 
-const USAGE: &str =
-    "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report FILE]";
+const USAGE: &str = "usage: kvpool-lab pool|manager|vllm [--seconds N | --calls N] [--seed N] [--report FILE] \
+                     [--python FOLDER]";
 
 struct Options {
     until: Until,
     seed: u64,
     report: Option<PathBuf>,
+    python: Option<PathBuf>,
 }
 
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self, String> {
-        let mut options = Self { until: Until::Time(Duration::from_secs(10)), seed: 1, report: None };
+        let mut options =
+            Self { until: Until::Time(Duration::from_secs(10)), seed: 1, report: None, python: None };
         for pair in arguments.chunks(2) {
             let [name, value] = pair else { return Err(format!("{:?} needs a value", pair[0])) };
             let wrong = || format!("{name} cannot be {value:?}");
@@ -41,6 +44,7 @@ impl Options {
                 }
                 "--calls" => options.until = Until::Calls(value.parse().map_err(|_| wrong())?),
                 "--seed" => options.seed = value.parse().map_err(|_| wrong())?,
+                "--python" => options.python = Some(value.into()),
                 "--report" => options.report = Some(value.into()),
                 _ => return Err(format!("no option {name:?}")),
             }
@@ -49,9 +53,22 @@ impl Options {
     }
 }
 
+fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    std::fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// Returns whether nothing was found.
 fn explore<W: World>(name: &str, options: &Options) -> Result<bool, String> {
     let outcome = random::<W>(options.seed, options.until);
+    if let Some(folder) = &options.python {
+        for (nth, data) in (0..outcome.runs).zip(Bytes::new(options.seed)) {
+            if let Some(text) =
+                python(&kvpool_lab::run::run::<W>(&data)).map_err(|failure| failure.to_string())?
+            {
+                write(&folder.join(format!("{name}-{nth}.py")), text.as_bytes())?;
+            }
+        }
+    }
     let (runs, calls, seconds) = (outcome.runs, outcome.calls, outcome.seconds);
     let Some(failed) = outcome.failed else {
         println!("{name}: nothing found in {seconds:.2} s, {runs} runs, {calls} calls");
@@ -63,11 +80,8 @@ fn explore<W: World>(name: &str, options: &Options) -> Result<bool, String> {
     if let Some(path) = &options.report
         && let Some(report) = report(&failed)
     {
-        let write = |path: PathBuf, bytes: &[u8]| {
-            std::fs::write(&path, bytes).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        write(path.clone(), report.to_string().as_bytes())?;
-        write(path.with_extension("journal"), &report.journal)?;
+        write(path, report.to_string().as_bytes())?;
+        write(&path.with_extension("journal"), &report.journal)?;
     }
     Ok(false)
 }

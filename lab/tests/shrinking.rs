@@ -31,6 +31,10 @@ impl World for Complaining {
         PoolWorld::simpler(setting)
     }
 
+    fn is_of_python(setting: &Self::Setting) -> bool {
+        PoolWorld::is_of_python(setting)
+    }
+
     fn new(setting: &Self::Setting, memory: Option<&Self::Memory>) -> Result<Self, Failure> {
         Ok(Self { world: PoolWorld::new(setting, memory)?, fenced: false, allocated: 0 })
     }

@@ -72,6 +72,21 @@ pub fn test(journal: &[u8], language: Language) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
+/// A run as a test of Python, up to the first call that Python does not have. `None` for settings with
+/// which Python gives other answers.
+///
+/// # Errors
+/// Settings of no journal, or a call that panics.
+pub fn python<W: World>(run: &Run<W>) -> Result<Option<String>, Failure> {
+    if !W::is_of_python(&run.setting) {
+        return Ok(None);
+    }
+    let text = |steps| test(&journal(run, steps)?, Language::Python);
+    let lengths: Vec<usize> = (1..=run.steps.len()).collect();
+    let to_the_first = || text(lengths.partition_point(|&steps| text(steps).is_ok()));
+    text(run.steps.len()).or_else(|_| to_the_first()).map(Some)
+}
+
 /// The journal and the test. A call that panics is left out, because no journal holds it.
 fn written<W: World>(run: &Run<W>) -> (Vec<u8>, String) {
     let all = run.steps.len();

@@ -278,6 +278,10 @@ impl World for ManagerWorld {
         }
     }
 
+    fn is_of_python(setting: &Setting) -> bool {
+        setting.policy != kvpool_policies::HAZARD
+    }
+
     fn simpler(setting: &Setting) -> Vec<Setting> {
         let Setting { num_blocks, host_blocks, block_size, .. } = *setting;
         let simplest = Setting::simplest(num_blocks, block_size);

@@ -258,6 +258,10 @@ impl World for PoolWorld {
         Setting { duplicates, collisions, ..setting }
     }
 
+    fn is_of_python(setting: &Setting) -> bool {
+        !setting.collisions && setting.policy != kvpool_policies::HAZARD
+    }
+
     fn simpler(setting: &Setting) -> Vec<Setting> {
         let Setting { num_blocks, block_size, whole, hashed, .. } = *setting;
         let simplest = Setting { block_size, whole, hashed, ..Setting::simplest(num_blocks) };

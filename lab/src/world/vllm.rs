@@ -291,6 +291,11 @@ impl World for VllmWorld {
         Setting { num_blocks, caching, policy, retention, by_hand, digest_len, watched, withheld, looks }
     }
 
+    /// A hash that is written over another one keeps its number of tokens in Python.
+    fn is_of_python(setting: &Setting) -> bool {
+        setting.by_hand == ByHand::Nothing && setting.policy != kvpool_policies::HAZARD
+    }
+
     fn simpler(setting: &Setting) -> Vec<Setting> {
         let tried = [
             Setting::simplest(setting.num_blocks),

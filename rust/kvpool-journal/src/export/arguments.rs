@@ -58,7 +58,9 @@ impl Arguments {
         let and = self.and();
         let kind = self.kind_of_chain(chain.algorithm, !chain.fingerprints.is_empty());
         let (size, epoch) = (chain.block_size, chain.epoch);
-        let function = if chain.has_tokens || chain.keys.is_empty() { "chain" } else { "digests" };
+        // Digests that were computed elsewhere have no fingerprints.
+        let is_hashed = chain.has_tokens || chain.keys.is_empty() || !chain.fingerprints.is_empty();
+        let function = if is_hashed { "chain" } else { "digests" };
         let mut contents: Vec<String> = leading.iter().map(ToString::to_string).collect();
         contents.push(self.contents(chain));
         contents.retain(|content| !content.is_empty());

@@ -3,6 +3,7 @@
 use kvpool::RequestId;
 use kvpool::hash::HashCursor;
 
+use super::slots::unmade;
 use super::source::Source;
 use crate::calls::{ManagerCall, PoolCall, Slots, Words};
 use crate::error::ReplayError;
@@ -22,6 +23,9 @@ pub(super) fn pool(
         PoolCall::Match { tenant: Some(_), .. } => "match_and_acquire_for",
         _ => call.call(),
     };
+    if let Some(reason) = unmade(call.slots()).filter(|_| !source.is_rust()) {
+        return source.leave_out(step.number, &step.answer, reason);
+    }
     let mut arguments = source.arguments.of(call.slots(), &|_, _| 0);
     if name == "lookup_refreshing" && !source.is_rust() {
         arguments.push_str(", refresh=True");
@@ -57,6 +61,9 @@ pub(super) fn manager(
         }
         _ => call.call(),
     };
+    if let Some(reason) = unmade(call.slots()).filter(|_| !source.is_rust()) {
+        return source.leave_out(step.number, &step.answer, reason);
+    }
     let mut arguments = source.arguments.of(call.slots(), &length);
     if name == "retain_prefix" && source.is_rust() {
         arguments.insert(0, '&');

@@ -1,5 +1,6 @@
 //! Arguments by their kinds, as texts of two languages.
 
+use kvpool::retention::Ttl;
 use kvpool_vllm::Key;
 
 use super::arguments::{Arguments, Length};
@@ -7,9 +8,26 @@ use super::text;
 use crate::calls::Slot;
 use crate::value::Value;
 use crate::{
-    ComputedRecord, CoveredRecord, ForksRecord, IdRecord, MatchRecord, Name, Planned, PromptRecord,
-    RangeRecord, StartRecord, TurnRecord,
+    ChainRecord, ComputedRecord, CoveredRecord, ForksRecord, IdRecord, MatchRecord, Name, Planned,
+    PromptRecord, RangeRecord, StartRecord, TurnRecord,
 };
+
+/// The reason why no value of Python makes the arguments of a call, if there is one.
+pub(super) fn unmade(slots: Vec<Slot<'_>>) -> Option<&'static str> {
+    slots.into_iter().find_map(|slot| match slot {
+        Slot::Hint(record) => match record.retention().ttl {
+            Some(Ttl::Idle(seconds) | Ttl::Absolute(seconds)) if seconds.is_nan() || seconds < 0.0 => {
+                Some("a time to live is negative or no number")
+            }
+            _ => None,
+        },
+        Slot::Chain(ChainRecord { block_size: 0, .. })
+        | Slot::Found(MatchRecord { chain: ChainRecord { block_size: 0, .. }, .. }) => {
+            Some("a chain has blocks without tokens")
+        }
+        _ => None,
+    })
+}
 
 impl Arguments {
     /// The arguments of a call, in order. Python leaves some out.

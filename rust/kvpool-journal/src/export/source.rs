@@ -113,6 +113,19 @@ impl<'a> Source<'a> {
         self.line(&format!("{mark} {}", text::remark(text)))
     }
 
+    /// Leaves out a call that Python cannot make. Only a refused call may be left out, because it changed nothing.
+    pub(super) fn leave_out(
+        &mut self,
+        number: u64,
+        answer: &Answer,
+        reason: &'static str,
+    ) -> Result<(), ReplayError> {
+        if answer.refused {
+            return self.remark("Python cannot ask this; it was refused, and changed nothing.");
+        }
+        Err(ReplayError::NoCall { operation: number, reason })
+    }
+
     /// Begins an operation: says what it was answered.
     pub(super) fn begin(&mut self, number: u64, answer: &Answer) -> Result<(), ReplayError> {
         if self.is_rust() && self.operations.is_multiple_of(PART) {

@@ -2,6 +2,7 @@
 
 use kvpool_vllm::Key;
 
+use super::slots::unmade;
 use super::source::Source;
 use crate::calls::{Slot, Slots, VllmCall, Words};
 use crate::error::ReplayError;
@@ -21,10 +22,7 @@ pub(super) fn call(
     }
     match in_python(&mut call, &arguments, source.num_blocks()) {
         Ok(call) => source.expect_python(&call, &step.answer.value),
-        Err(_) if step.answer.refused => {
-            source.remark("Python cannot ask this; it was refused, and changed nothing.")
-        }
-        Err(reason) => Err(ReplayError::NoCall { operation: step.number, reason }),
+        Err(reason) => source.leave_out(step.number, &step.answer, reason),
     }
 }
 
@@ -44,11 +42,15 @@ fn in_python(call: &mut VllmCall, arguments: &str, num_blocks: usize) -> Result<
     let is_known = |block: &u32| (*block as usize) < num_blocks;
     let are_known = call.slots().into_iter().all(|slot| match slot {
         Slot::Object(block) => is_known(block),
+        Slot::At(start) => start.before.as_ref().is_none_or(is_known),
         Slot::Claimed(blocks) | Slot::Objects(blocks) | Slot::Freed(blocks) => blocks.iter().all(is_known),
         _ => true,
     });
     if !are_known {
         return Err("the pool has no such block");
+    }
+    if let Some(reason) = unmade(call.slots()) {
+        return Err(reason);
     }
     let name = match call.call() {
         "insert_in_index" => "index_insert",

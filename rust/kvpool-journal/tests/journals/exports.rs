@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
+use kvpool::retention::{Retention, RetentionConfig, Ttl};
 use kvpool::{AdmitOptions, BlockPool, CacheManager, ExtraKeys, ManagerConfig, Part, PoolConfig, SwapId};
 use kvpool_journal::{
     EXPORT_LIMIT, Journaled, Language, ManagerCalls, PoolCalls, ReplayError, VllmCalls, export,
@@ -154,6 +155,28 @@ fn what_python_cannot_ask_is_refused_by_name() {
     assert!(refused.to_string().contains("several groups"));
 }
 
+/// A hint of Python cannot have a negative time to live. A refused one is left out of the test.
+#[test]
+fn a_hint_that_python_cannot_make_is_refused_by_name() {
+    for retention in [None, Some(RetentionConfig::default())] {
+        let is_refused = retention.is_none();
+        let config =
+            PoolConfig { num_blocks: 9, eviction: kvpool_policies::LRU, retention, ..PoolConfig::default() };
+        let mut pool = Journaled::<BlockPool>::with_journal(config, ring(0)).unwrap();
+        let hint =
+            Retention { ttl: Some(Ttl::Idle(-1.0)), ..Retention::of(kvpool::retention::Keep::Demoted) };
+        assert_eq!(pool.retain(&[], hint).is_err(), is_refused);
+        let image = pool.take_journal().unwrap().image().unwrap();
+        match exported(&image, Language::Python) {
+            Ok(text) => assert!(is_refused && text.contains("# Python cannot ask this"), "{text}"),
+            Err(ReplayError::NoCall { operation: 0, reason }) => {
+                assert!(!is_refused && reason.contains("time to live"), "{reason}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Calls of these kinds, by numbers that are always the same.
 fn script(kinds: impl IntoIterator<Item = u8>, seed: u32) -> Vec<super::world::Call> {
     let mut state = seed;
@@ -170,7 +193,7 @@ fn scripted_settings() -> ManagerConfig {
         block_size: 2,
         host_blocks: 32,
         eviction: kvpool_policies::LRU,
-        retention: Some(kvpool::retention::RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
+        retention: Some(RetentionConfig { pin_budget: 2, tenants: Vec::new() }),
         ..ManagerConfig::default()
     }
 }

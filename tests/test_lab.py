@@ -1,0 +1,111 @@
+"""Calls that the laboratory draws, made through the bindings: each is answered as in Rust.
+
+The laboratory compares the answers with its models, and exports its journals as tests of Python. The tests here run
+these exports, and compare the attributes of a pool and of a manager with each other after every call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import types
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import settings
+
+import kvpool
+
+ROOT: Final = Path(__file__).parents[1]
+JOURNALS: Final = sorted((ROOT / "lab/tests/journals").glob("*.journal"))
+TARGET: Final = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+#: Calls of each subject: 4,000 for every change.
+CALLS: Final = 80 * settings().max_examples
+#: The call that the exported tests of pools and managers make after every operation.
+LOOK: Final = ".check_invariants()"
+
+
+def look_at_pool(pool: kvpool.BlockPool) -> None:
+    """Compares what a pool shows of its blocks."""
+    pool.check_invariants()
+    blocks = range(1, pool.num_blocks)
+    states, held = pool.states(blocks), pool.ref_counts(blocks)
+    assert states == [pool.state(block) for block in blocks]
+    assert held == [pool.ref_count(block) for block in blocks]
+    of = {
+        state: [block for block, found in zip(blocks, states, strict=True) if found == state] for state in set(states)
+    }
+    assert sorted(pool.free_order()) == of.get("free", [])
+    assert sorted(pool.eviction_order()) == of.get("cached-free", [])
+    stats = pool.stats()
+    counts = [len(of.get(state, [])) for state in ("free", "cached-free", "active", "fenced")]
+    assert [stats.free, stats.cached_free, stats.active, stats.fenced] == counts
+    assert sum(counts) == stats.usable == len(blocks)
+    assert pool.num_available == stats.available == counts[0] + counts[1]
+    registered = [block for block in blocks if pool.is_registered(block)]
+    assert stats.registered == len(registered)
+    assert stats.registered_active == sum(held[block - 1] > 0 for block in registered)
+    for block in blocks:
+        digest = pool.hash_of(block)
+        assert (digest is not None) == pool.is_registered(block)
+        assert digest is None or block in pool.copies(digest)
+        assert pool.num_holders(block) <= held[block - 1]
+        assert (states[block - 1] == "fenced") == (pool.num_holders(block) == 0 < held[block - 1])
+
+
+def look_at_manager(manager: kvpool.CacheManager) -> None:
+    """Compares what a manager shows of its blocks and counts."""
+    manager.check_invariants()
+    stats = manager.stats()
+    pool, host = stats.pool, manager.host_stats()
+    assert (len(manager.free_order()), len(manager.eviction_order())) == (pool.free, pool.cached_free)
+    assert pool.free + pool.cached_free == manager.num_available
+    assert pool.free + pool.cached_free + pool.active + pool.fenced == pool.usable == manager.num_blocks - 1
+    assert host is None or host.free + host.cached_free + host.active + host.fenced == host.usable
+    states = (stats.running, stats.preempted, stats.swapped, stats.moving, stats.loading, stats.releasing)
+    assert sum(states) == len(manager)
+    assert stats.hit_tokens + stats.external_tokens + stats.computed_tokens == stats.prompt_tokens
+
+
+def run(name: str, text: str) -> int:
+    """Runs an exported test. Returns the number of its calls."""
+    subject = "manager" if "manager = " in text else "pool"
+    module = types.ModuleType("exported")
+    vars(module)["look"] = look_at_manager if subject == "manager" else look_at_pool
+    exec(compile(text.replace(subject + LOOK, f"look({subject})"), name, "exec"), vars(module))
+    module.test_journal()
+    return len(re.findall(r"^    # \d+: ", text, re.MULTILINE))
+
+
+def exported(path: Path) -> str:
+    """A journal as a test; empty if Python does not have one of its calls."""
+    try:
+        return kvpool.journal.export_journal(path, "python")
+    except kvpool.errors.JournalError as error:
+        if "has no call in Python" not in str(error):
+            raise
+        return ""
+
+
+def test_journals_of_the_laboratory_are_answered_as_in_rust() -> None:
+    texts = {str(path): exported(path) for path in JOURNALS}
+    assert list(texts.values()).count("") < 20 < len(texts)
+    assert sum(run(name, text) for name, text in texts.items() if text) > 1500
+
+
+@pytest.mark.longer
+@pytest.mark.parametrize("subject", ["pool", "manager", "vllm"])
+def test_random_calls_are_answered_as_in_rust(request: pytest.FixtureRequest, tmp_path: Path, subject: str) -> None:
+    built = sorted(TARGET.glob("*/kvpool-lab"), key=lambda path: path.stat().st_mtime)
+    if not built:
+        pytest.skip(f"no kvpool-lab in {TARGET}: run make build-rust-tests")
+    seed: Any = request.config.getoption("--hypothesis-seed")
+    seed = seed if seed and seed.isdecimal() else int.from_bytes(os.urandom(4))
+    options = ["--calls", str(CALLS), "--seed", str(seed), "--python", tmp_path]
+    done = subprocess.run([built[-1], subject, *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = sum(run(f"seed {seed}: {path.name}", path.read_text()) for path in sorted(tmp_path.iterdir()))
+    # Python has not every call of vLLM's pool, and a test ends at the first call that Python does not have.
+    assert calls > CALLS // (10 if subject == "vllm" else 3)
