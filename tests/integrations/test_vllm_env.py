@@ -33,7 +33,7 @@ class Recorded(vllm_env.Environment):
     """An environment whose commands are written down, not run."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, sys.executable)
+        super().__init__(folder)
         self.commands: list[str] = []
         self.fails = ""
 
