@@ -238,9 +238,9 @@ impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
-        // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
-        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, metrics, more };
-        let device = WatchConfig { advisor, ..below.clone() };
+        // Of the tiers below the device there is only a digest and metrics: a manager hands out the events of the device.
+        let below = WatchConfig { event_capacity: 0, digest, advisor: None, payloads: false, metrics, more };
+        let device = WatchConfig { event_capacity, advisor, ..below.clone() };
         let units_per_block = self.groups().map_or(1, Groups::units_per_block);
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {
