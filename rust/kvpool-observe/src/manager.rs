@@ -427,3 +427,19 @@ fn scalars(manager: &CacheManager) -> [u64; 25] {
         manager.tiers().num_planned() as u64,
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A manager hands out the events of the device. The host once kept its own, as many as had room.
+    #[test]
+    fn the_host_keeps_no_events() {
+        let config =
+            kvpool::ManagerConfig { num_blocks: 9, host_blocks: 9, ..kvpool::ManagerConfig::default() };
+        let watch = ManagerWatchConfig { event_capacity: 100, ..ManagerWatchConfig::default() };
+        let manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
+        let is_watched = |tier| manager.tiers().pool(tier).unwrap().observer::<Watch>().is_some();
+        assert_eq!((is_watched(0), is_watched(1)), (true, false));
+    }
+}

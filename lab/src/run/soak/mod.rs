@@ -126,7 +126,7 @@ struct Driver {
     /// A function of all answers.
     digest: u64,
     /// What a planted leak keeps.
-    leaked: Vec<Box<[u64; 8]>>,
+    leaked: Vec<[u64; 8]>,
 }
 
 impl Driver {
@@ -213,7 +213,7 @@ impl Driver {
                 })?;
             }
             match settings.planted {
-                Some(Planted::Leak) => self.leaked.push(Box::new([self.calls; 8])),
+                Some(Planted::Leak) => self.leaked.push([self.calls; 8]),
                 Some(Planted::StaleHit) if nth == settings.round / 2 => self.world.memory.change_weights(),
                 _ => {}
             }
