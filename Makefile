@@ -146,8 +146,8 @@ test-asan: $(VENV)/.test ## Unsafe code and Python tests of memory under Address
 test-tsan: $(VENV)/.test ## Tests with threads under ThreadSanitizer, with a stable toolchain; a planted race first
 	$(APART) $(BIN)/python tools/sanitizers.py thread
 
-test-soak: ## The soak for seconds in every configuration, and the defects that it must notice
-	$(CARGO) test --locked --quiet -p kvpool-benches --test soak
+test-soak: ## The soak for seconds in every configuration, and the defects that it must find
+	$(CARGO) test --locked --quiet -p kvpool-lab --test soak
 
 build-rust-tests:
 	$(CARGO) test --locked --quiet --no-run
@@ -390,8 +390,8 @@ bench-report: bench ## All benches, and a dated table of them in benches/results
 	$(CARGO) bench --quiet --locked -p kvpool-benches --bench memory > target/memory-bench.txt
 	$(BIN)/python benches/summarize.py --python target/python-benches.json --memory target/memory-bench.txt
 
-soak: ## Full pools under load for MINUTES=10: sums, KV and memory checked all the time, latencies into benches/results
-	$(CARGO) run --release --locked --quiet -p kvpool-benches --bin soak -- --minutes $(MINUTES) --out benches/results
+soak: ## Full pools under load for MINUTES=10: KV, counters and memory checked all the time, times of calls into benches/results
+	$(CARGO) run --release --locked --quiet -p kvpool-lab -- soak --minutes $(MINUTES) --out benches/results
 
 wheel: $(BIN)/python ## An abi3 wheel in dist/
 	$(BIN)/maturin build --release --locked --out dist

@@ -118,7 +118,7 @@ def test_a_mutant_that_only_an_old_driver_kills_is_missed(
     (tmp_path / "results.jsonl").write_text(json.dumps(runs[0].__dict__) + "\n")
     assert race.read(tmp_path / "results.jsonl") == runs[:1]
     assert race.main(["--report", "--work", str(tmp_path)]) == 0
-    assert {driver.crate for driver in race.DRIVERS if driver.is_in(ROOT)} >= {"benches", "rust/kvpool"}
+    assert {driver.crate for driver in race.DRIVERS if driver.is_in(ROOT)} >= {"lab", "rust/kvpool"}
     assert not any(driver.is_in(tmp_path) for driver in race.DRIVERS)
     with pytest.raises(SystemExit, match="2"):
         race.main(["--drivers", "unheard-of"])

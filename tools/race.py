@@ -90,14 +90,13 @@ def fuzzer(target: str, *subjects: str) -> Driver:
     return Driver(f"fuzz {target}", subjects, "fuzz", "kvpool-fuzz", tuple(options))
 
 
-def laboratory(profile: str, *subjects: str) -> Driver:
+def laboratory(profile: str, *subjects: str, more: str = "") -> Driver:
     """The laboratory."""
-    options = f"{profile} --seconds {{seconds}} --seed {{seed}}".split()
+    options = f"{profile} --seconds {{seconds}} --seed {{seed}} {more}".split()
     return Driver(f"lab {profile}", subjects, "lab", "kvpool-lab", tuple(options), seeds=3)
 
 
 POOLS: Final = ("pool", "manager")
-SOAK: Final = ["--operations", "30000", "--seed", "{seed}", "--check-every", "5000", "--blocks", "512"]
 DRIVERS: Final = (
     fuzzer("pool", "pool"),
     fuzzer("manager", "manager"),
@@ -108,10 +107,10 @@ DRIVERS: Final = (
     Driver("evictors", ("pool",), "rust/kvpool", "evictors", (), 2_000),
     Driver("explain", ("pool",), "rust/kvpool-observe", "explain", ("the_reason_is",)),
     Driver("journals", POOLS, "rust/kvpool-journal", "journals", ("bit_by_bit",)),
-    Driver("soak", POOLS, "benches", "soak", tuple(SOAK)),
     laboratory("pool", "pool"),
     laboratory("manager", "manager"),
     laboratory("vllm", "vllm"),
+    laboratory("soak", *POOLS, more="--round 2000 --blocks 512"),
 )
 
 

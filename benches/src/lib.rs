@@ -1,6 +1,5 @@
-//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up; and the soak.
+//! Shared set-up of the benches: chains without the cost of hashing, and timing without the cost of cleaning up.
 
-pub mod soak;
 pub mod vllm;
 
 use std::time::{Duration, Instant};

@@ -16,11 +16,6 @@ use crate::world::pool::pack;
 use crate::world::prompts::Path;
 use crate::world::requests::{NUMBERS, batch, id, named, number};
 
-/// Most blocks of the device: it does not grow beyond.
-const MOST_BLOCKS: usize = 20;
-/// Most full blocks of a prompt.
-const LONGEST: usize = 5;
-
 const USUAL: &[(&str, u8)] = &[
     ("admit", 28),
     ("append", 20),
@@ -130,12 +125,12 @@ fn request(bytes: &mut Bytes<'_>, world: &ManagerWorld, states: &[RequestState])
         let found = world.info(*number).map(|info| info.state);
         found.is_some() && (state.is_none() || found == state.copied())
     };
-    let fitting: Vec<_> = NUMBERS.filter(fits).collect();
+    let fitting: Vec<_> = world.numbers().filter(fits).collect();
     bytes.pick(&fitting).copied()
 }
 
 fn new(bytes: &mut Bytes<'_>, world: &ManagerWorld) -> Option<i64> {
-    let unknown: Vec<_> = NUMBERS.filter(|&number| world.info(number).is_none()).collect();
+    let unknown: Vec<_> = world.numbers().filter(|&number| world.info(number).is_none()).collect();
     bytes.pick(&unknown).copied()
 }
 
@@ -171,7 +166,7 @@ fn prompt(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> ChainRecord {
     for _ in 0..bytes.below(4) {
         path.push(content(bytes));
     }
-    path.truncate(LONGEST);
+    path.truncate(world.setting.scale.prompt);
     let epoch = world.manager().pool().epoch();
     let mut chain = world.prompts.chain(&path, epoch);
     chain.tokens += bytes.below(world.setting.block_size);
@@ -434,7 +429,7 @@ pub(crate) fn fill(
         Slot::Count(n) => *n = bytes.below(5),
         Slot::Size(n) => {
             *n = world.manager().pool().num_blocks() + bytes.below(2);
-            return *n <= MOST_BLOCKS;
+            return *n <= world.setting.scale.blocks;
         }
         Slot::Named(ids) => {
             let all = world.manager().pool().num_blocks() - 1;
@@ -536,7 +531,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
         Slot::Seconds(n) => *n = [*n - 3.0, f64::NAN, f64::INFINITY][bytes.below(3)],
         Slot::Tenant(n) => *n = bytes.below(9) as u32,
         Slot::Count(n) => *n = bytes.below(num_blocks + 3),
-        Slot::Size(n) => *n = bytes.below(num_blocks + 2).min(MOST_BLOCKS),
+        Slot::Size(n) => *n = bytes.below(num_blocks + 2).min(world.setting.scale.blocks),
         Slot::Named(ids) => {
             let blocks: Vec<_> = (0..bytes.below(5)).map(|_| bytes.below(num_blocks + 2)).collect();
             *ids = pack(&blocks);

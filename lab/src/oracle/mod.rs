@@ -4,6 +4,7 @@
 pub mod books;
 pub mod bytes;
 pub mod closedness;
+pub mod counters;
 pub mod digest;
 pub mod events;
 pub mod keys;

@@ -3,6 +3,7 @@
 pub mod random;
 pub mod report;
 pub mod shrink;
+pub mod soak;
 
 use kvpool_journal::{Answer, Step};
 

@@ -1,10 +1,13 @@
 //! The world of a [`CacheManager`] without KV-cache groups.
 
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
 use kvpool::hash::Verify;
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
-    BlockId, CacheManager, DuplicatePolicy, EvictionPolicy, ManagerConfig, PoolStats, RequestInfo, Transfer,
-    Until,
+    BlockId, CacheManager, DuplicatePolicy, EvictionPolicy, ManagerConfig, PoolStats, RequestInfo, StepPlan,
+    Transfer, Until,
 };
 use kvpool_journal::calls::{Slot, Slots};
 use kvpool_journal::{
@@ -22,8 +25,27 @@ use crate::failure::{holds, same};
 use crate::model::manager::{self as model, Model};
 use crate::model::pool::Expected;
 use crate::model::retention::TENANT;
+use crate::oracle::counters::{Before, Counters};
 use crate::oracle::memory::{self, Memory};
 use crate::oracle::{events::Follower, plans, requests};
+
+/// The most that is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Requests.
+    pub requests: i64,
+    /// Blocks of the device: it does not grow beyond.
+    pub blocks: usize,
+    /// Full blocks of a prompt.
+    pub prompt: usize,
+    /// Events between two looks.
+    pub events: usize,
+}
+
+impl Scale {
+    /// Small enough for a model, and for a reader of a shrunk run.
+    pub const SMALL: Self = Self { requests: NUMBERS.end, blocks: 20, prompt: 5, events: 1000 };
+}
 
 /// The settings of a manager, and of what is drawn for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,8 +68,10 @@ pub struct Setting {
     pub retention: bool,
     /// Whether other contents are written to free blocks at once.
     pub scribbles: bool,
-    /// Calls from one look at events, digest and scrubber to the next.
+    /// Checks from one look at events, digest and scrubber to the next.
     pub looks: usize,
+    /// The most that is drawn.
+    pub scale: Scale,
 }
 
 impl Setting {
@@ -63,6 +87,7 @@ impl Setting {
             retention: false,
             scribbles: false,
             looks: 1,
+            scale: Scale::SMALL,
         }
     }
 
@@ -129,14 +154,15 @@ pub struct ManagerWorld {
     /// No holder has given up the start of a prefix, and no block was dropped by id.
     pub(crate) whole: bool,
     pub(crate) memory: Memory,
+    /// The time that the latest call took.
+    pub(crate) took: Duration,
     calls: usize,
+    counters: Counters,
     follower: Follower,
     scrubber: ManagerScrubber,
 }
 
-/// Events that are kept: more than the calls between two looks make.
-const EVENTS: usize = 1000;
-/// Calls of a phase, and phases from one in which all requests end to the next.
+/// Checked calls of a phase, and phases from one in which all requests end to the next.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
@@ -150,6 +176,12 @@ impl ManagerWorld {
     #[must_use]
     pub fn info(&self, number: i64) -> Option<RequestInfo> {
         self.manager().request(&id(number)).ok()
+    }
+
+    /// The numbers of requests that are drawn.
+    #[must_use]
+    pub const fn numbers(&self) -> Range<i64> {
+        0..self.setting.scale.requests
     }
 
     /// The step that completes next.
@@ -183,7 +215,7 @@ impl ManagerWorld {
             .map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))
             .collect();
         let table = |number| self.manager().block_table(&id(number)).map(<[BlockId]>::to_vec).ok();
-        let requests = NUMBERS.map(|number| Some((self.info(number)?, table(number)?))).collect();
+        let requests = self.numbers().map(|number| Some((self.info(number)?, table(number)?))).collect();
         (pools, requests, tiers.pending_copies().collect(), self.manager().num_swaps())
     }
 
@@ -206,13 +238,40 @@ impl ManagerWorld {
         })
     }
 
-    fn check(&mut self) -> Result<(), Failure> {
+    /// Makes a call on the subject and on the model, and notes what callers and the engine know then. Oracles
+    /// are not asked.
+    pub(crate) fn run(&mut self, call: &ManagerCall, step: Option<&StepPlan>) -> Result<Answer, Failure> {
+        let until = self.until(call);
+        let fenced = (until != Until::Now).then(|| memory::fenced(self.manager()));
+        model::before(self, call);
+        let planned = step.map_or(&[][..], |step| self.subject.manager().planned(step));
+        let before = Before::of(self.manager(), call, planned);
+        let (prompts, requests) = (&self.prompts, &self.requests);
+        let expected = self.model.as_mut().map(|model| model.expected(call, planned, requests, prompts));
+        let planned = planned.iter().map(model::Done::of).collect();
+        let begun = Instant::now();
+        let answer = self.subject.run(call).map_err(|error| Failure::new("replay", error.to_string()))?;
+        self.took = begun.elapsed();
+        self.compare(call, &answer, expected.as_ref())?;
+        self.counters.note(before, call, &answer)?;
+        if !answer.refused {
+            model::after(self, call, &answer, planned)?;
+            if let Some(fenced) = fenced {
+                self.memory.fence(&fenced, self.subject.manager(), until);
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Asks all oracles but the ones that compare the state before and after a call.
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
         let manager = self.subject.manager();
         manager.check_invariants()?;
         if let Some(model) = &self.model {
             requests::check(manager, model, &self.prompts)?;
         }
         self.memory.check(manager, &self.requests, &self.prompts)?;
+        self.counters.check(manager)?;
         self.calls += 1;
         if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
     }
@@ -235,14 +294,18 @@ impl ManagerWorld {
         })
     }
 
-    /// The end of a fence that the blocks of a call wait for.
-    fn until(call: &ManagerCall) -> UntilRecord {
+    /// The end of the fence that the blocks of a call wait for.
+    fn until(&self, call: &ManagerCall) -> Until {
         let mut call = call.clone();
         let until = call.slots().into_iter().find_map(|slot| match slot {
             Slot::Reuse(until) => Some(*until),
             _ => None,
         });
-        until.unwrap_or_default()
+        let has_completed = |step| self.completed.is_some_and(|latest| step <= latest);
+        match until.unwrap_or_default() {
+            UntilRecord::Step(step) if has_completed(step) => Until::Now,
+            until => until.until(),
+        }
     }
 }
 
@@ -275,6 +338,7 @@ impl World for ManagerWorld {
             retention,
             scribbles,
             looks,
+            scale: Scale::SMALL,
         }
     }
 
@@ -321,14 +385,17 @@ impl World for ManagerWorld {
             completed: None,
             now: 0.0,
             whole: true,
+            took: Duration::ZERO,
             calls: 0,
+            counters: Counters::default(),
             follower: Follower::default(),
             scrubber: ManagerScrubber::default(),
         })
     }
 
     fn header(setting: &Setting) -> Result<JournalHeader, Failure> {
-        let watch = ManagerWatchConfig { event_capacity: EVENTS, ..ManagerWatchConfig::default() };
+        let watch =
+            ManagerWatchConfig { event_capacity: setting.scale.events, ..ManagerWatchConfig::default() };
         let journal = JournalConfig { digest_every: 1, ..JournalConfig::default() };
         Ok(JournalHeader::of_manager(&setting.config(), &watch, journal))
     }
@@ -368,24 +435,10 @@ impl World for ManagerWorld {
         let before = self.observe();
         let (mut step, fit) = (plans::plan(self, call)?, plans::fit(self, call)?);
         same("state after a plan and a look", &self.observe(), &before)?;
-        let fenced = memory::fenced(self.manager());
-        model::before(self, call);
-        let planned = step.as_ref().map_or(&[][..], |step| self.subject.manager().planned(step));
-        let (prompts, requests) = (&self.prompts, &self.requests);
-        let expected = self.model.as_mut().map(|model| model.expected(call, planned, requests, prompts));
-        let planned = planned.iter().map(model::Done::of).collect();
-        let answer = self.subject.run(call).map_err(|error| Failure::new("replay", error.to_string()))?;
-        self.compare(call, &answer, expected.as_ref())?;
+        let answer = self.run(call, step.as_ref())?;
         plans::check_fit(fit.as_ref(), &answer, self.setting.block_size)?;
         if answer.refused {
             same("state after a refusal", &self.observe(), &before)?;
-        } else {
-            model::after(self, call, &answer, planned)?;
-            let until = Self::until(call);
-            let has_completed = |step| self.completed.is_some_and(|latest| step <= latest);
-            let is_over = matches!(until, UntilRecord::Step(step) if has_completed(step));
-            let until = if is_over { Until::Now } else { until.until() };
-            self.memory.fence(&fenced, self.subject.manager(), until);
         }
         plans::is_stale(self, &mut step)?;
         self.check()?;

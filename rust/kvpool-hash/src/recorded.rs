@@ -33,6 +33,11 @@ impl RecordedHashes {
         })
     }
 
+    /// Forgets all digests: tokens begin anew.
+    pub fn clear(&self) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Vec::new();
+    }
+
     /// What a block that ends in `token` hashes to; all zeros for a token that names nothing.
     pub(super) fn state(&self, token: Option<u32>) -> ChainState {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -77,6 +77,13 @@ impl Contents {
         })
     }
 
+    /// Forgets all contents. No prompt made of them may be used any more.
+    pub(crate) fn clear(&mut self) {
+        self.hashes.clear();
+        (self.tokens, self.contents) = (HashMap::new(), Vec::new());
+        (self.hashed, self.matches, self.same) = (HashMap::new(), Vec::new(), Vec::new());
+    }
+
     pub(crate) const fn hasher(&self) -> &Arc<BlockHasher> {
         &self.hasher
     }

@@ -63,6 +63,12 @@ impl ManagerSubject {
         self.requests.plan(&self.manager, record)
     }
 
+    /// Forgets the contents so far: the manager has no request, and caches nothing.
+    pub fn forget(&mut self) {
+        self.requests.clear();
+        self.requests.contents.clear();
+    }
+
     /// Runs a call that no journal records: [`Journaled::unrecorded`].
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> T) -> T {
         self.manager.unrecorded(call)

@@ -238,9 +238,9 @@ impl ManagerWatch for CacheManager {
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError> {
         let ManagerWatchConfig { event_capacity, digest, advisor, explain, scrub_blocks, metrics, more } =
             config.clone();
-        // What is said of blocks is said of the device's: of what was swapped out there are events and a digest alone.
-        let below = WatchConfig { event_capacity, digest, advisor: None, payloads: false, metrics, more };
-        let device = WatchConfig { advisor, ..below.clone() };
+        // Of the tiers below the device there is only a digest and metrics: a manager hands out the events of the device.
+        let below = WatchConfig { event_capacity: 0, digest, advisor: None, payloads: false, metrics, more };
+        let device = WatchConfig { event_capacity, advisor, ..below.clone() };
         let units_per_block = self.groups().map_or(1, Groups::units_per_block);
         let mut watches = Vec::new();
         for tier in 0..self.tiers().len() {
@@ -426,4 +426,20 @@ fn scalars(manager: &CacheManager) -> [u64; 25] {
         manager.num_swaps() as u64,
         manager.tiers().num_planned() as u64,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A manager hands out the events of the device. The host once kept its own, as many as had room.
+    #[test]
+    fn the_host_keeps_no_events() {
+        let config =
+            kvpool::ManagerConfig { num_blocks: 9, host_blocks: 9, ..kvpool::ManagerConfig::default() };
+        let watch = ManagerWatchConfig { event_capacity: 100, ..ManagerWatchConfig::default() };
+        let manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
+        let is_watched = |tier| manager.tiers().pool(tier).unwrap().observer::<Watch>().is_some();
+        assert_eq!((is_watched(0), is_watched(1)), (true, false));
+    }
 }

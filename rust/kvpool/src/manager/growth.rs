@@ -277,7 +277,9 @@ impl CacheManager {
                 None => {}
             }
         }
-        self.stats.appended_tokens += rows.tokens.len() as u64;
+        // With one offset and no request, there may be tokens of no request.
+        let appended = if rows.requests.is_empty() { 0 } else { rows.tokens.len() };
+        self.stats.appended_tokens += appended as u64;
         self.version += rows.requests.len() as u64;
         for row in step.busy.iter().filter(|row| row.runs) {
             self.grow(row.slot, row.written(), row.slots, in_place)?;

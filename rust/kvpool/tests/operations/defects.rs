@@ -439,3 +439,12 @@ fn a_planned_append_copies_what_a_planned_admission_hits() {
         one.check_invariants().unwrap();
     }
 }
+
+/// With one offset and no request, tokens are passed over. They once counted as appended.
+#[test]
+fn tokens_of_no_request_are_not_counted_as_appended() {
+    let mut manager = manager(2, 4, 0);
+    let rows = kvpool::Rows { tokens: &[1, 2], offsets: &[0], ..Default::default() };
+    assert!(manager.append_ragged(&rows).unwrap().is_empty());
+    assert_eq!(manager.stats().appended_tokens, 0);
+}

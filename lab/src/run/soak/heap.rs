@@ -1,0 +1,62 @@
+//! Whether memory stays flat: bytes of heap in use each time that no manager holds or caches anything.
+
+/// Growth that is allowed: the tables of every configuration may double once more.
+const BOUND: i64 = 1 << 19;
+
+/// Fewer samples are not judged.
+const LEAST: usize = 8;
+
+/// Bytes of heap over a run.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Heap {
+    /// Whether heap is counted and the run was long enough.
+    pub judged: bool,
+    /// Bytes in use in the second quarter of the run, on average.
+    pub start: i64,
+    /// Bytes in use in the last quarter, on average.
+    pub end: i64,
+    /// The growth that is allowed.
+    pub bound: i64,
+    /// Resident bytes at the end; `None` if the system does not say.
+    pub resident: Option<u64>,
+}
+
+impl Heap {
+    /// Judges samples, the first one first. The first quarter is the warm-up.
+    #[must_use]
+    pub fn of(samples: &[i64]) -> Self {
+        let quarter = samples.len() / 4;
+        let mean = |samples: &[i64]| samples.iter().sum::<i64>() / samples.len().max(1) as i64;
+        let start = mean(&samples[quarter..2 * quarter]);
+        let end = mean(&samples[samples.len() - quarter..]);
+        let judged = samples.len() >= LEAST && start > 0;
+        Self { judged, start, end, bound: BOUND, resident: resident() }
+    }
+
+    /// Whether memory has grown.
+    #[must_use]
+    pub const fn has_grown(&self) -> bool {
+        self.judged && self.end - self.start > self.bound
+    }
+}
+
+/// Resident bytes of this process. Returns `None` except on Linux.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Heap;
+
+    #[test]
+    fn growth_after_the_warm_up_is_a_leak() {
+        let of = |heap: fn(i64) -> i64| Heap::of(&(0..40).map(heap).collect::<Vec<_>>());
+        let (warm, leak) = (of(|at| (at.min(9) + 1) << 20), of(|at| (1 << 20) + (at << 16)));
+        assert!(warm.judged && !warm.has_grown(), "{warm:?}");
+        assert!(leak.has_grown(), "{leak:?}");
+        assert!(!Heap::of(&[1, 1 << 30]).judged, "too short");
+    }
+}

@@ -1,0 +1,92 @@
+//! Times of calls, in a fixed amount of memory.
+//!
+//! The time of a call contains that of making its arguments from the record.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use kvpool_journal::calls::Slots;
+use kvpool_journal::{ManagerCall, Words};
+
+/// A minute in nanoseconds. A call that takes longer counts as that.
+const LONGEST: u64 = 60_000_000_000;
+
+/// A histogram of nanoseconds, to three digits.
+fn histogram() -> Histogram<u64> {
+    // The library accepts these bounds.
+    #[expect(clippy::expect_used, reason = "fails for other constants only")]
+    Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds")
+}
+
+/// Percentiles of times, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub struct Times {
+    /// The number of calls.
+    pub count: u64,
+    /// The median.
+    pub p50: u64,
+    /// 99 of 100 calls took no longer.
+    pub p99: u64,
+    /// 999 of 1,000 calls took no longer.
+    pub p999: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl Times {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let at = |share| histogram.value_at_quantile(share);
+        let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
+        Self { count: histogram.len(), p50, p99, p999, max: histogram.max() }
+    }
+}
+
+/// The times so far.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// By call, those that were answered and those that were refused.
+    calls: Vec<[Histogram<u64>; 2]>,
+    all: Histogram<u64>,
+    lately: Histogram<u64>,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Self {
+        let calls = ManagerCall::NAMES.iter().map(|_| [histogram(), histogram()]).collect();
+        Self { calls, all: histogram(), lately: histogram() }
+    }
+
+    /// The number of calls.
+    pub(crate) fn count(&self) -> u64 {
+        self.all.len()
+    }
+
+    /// Notes a call.
+    pub(crate) fn note(&mut self, call: &ManagerCall, refused: bool, time: Duration) {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(LONGEST).clamp(1, LONGEST);
+        let name = call.call();
+        let position = ManagerCall::NAMES.iter().position(|&other| other == name);
+        if let Some(both) = position.and_then(|position| self.calls.get_mut(position)) {
+            both[usize::from(refused)].saturating_record(time);
+        }
+        self.all.saturating_record(time);
+        self.lately.saturating_record(time);
+    }
+
+    /// Times since the last time that this was called.
+    pub(crate) fn lately(&mut self) -> Times {
+        let times = Times::of(&self.lately);
+        self.lately.reset();
+        times
+    }
+
+    /// Times of each call, and of all.
+    pub(crate) fn table(&self) -> Vec<(String, Times)> {
+        let names = ManagerCall::NAMES.iter().zip(&self.calls);
+        let each = names.flat_map(|(name, [answered, refused])| {
+            [((*name).to_owned(), answered), (format!("{name}, refused"), refused)]
+        });
+        let all = each.chain([("all".to_owned(), &self.all)]);
+        all.filter(|(_, times)| !times.is_empty()).map(|(name, times)| (name, Times::of(times))).collect()
+    }
+}

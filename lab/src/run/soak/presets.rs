@@ -1,0 +1,119 @@
+//! The configurations of a soak: one per eviction policy. Among them is every kind of verification and
+//! duplicates, with and without retention, an advisor, a watermark and a host.
+
+use kvpool::hash::Verify;
+use kvpool::{DuplicatePolicy, EvictionPolicy};
+
+use crate::world::manager::{Scale, Setting};
+
+/// The settings that differ between configurations.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// The order of eviction. Its name is the name of the configuration.
+    pub policy: EvictionPolicy,
+    /// How hits are verified.
+    pub verify: Verify,
+    /// Whether a released duplicate stays cached.
+    pub duplicates: DuplicatePolicy,
+    /// Whether there are hints and tenants.
+    pub retention: bool,
+    /// Whether an advisor samples.
+    pub advisor: bool,
+    /// Whether a fifth of the pool is left to running requests.
+    pub watermark: bool,
+    /// Blocks of the host in percent of those of the device; 0 for no host.
+    pub host_share: usize,
+}
+
+const PLAIN: Preset = Preset {
+    policy: kvpool_policies::LRU,
+    verify: Verify::None,
+    duplicates: DuplicatePolicy::Keep,
+    retention: false,
+    advisor: false,
+    watermark: false,
+    host_share: 25,
+};
+
+/// All configurations.
+pub const PRESETS: &[Preset] = &[
+    PLAIN,
+    Preset { policy: kvpool_policies::LAST_ACCESS, verify: Verify::Fingerprint, ..PLAIN },
+    Preset {
+        policy: kvpool_policies::S3_FIFO,
+        verify: Verify::Tokens,
+        retention: true,
+        host_share: 60,
+        ..PLAIN
+    },
+    Preset {
+        policy: kvpool_policies::ARC,
+        verify: Verify::Fingerprint,
+        duplicates: DuplicatePolicy::DropOnRelease,
+        host_share: 10,
+        ..PLAIN
+    },
+    Preset {
+        policy: kvpool_policies::ADAPTIVE,
+        duplicates: DuplicatePolicy::DropOnRelease,
+        retention: true,
+        advisor: true,
+        ..PLAIN
+    },
+    Preset {
+        policy: kvpool_policies::HAZARD,
+        retention: true,
+        advisor: true,
+        watermark: true,
+        host_share: 0,
+        ..PLAIN
+    },
+];
+
+impl Preset {
+    /// The name of the configuration.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    /// The settings in a few words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut words = vec![format!("verify {}", self.verify.name()), self.duplicates.name().to_owned()];
+        words.extend(self.retention.then(|| "retention".to_owned()));
+        words.extend(self.advisor.then(|| "advisor".to_owned()));
+        words.extend(self.watermark.then(|| "watermark".to_owned()));
+        words.push(match self.host_share {
+            0 => "no host".to_owned(),
+            share => format!("host {share} %"),
+        });
+        words.join(", ")
+    }
+
+    /// The settings of the laboratory.
+    pub(super) fn setting(&self, blocks: usize, block_size: usize, check_every: u64) -> Setting {
+        let Self { policy, verify, duplicates, retention, watermark, host_share, .. } = *self;
+        // With prompts of half the longest, all requests would take the pool twice.
+        let requests = (blocks / 4).clamp(8, 200);
+        Setting {
+            num_blocks: blocks,
+            host_blocks: if host_share == 0 { 0 } else { (blocks * host_share / 100).max(2) },
+            block_size,
+            watermark,
+            verify,
+            duplicates,
+            policy,
+            retention,
+            scribbles: true,
+            looks: 2,
+            scale: Scale {
+                requests: requests as i64,
+                blocks: blocks + 64,
+                prompt: (4 * blocks / requests).clamp(4, 64),
+                // Between two looks, which are two checks apart.
+                events: 128 * check_every as usize,
+            },
+        }
+    }
+}
