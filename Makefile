@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 CARGO ?= cargo
 TRACE ?=
 # What test-slow takes, on two quiet cores about 45 minutes, summed up from its parts. Each can be set for a longer run; `make test` runs 100,000
-# or 200,000 operations, 10 states, 1,000 schedules and 100 examples.
+# or 200,000 operations, 30 states, 1,000 schedules and 100 examples.
 # Operations of every model in Rust: a minute of a core for a million.
 MODEL_OPERATIONS ?= 5000000
 # States of every policy that are broken in every way: half a minute for a hundred.
