@@ -176,12 +176,14 @@ test-slow: $(VENV)/.test ## What is slow or random, for longer (about 45 minutes
 	$(MAKE) --no-print-directory -j2 --output-sync=line test-slow-rust test-slow-python
 
 test-slow-rust: $(VENV)/.built ## The Rust half of test-slow: models, faults, schedules, each hash alone, fuzzing
+	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool \
+		--test manager_tables --test manager_groups
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) KVPOOL_FAULT_STATES=$(FAULT_STATES) $(APART) $(CARGO) test --locked --release -p kvpool \
-		--test manager_tables --test manager_groups --test capacity --test evidence
+		--test it -- capacity:: evidence::
 	KVPOOL_MODEL_OPERATIONS=$(MODEL_OPERATIONS) $(APART) $(CARGO) test --locked --release -p kvpool-lab
-	KVPOOL_MODEL_OPERATIONS=$$(($(MODEL_OPERATIONS) / 10)) $(APART) $(CARGO) test --locked --release -p kvpool \
-		--test evictors --test operations
-	KVPOOL_OBSERVED_RUNS=40 PROPTEST_CASES=4000 $(APART) $(CARGO) test --locked --release -p kvpool-policies -p kvpool-journal
+	KVPOOL_MODEL_OPERATIONS=$$(($(MODEL_OPERATIONS) / 10)) PROPTEST_CASES=4000 $(APART) $(CARGO) test --locked --release -p kvpool \
+		--test evictors --test it -- --skip capacity:: --skip evidence::
+	PROPTEST_CASES=4000 $(APART) $(CARGO) test --locked --release -p kvpool-policies -p kvpool-journal
 	KVPOOL_STORE_FLIPS=10000 KVPOOL_STORE_KILLS=200 PROPTEST_CASES=2000 $(APART) $(CARGO) test --locked --release -p kvpool-store
 	KVPOOL_SHUTTLE_SCHEDULES=$(SCHEDULES) $(APART) $(CARGO) test --locked --release -p kvpool-shuttle
 	for feature in "" $(HASH_FEATURES); do \

@@ -264,7 +264,7 @@ fn drawn<T: Debug>(make: fn(&mut dyn FnMut(u8) -> usize) -> T) -> impl Strategy<
 #[test]
 fn what_watches_knows_every_group() {
     let config = Config {
-        cases: 200,
+        cases: 60,
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..Config::default()
     };

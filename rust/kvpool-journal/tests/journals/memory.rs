@@ -79,12 +79,12 @@ fn an_append_with_more_tokens_than_a_call_can_have_is_refused() {
 
 /// Bytes of a request id that makes a journal long; how many there are of them.
 const NAME: usize = 1 << 20;
-const NAMES: usize = 192;
+const NAMES: usize = 128;
 
 /// The file that the test below reads, of which each process knows the name.
 const LONG: &str = "KVPOOL_TEST_LONG_JOURNAL";
 
-/// What reads a journal in a file has a frame of it in memory: 192 MiB of it are read with 160 MiB of addresses.
+/// What reads a journal in a file has a frame of it in memory: 128 MiB of it are read with 112 MiB of addresses.
 #[test]
 fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
     let path = std::env::temp_dir().join(format!("kvpool-journal-long-{}.kvj", std::process::id()));
@@ -97,7 +97,7 @@ fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
     }
     drop(manager);
     // The other process inherits it.
-    let limited = "ulimit -v 163840; exec \"$0\" \"$@\"";
+    let limited = "ulimit -v 114688; exec \"$0\" \"$@\"";
     let done = Command::new("sh")
         .args(["-c", limited])
         .arg(std::env::current_exe().unwrap())

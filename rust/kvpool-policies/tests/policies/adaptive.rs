@@ -388,7 +388,7 @@ fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
 #[test]
 fn in_larger_pools_it_is_its_model_too() {
     let mut seen = [false; 6];
-    for (capacity, grown, requests) in [(160, 190, 6_000), (1_900, 2_100, 900), (8_200, 8_300, 320)] {
+    for (capacity, grown, requests) in [(160, 190, 3_000), (1_900, 2_100, 450), (8_200, 8_300, 160)] {
         let mut policy = Adaptive::new(capacity + 1).unwrap();
         let mut model = Model::new(capacity + 1);
         let mut seed = capacity as u64;

@@ -198,6 +198,7 @@ fn the_largest_numbers_are_borne() {
 proptest! {
     /// Any calls in any order, for one block or several, with blocks that do not exist as well: nothing panics, nothing breaks, a block is given up once
     /// per return, there is a victim while a block is in the order, and the same calls give the same order, with runs of no blocks or without.
+    /// A run of blocks is the same as each of its blocks by itself.
     #[test]
     fn any_calls_are_borne(
         policy in 0..POLICIES.len(),
@@ -217,8 +218,11 @@ proptest! {
             twin.hit_all(&[]);
             twin.release_all(&[]);
             twin.admit_all(&[]);
-            for (policy, popped) in [&mut policy, &mut twin].into_iter().zip(&mut popped) {
+            for (nth, (policy, popped)) in [&mut policy, &mut twin].into_iter().zip(&mut popped).enumerate() {
                 match call {
+                    24..26 if nth == 1 => run.iter().for_each(|&block| policy.hit(block)),
+                    26..28 if nth == 1 => run.iter().for_each(|&block| policy.release(block)),
+                    28..30 if nth == 1 => admitted.iter().for_each(|&(block, content)| policy.admit(block, content)),
                     0..5 => policy.admit(id(block), content(key)),
                     5..8 => policy.hit(id(block)),
                     8 => policy.begin_release(&Release::default()),

@@ -83,7 +83,7 @@ fn worst(differences: &[f64]) -> f64 {
 /// Bounds, in points, of the default sample; three seeds each. Measured: see the table that `--nocapture` prints.
 #[test]
 fn the_curve_is_that_of_sizing() {
-    let references = generated(20_000, 0);
+    let references = generated(10_000, 0);
     let exact = lru_distances(&references).into_curve();
     let chains = chains(&references, "");
     for (capacity, mean_bound, worst_bound) in [(1_500, 0.6, 1.5), (6_000, 0.8, 2.0), (24_000, 0.8, 2.0)] {
@@ -165,7 +165,7 @@ fn ghosts_of_a_sample_are_close() {
 /// stream says.
 #[test]
 fn tenants_are_counted_apart() {
-    let traces = [generated(6_000, 3), generated(2_000, 4)];
+    let traces = [generated(3_000, 3), generated(1_000, 4)];
     let both = [chains(&traces[0], "a"), chains(&traces[1], "b")];
     let config = AdvisorConfig { window: NEVER, policies: vec![], ..AdvisorConfig::default() };
     let mut pool = pool(4_000, kvpool_policies::LRU, Some(config));
@@ -198,7 +198,7 @@ fn tenants_are_counted_apart() {
 #[test]
 fn a_drifting_load_is_followed() {
     let config = |seed, agent_fraction| GeneratorConfig {
-        requests: 12_000,
+        requests: 8_000,
         seed,
         agent_fraction,
         chat_fraction: 0.4,

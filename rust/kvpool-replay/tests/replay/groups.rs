@@ -68,7 +68,7 @@ fn seen_before(trace: &Trace, block: usize) -> u64 {
 
 #[test]
 fn where_everything_is_kept_and_fits_every_group_serves_what_was_seen() {
-    let made = generate(&GeneratorConfig { requests: 150, seed: 7, ..GeneratorConfig::default() }).unwrap();
+    let made = generate(&GeneratorConfig { requests: 50, seed: 7, ..GeneratorConfig::default() }).unwrap();
     for (kind, block) in
         [(WINDOW, 64), (WINDOW, 16), (GroupKind::Chunked { chunk: 2048 }, 64), (GroupKind::State, 256)]
     {
@@ -138,15 +138,15 @@ fn a_server_with_nobody_waiting_hits_what_lookups_hit() {
 
 #[test]
 fn pools_that_are_too_small_end_all_requests_and_stay_sound() {
-    let made = generate(&GeneratorConfig { requests: 60, seed: 3, ..GeneratorConfig::default() }).unwrap();
+    let made = generate(&GeneratorConfig { requests: 30, seed: 3, ..GeneratorConfig::default() }).unwrap();
     for (kind, block) in [(WINDOW, 16), (GroupKind::State, 256)] {
         let groups = groups(kind, block, 2, Keep::Every(1024));
         for capacity in [1, 2, 3, 7, 60, 400, 2000] {
             let lookup = run(&made, Mode::Lookup, &groups, capacity);
-            assert_eq!(lookup.hits.requests, 60);
+            assert_eq!(lookup.hits.requests, 30);
             let engine = run(&made, Mode::Engine, &groups, capacity);
             let served = engine.hits.requests + engine.engine.unwrap().rejected;
-            assert!(served >= 60, "{capacity}: {served}");
+            assert!(served >= 30, "{capacity}: {served}");
         }
         let tiny = run(&made, Mode::Lookup, &groups, 3);
         assert!(tiny.cut_short > Some(0));

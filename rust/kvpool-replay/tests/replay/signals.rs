@@ -27,7 +27,7 @@ fn trace(seed: u64) -> Trace {
     let (agent_fraction, chat_fraction) = if seed.is_multiple_of(2) { (0.2, 0.6) } else { (0.6, 0.2) };
     let config = GeneratorConfig {
         seed,
-        requests: 20_000,
+        requests: 8_000,
         agent_fraction,
         chat_fraction,
         ..GeneratorConfig::default()

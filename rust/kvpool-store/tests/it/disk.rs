@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How many bits are flipped.
 fn flips() -> u64 {
-    std::env::var("KVPOOL_STORE_FLIPS").map_or(1000, |flips| flips.parse().unwrap())
+    std::env::var("KVPOOL_STORE_FLIPS").map_or(300, |flips| flips.parse().unwrap())
 }
 
 fn filled(config: &DiskConfig, objects: u64) -> (Store, std::sync::Arc<Arena>) {

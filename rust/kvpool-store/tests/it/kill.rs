@@ -15,7 +15,7 @@ const AHEAD: usize = 4;
 
 /// How often a writer is killed.
 fn kills() -> u64 {
-    std::env::var("KVPOOL_STORE_KILLS").map_or(20, |kills| kills.parse().unwrap())
+    std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
 /// Every way to move bytes in turn: round the page cache or through it, by `io_uring` where there is one, or by threads.

@@ -20,7 +20,7 @@ const PLACES: u64 = 32;
 
 /// How often a process is killed, on each back end.
 fn kills() -> u64 {
-    std::env::var("KVPOOL_STORE_KILLS").map_or(20, |kills| kills.parse().unwrap())
+    std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
 fn backend(kind: &str, path: &Path) -> Arc<dyn Backend> {

@@ -314,7 +314,7 @@ fn engine() {
 
 /// How often an engine is killed.
 fn kills() -> u64 {
-    std::env::var("KVPOOL_STORE_KILLS").map_or(20, |kills| kills.parse().unwrap())
+    std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn writer() {
 
 /// How often it is killed.
 fn kills() -> u64 {
-    std::env::var("KVPOOL_STORE_KILLS").map_or(15, |kills| kills.parse().unwrap())
+    std::env::var("KVPOOL_STORE_KILLS").map_or(10, |kills| kills.parse().unwrap())
 }
 
 /// Starts a writer of snapshots from `first` on, and kills it. Returns the number of the last one that it began.

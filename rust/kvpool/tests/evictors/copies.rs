@@ -1,5 +1,5 @@
 //! Several copies of one content: what hangs on it can be reached as long as it is cached, whichever copy goes, under every
-//! policy, by name. [`super::properties`] says the same of random histories.
+//! policy, by name. The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, DuplicatePolicy, PoolConfig};

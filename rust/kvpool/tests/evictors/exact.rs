@@ -1,4 +1,5 @@
-//! LRU with retention against the exact model: random calls, sound and odd ones, with the whole order compared after each.
+//! Orders with retention against the exact model: random calls, sound and odd ones. For LRU the whole order is compared
+//! after each call. Another policy chooses, and the model checks that it may give up the block that it chose.
 
 use super::model::Model;
 use super::*;
@@ -53,6 +54,7 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 struct Pair {
+    kind: Kind,
     evictor: Box<dyn Evictor>,
     model: Model,
     num_blocks: usize,
@@ -62,10 +64,26 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(num_blocks: usize, config: &RetentionConfig) -> Self {
-        let evictor = kvpool_policies::LRU.build(num_blocks, Some(config)).unwrap();
-        let parents = vec![None; MOST];
-        Self { evictor, model: Model::new(num_blocks, config), num_blocks, now: None, parents, expired: 0 }
+    fn new(kind: Kind, num_blocks: usize, config: &RetentionConfig) -> Self {
+        let evictor = kind.build(num_blocks, config);
+        let model = Model::new(num_blocks, config);
+        Self { kind, evictor, model, num_blocks, now: None, parents: vec![None; MOST], expired: 0 }
+    }
+
+    fn is_lru(&self) -> bool {
+        [Kind::Retaining(kvpool_policies::LRU), Kind::StrictLru].contains(&self.kind)
+    }
+
+    fn evict(&mut self) {
+        let victim = self.evictor.evict().map(BlockId::index);
+        if self.is_lru() {
+            assert_eq!(victim, self.model.evict());
+        } else if let Some(victim) = victim {
+            assert!(self.model.may_go(victim), "{:?} gives up {victim}", self.kind);
+            self.model.remove(victim);
+        } else {
+            assert!(self.model.order().is_empty(), "{:?} gives up nothing", self.kind);
+        }
     }
 
     fn apply(&mut self, call: &Call) {
@@ -111,7 +129,7 @@ impl Pair {
             }
             Call::Evict(n) => {
                 for _ in 0..n {
-                    assert_eq!(self.evictor.evict().map(BlockId::index), self.model.evict());
+                    self.evict();
                 }
             }
             Call::Retain(block, retention) if fits(block) => {
@@ -153,7 +171,9 @@ impl Pair {
 
     fn check(&self) {
         self.evictor.check_invariants().unwrap();
-        assert_eq!(indices(&self.evictor.order()), self.model.order());
+        if self.is_lru() {
+            assert_eq!(indices(&self.evictor.order()), self.model.order());
+        }
         for block in 1..self.num_blocks {
             assert_eq!(self.evictor.contains(id(block)), self.model.is_idle(block));
             assert!(self.model.is_known(block) || !self.model.is_idle(block));
@@ -166,20 +186,14 @@ impl Pair {
     }
 }
 
-#[test]
-fn lru_with_retention_equals_the_exact_model() {
+fn check_kinds(kinds: Vec<Kind>) {
     const LENGTH: u32 = 80;
-    let setting = (4..MOST).prop_flat_map(|num_blocks| {
-        (
-            Just(num_blocks),
-            limits(num_blocks - 1),
-            any::<bool>(),
-            prop::collection::vec(call(), LENGTH as usize),
-        )
+    let setting = (prop::sample::select(kinds), 4..MOST).prop_flat_map(|(kind, num_blocks)| {
+        let calls = prop::collection::vec(call(), LENGTH as usize);
+        (Just(kind), Just(num_blocks), limits(num_blocks - 1), any::<bool>(), calls)
     });
-    // A quarter of the length: as many cases as four of the other tests, for what has to come together here.
-    check(file!(), LENGTH / 4, setting, |(num_blocks, config, clock, calls)| {
-        let mut pair = Pair::new(num_blocks, &config);
+    check(file!(), LENGTH, setting, |(kind, num_blocks, config, clock, calls)| {
+        let mut pair = Pair::new(kind, num_blocks, &config);
         if clock {
             pair.apply(&Call::Advance(0.0));
         }
@@ -192,4 +206,14 @@ fn lru_with_retention_equals_the_exact_model() {
             }
         }
     });
+}
+
+#[test]
+fn lru_with_retention_equals_the_exact_model() {
+    check_kinds(vec![Kind::Retaining(kvpool_policies::LRU), Kind::StrictLru]);
+}
+
+#[test]
+fn every_policy_with_retention_gives_up_what_may_go() {
+    check_kinds(Kind::all().into_iter().filter(|kind| kind.has_retention()).collect());
 }

@@ -12,22 +12,18 @@
 
 mod adversaries;
 mod copies;
-mod differential;
 mod exact;
 mod leases;
 mod model;
 mod pins;
-mod properties;
 mod rules;
 mod strict;
-mod world;
 
 use std::sync::{Arc, OnceLock};
 
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
-    BlockHasher, BlockId, ChainLink, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor, HasherConfig,
-    Policy,
+    BlockHasher, BlockId, EvictionPolicy, Evictor, ExtraKeys, HashChain, HashCursor, HasherConfig, Policy,
 };
 use kvpool_policies::{Closed, Recency, S3Fifo};
 use proptest::prelude::*;
@@ -39,11 +35,6 @@ fn id(block: usize) -> BlockId {
 
 fn indices(blocks: &[BlockId]) -> Vec<usize> {
     blocks.iter().map(|block| block.index()).collect()
-}
-
-/// Whether a policy measures ages on the pool's clock.
-fn keeps_time(policy: EvictionPolicy) -> bool {
-    policy == kvpool_policies::HAZARD
 }
 
 /// How an evictor comes about.
@@ -58,8 +49,6 @@ enum Kind {
     /// With retention, behind [`strict::Strict`]: LRU, whose order has no block in use, and S3-FIFO, whose order has.
     StrictLru,
     StrictS3Fifo,
-    /// As a pool without retention has it, but told of every block by itself.
-    OneByOne(EvictionPolicy),
 }
 
 impl Kind {
@@ -77,16 +66,6 @@ impl Kind {
         matches!(self, Self::Retaining(_) | Self::StrictLru | Self::StrictS3Fifo)
     }
 
-    fn keeps_time(self) -> bool {
-        matches!(self, Self::Plain(policy) | Self::Retaining(policy) | Self::OneByOne(policy) if keeps_time(policy))
-    }
-
-    /// Whether a cached-free block waits for its cached-free children, whatever holders do. The two evictors that are not
-    /// behind `Closed` are closed for holders that hold whole prefixes.
-    fn is_closed(self) -> bool {
-        !matches!(self, Self::Plain(policy) | Self::OneByOne(policy) if [kvpool_policies::LRU, kvpool_policies::LAST_ACCESS].contains(&policy))
-    }
-
     fn build(self, num_blocks: usize, retention: &RetentionConfig) -> Box<dyn Evictor> {
         fn closed<P: Policy + Clone + 'static>(
             policy: P,
@@ -98,9 +77,6 @@ impl Kind {
         let (lru, s3_fifo) = (Recency::new(num_blocks).unwrap(), S3Fifo::new(num_blocks).unwrap());
         match self {
             Self::Plain(policy) => policy.build(num_blocks, None).unwrap(),
-            Self::OneByOne(policy) => {
-                Box::new(leases::Watched::new(policy.build(num_blocks, None).unwrap(), Arc::default()))
-            }
             Self::Retaining(policy) => policy.build(num_blocks, Some(retention)).unwrap(),
             Self::ClosedLru => closed(lru, num_blocks, None),
             Self::StrictLru => closed(strict::Strict::new(lru), num_blocks, Some(retention)),
@@ -123,22 +99,6 @@ fn chain(epoch: u64, path: &[u8]) -> HashChain {
     let mut cursor = HashCursor::new(Arc::clone(hasher()), extra).unwrap();
     cursor.append(&path.iter().flat_map(|&step| [u32::from(step); BLOCK_SIZE]).collect::<Vec<_>>());
     cursor.chain().clone()
-}
-
-/// The last block of that chain.
-fn link(epoch: u64, path: &[u8]) -> ChainLink {
-    let extra = ExtraKeys { epoch, ..Default::default() };
-    let mut link = None;
-    for &step in path {
-        let tokens = [u32::from(step); BLOCK_SIZE];
-        link = Some(ChainLink::new(hasher(), link.as_ref(), &tokens, &extra).unwrap());
-    }
-    link.unwrap()
-}
-
-/// Few different prompts, so that they share prefixes and sessions branch.
-fn path() -> impl Strategy<Value = Vec<u8>> {
-    prop::collection::vec(prop_oneof![6 => Just(0_u8), 2 => Just(1), 1 => Just(2)], 1..7)
 }
 
 fn retention() -> impl Strategy<Value = Retention> {

@@ -296,6 +296,16 @@ impl Model {
         }
     }
 
+    /// Whether a policy may give up a block next: nothing waits for it, and nothing of a lower rank could go. Limits of tenants
+    /// change the order of ranks.
+    pub(crate) fn may_go(&self, block: usize) -> bool {
+        let is_leaf = |&block: &usize| self.blocks[block].idle && self.children(block) == 0;
+        let leaves = (1..self.blocks.len()).filter(is_leaf);
+        let lowest = leaves.map(|leaf| self.blocks[leaf].rank).min();
+        let is_lowest = lowest == Some(self.blocks[block].rank);
+        is_leaf(&block) && (is_lowest || !self.tenants.is_empty() && lowest != Some(DEMOTED))
+    }
+
     pub(crate) fn order(&self) -> Vec<usize> {
         let mut copy = self.clone();
         std::iter::from_fn(|| copy.evict()).collect()

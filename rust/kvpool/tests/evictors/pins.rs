@@ -1,5 +1,5 @@
 //! What a planned copy pins, by name: its place in the order is that of its last holder's release, under every policy.
-//! [`super::properties`] says the same of random histories.
+//! The laboratory checks random histories.
 
 use super::*;
 use kvpool::{BlockPool, BlockState, CacheManager, ManagerConfig, PoolConfig, RequestRef, Tiers};

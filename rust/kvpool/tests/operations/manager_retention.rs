@@ -991,7 +991,7 @@ impl Pair {
 fn hints_do_what_the_model_says_and_never_fail_an_allocation() {
     let config = Config {
         // With PROPTEST_CASES as many more as asked for.
-        cases: 8 * Config::default().cases,
+        cases: 2 * Config::default().cases,
         source_file: Some(file!()),
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..Config::default()

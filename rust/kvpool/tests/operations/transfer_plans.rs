@@ -167,7 +167,7 @@ fn check_plan(transfers: &[Transfer], order: &[usize], spare: usize) {
 
 fn config() -> Config {
     let operations: u32 =
-        std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000);
+        std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(50_000);
     Config {
         cases: operations.div_ceil(10),
         source_file: Some(file!()),

@@ -4,7 +4,7 @@
 //! Fails it: a block that is cached-free as soon as no request holds it; a block under transfer that is taken out of the index.
 //!
 //! Leases are: a holder, a fence, the source of a planned copy, both ends of a swap. All of them, for random holders and every
-//! policy: `evictors/leases.rs` and `evictors/properties.rs`.
+//! policy: `evictors/leases.rs`, and the laboratory.
 
 use super::*;
 use kvpool::retention::{Retention, RetentionConfig};

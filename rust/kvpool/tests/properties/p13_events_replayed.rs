@@ -11,7 +11,7 @@ use super::*;
 /// exactly if `Stored` is reported, and to 0 exactly if `Removed` is; so the events replayed are the matchable hashes.
 #[test]
 fn property_13_events_say_when_a_content_appears_and_when_its_last_copy_goes() {
-    every_history(5, |world, act, history| {
+    every_history(4, |world, act, history| {
         world.pool.take_events();
         let before: BTreeSet<_> = world.copies().into_keys().collect();
         world.act(act);

@@ -45,7 +45,7 @@ fn replay(
 /// Every small history of a pool, with copies, evictions by id, hits and epochs.
 #[test]
 fn property_14_a_stored_block_has_the_parent_of_its_chain_in_every_small_history() {
-    every_history(5, |world, act, history| {
+    every_history(4, |world, act, history| {
         world.pool.take_events();
         let mut live: BTreeSet<_> = world.copies().into_keys().collect();
         let before = world.pool.epoch();

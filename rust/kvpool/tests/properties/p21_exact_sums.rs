@@ -11,7 +11,7 @@ use super::*;
 /// counters equal a recount that uses nothing but the lists and the references, and they add up.
 #[test]
 fn property_21_counters_equal_a_recount_and_add_up() {
-    every_history(5, |world, act, history| {
+    every_history(4, |world, act, history| {
         world.act(act);
         let (free, cached_free, active, fenced) = sums(&world.pool);
         assert_eq!(recount(&world.pool), (free, cached_free, active, fenced), "{history:?}");

@@ -2,7 +2,7 @@
 //! no effect; what is retained stays within its budget.
 //!
 //! Bugs: vllm#55461, mooncake#2286, mooncake#3028: retained blocks were counted as evictable and never evicted.
-//! Fails it: pins that forbid an eviction instead of deferring it. Expired hints and random ones: `evictors/properties.rs`.
+//! Fails it: pins that forbid an eviction instead of deferring it. Expired hints and random ones: `evictors/exact.rs`.
 
 use super::*;
 use kvpool::retention::{Keep, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
