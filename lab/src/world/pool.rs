@@ -219,7 +219,7 @@ impl PoolWorld {
     /// Asks the oracles that catch up on several calls.
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
-        self.follower.follow(batch, self.subject.pool(), &self.prompts)?;
+        self.follower.follow(batch, self.subject.pool(), &self.prompts, |_| Some(1))?;
         if self.setting.whole {
             closedness::check(&self.follower)?;
         }
