@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::model::reference::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep};
 use kvpool::{Part, PlannedOperation, RequestState, Until};
 use kvpool_journal::{
     Answer, AppendRecord, ComputedRecord, CoveredRecord, ForksRecord, IdRecord, Ids, LoadedRecord,
     ManagerCall as C, Name, OptionsRecord, PlanRecord, Planned, TurnRecord, UntilRecord, Value,
 };
-use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep};
 
 use super::pool::Expected;
 use crate::Failure;

@@ -11,9 +11,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::model::reference::Kv;
 use kvpool::groups::{GroupKind, GroupSpec, Keep};
 use kvpool::{BlockId, CacheManager, NULL_BLOCK, Part, Place, RequestInfo, RequestState};
-use kvpool_testing::Kv;
 
 use super::memory::Memory;
 use crate::Failure;

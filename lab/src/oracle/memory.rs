@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::model::reference::Kv;
 use kvpool::{BlockId, BlockPool, CacheManager, Place, RequestState, Transfer, TransferPlan, Until, runs};
-use kvpool_testing::Kv;
 
 use crate::Failure;
 use crate::failure::{holds, same};

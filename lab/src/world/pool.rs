@@ -193,7 +193,7 @@ impl PoolWorld {
         if self.setting.is_lru() {
             return Ok(());
         }
-        let order = kvpool_testing::indices(&self.pool().eviction_order());
+        let order = crate::model::reference::indices(&self.pool().eviction_order());
         self.model.follow(order)
     }
 
@@ -359,12 +359,12 @@ impl World for PoolWorld {
 
 /// The blocks of a list.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
-    kvpool_testing::indices(&ids.unpack())
+    crate::model::reference::indices(&ids.unpack())
 }
 
 /// A list of blocks.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
-    Ids::pack(&kvpool_testing::block_ids(blocks))
+    Ids::pack(&crate::model::reference::block_ids(blocks))
 }
 
 /// The positions of changes of a table, with the blocks that are there now.

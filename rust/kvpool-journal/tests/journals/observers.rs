@@ -3,6 +3,7 @@
 //!
 //! `KVPOOL_OBSERVED_RUNS` sets how many random histories there are of each (default 4), each with every observer.
 
+use super::numbers::Numbers;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
     AdmitOptions, CacheManager, DuplicatePolicy, ExtraKeys, ManagerConfig, ManagerError, RequestRef,
@@ -12,7 +13,6 @@ use kvpool_journal::{
     Journal, JournalConfig, Journaled, ManagerCalls, Observed, Observers, Options, Recordable, observe,
 };
 use kvpool_observe::{AdvisorConfig, ExplainConfig, ManagerWatch, ManagerWatchConfig};
-use kvpool_testing::Numbers;
 
 const BLOCK_SIZE: usize = 2;
 const IDS: i64 = 6;
