@@ -267,19 +267,6 @@ impl Layers {
         self.breaks |= keep < self.least_length(number);
     }
 
-    /// Whether the manager must accept a commit of a request.
-    pub(crate) fn must_commit(
-        &self,
-        manager: &CacheManager,
-        number: i64,
-        tokens: usize,
-        computed: usize,
-    ) -> bool {
-        !self.is_lost
-            && is_running(manager, number)
-            && self.can_commit(manager, number, (tokens, 0), computed)
-    }
-
     /// The manager has accepted the call or not.
     pub(crate) fn called(&mut self, refused: bool) {
         self.is_lost |= std::mem::take(&mut self.breaks) && !refused;
