@@ -32,15 +32,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TARGETS: Final = ("free_list", "index", "pool", "manager", "groups", "trace_reader", "journal_reader", "vllm_pool")
+TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
 #: Those of other crates than the core, with the feature that builds them.
-FEATURES: Final = {
-    **dict.fromkeys(("pool", "manager", "vllm_pool"), "lab"),
-    **dict.fromkeys(("trace_reader", "journal_reader"), "readers"),
-}
+FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
 #: Longer inputs mean longer cases, not other ones. Calls of the laboratory take more bytes; a file of a trace or a
 #: journal is longer than any.
-LONGEST: Final = dict.fromkeys(FEATURES, 2048)
+LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
 #: Inputs of a committed corpus, at most.
 MOST_INPUTS: Final = 60
 #: What cargo-fuzz asks for, without a sanitizer: the crates have no unsafe code to watch.

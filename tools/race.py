@@ -100,9 +100,7 @@ POOLS: Final = ("pool", "manager")
 DRIVERS: Final = (
     fuzzer("pool", "pool"),
     fuzzer("manager", "manager"),
-    fuzzer("groups", "manager"),
     Driver("manager_tables", ("manager",), "rust/kvpool", "manager_tables", ("every_request",), 200_000),
-    Driver("manager_groups", ("manager",), "rust/kvpool", "manager_groups", (), 20_000),
     Driver("evidence", POOLS, "rust/kvpool", "it", ("evidence::digest::", "evidence::scrubs::")),
     Driver("evictors", ("pool",), "rust/kvpool", "evictors", (), 2_000),
     Driver("explain", ("pool",), "rust/kvpool-observe", "it", ("the_reason_is",)),

@@ -4,64 +4,13 @@
 //! [`Machine`]; what one operation means is its own affair.
 
 use std::cell::{Cell, RefCell};
-use std::fmt::{self, Debug};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::fmt::Debug;
 
 use arbitrary::{Arbitrary, Unstructured};
+use kvpool_lab::failure::{Failure, guarded};
 
 /// Operations of one case, at most: longer inputs are cut.
 pub const MOST_OPERATIONS: usize = 250;
-
-/// What a case found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// What went wrong, the same for two failures of one cause: a comparison, an invariant, a place that panicked.
-    pub kind: String,
-    /// With the values.
-    pub message: String,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind, self.message)
-    }
-}
-
-impl Failure {
-    /// A failure of this kind.
-    pub fn new(kind: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { kind: kind.into(), message: message.into() }
-    }
-}
-
-impl From<kvpool::InvariantViolation> for Failure {
-    fn from(violation: kvpool::InvariantViolation) -> Self {
-        let text = violation.to_string();
-        // The invariant's name, then blocks and counts.
-        let (kind, message) = text.split_once(" is broken: ").unwrap_or((&text, ""));
-        Self::new(kind, message)
-    }
-}
-
-/// Fails unless both are equal.
-///
-/// # Errors
-/// A failure of this kind, with both values.
-pub(crate) fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result<(), Failure> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(Failure::new(kind, format!("found {found:?}, the model has {expected:?}")))
-}
-
-/// Fails unless `holds`.
-///
-/// # Errors
-/// A failure of this kind.
-pub(crate) fn holds(kind: &str, holds: bool, message: impl FnOnce() -> String) -> Result<(), Failure> {
-    if holds { Ok(()) } else { Err(Failure::new(kind, message())) }
-}
 
 /// The calls of a case, as Rust; kept only when somebody asks for them.
 #[derive(Debug, Default)]
@@ -222,42 +171,4 @@ impl<M: Machine> Case<M> {
         }
         (test, calls)
     }
-}
-
-thread_local! {
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-    static PANICKED: RefCell<Option<Failure>> = const { RefCell::new(None) };
-}
-
-/// Runs something, and makes a failure of a panic, which is told by its place. The hook that was there before is asked only
-/// for panics elsewhere, so that a fuzzer's does not end the process before the case can be shrunk.
-///
-/// # Errors
-/// What `call` says, or its panic.
-pub fn guarded<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !GUARDED.get() {
-                before(panic);
-                return;
-            }
-            let place = panic.location().map_or_else(String::new, ToString::to_string);
-            // The column is of no use, and the line enough.
-            let place = place.rsplit_once(':').map_or(place.as_str(), |(line, _)| line).to_owned();
-            let payload = panic.payload();
-            let text = payload.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-            let message = text.unwrap_or("no message").to_owned();
-            PANICKED.set(Some(Failure::new(format!("panic at {place}"), message)));
-        }));
-    });
-    let outer = GUARDED.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(call));
-    GUARDED.set(outer);
-    result.unwrap_or_else(|_| {
-        let failure = PANICKED.take().unwrap_or_else(|| Failure::new("panic", "no message"));
-        Err(failure)
-    })
 }

@@ -5,8 +5,7 @@
 //! | [`free_list`] | `FreeBlockList` | a vector |
 //! | [`index`] | `PrefixIndex` | a map of contents |
 //! | [`pool`] | `BlockPool`: every call, policies, hints, verification | the laboratory: its model and its oracles |
-//! | [`manager`] | `CacheManager` without KV-cache groups: every call | the laboratory: its model and its oracles |
-//! | [`groups`] | `CacheManager` with KV-cache groups | an engine that reads what its layers read |
+//! | [`manager`] | `CacheManager`, with KV-cache groups or without: every call | the laboratory: its model and its oracles |
 //! | [`mod@trace_reader`] | the readers of kvpool-replay, all formats | what it wrote itself |
 //! | [`mod@journal_reader`] | the reader and the replay of kvpool-journal | a second replay |
 //! | [`vllm_pool`] | `kvpool_vllm::Pool`: every call, policies, hints, writes by hand | the laboratory: its model and its oracles |
@@ -29,12 +28,12 @@ mod text;
 
 pub mod targets;
 
-pub use case::{Case, Failure, MOST_OPERATIONS, Machine, Script, guarded};
-#[cfg(feature = "lab")]
+pub use case::{Case, MOST_OPERATIONS, Machine, Script};
+pub use kvpool_lab::failure::{Failure, guarded};
 use kvpool_lab::world::{World, manager::ManagerWorld, pool::PoolWorld, vllm::VllmWorld};
 pub use minimize::minimize;
 pub use shrink::shrink;
-use targets::{free_list::FreeList, groups::Hybrid, index::Index};
+use targets::{free_list::FreeList, index::Index};
 #[cfg(feature = "readers")]
 use targets::{journal_reader, trace_reader};
 
@@ -72,7 +71,6 @@ impl Target {
         Self { name, check: check::<M>, report: report::<M> }
     }
 
-    #[cfg(feature = "lab")]
     const fn laboratory<W: World>(name: &'static str) -> Self {
         Self { name, check: check_drawn::<W>, report: report_drawn::<W> }
     }
@@ -80,11 +78,8 @@ impl Target {
 
 const FREE_LIST: Target = Target::machine::<FreeList>("free_list");
 const INDEX: Target = Target::machine::<Index>("index");
-#[cfg(feature = "lab")]
 const POOL: Target = Target::laboratory::<PoolWorld>("pool");
-#[cfg(feature = "lab")]
 const MANAGER: Target = Target::laboratory::<ManagerWorld>("manager");
-const GROUPS: Target = Target::machine::<Hybrid>("groups");
 #[cfg(feature = "readers")]
 const TRACE_READER: Target = Target {
     name: "trace_reader",
@@ -97,23 +92,18 @@ const JOURNAL_READER: Target = Target {
     check: journal_reader::run,
     report: |data| report_file(data, journal_reader::run),
 };
-#[cfg(feature = "lab")]
 const VLLM_POOL: Target = Target::laboratory::<VllmWorld>("vllm_pool");
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
     FREE_LIST,
     INDEX,
-    #[cfg(feature = "lab")]
     POOL,
-    #[cfg(feature = "lab")]
     MANAGER,
-    GROUPS,
     #[cfg(feature = "readers")]
     TRACE_READER,
     #[cfg(feature = "readers")]
     JOURNAL_READER,
-    #[cfg(feature = "lab")]
     VLLM_POOL,
 ];
 
@@ -129,20 +119,16 @@ fn report<M: Machine>(data: &[u8]) -> Result<(), Box<Report>> {
     Err(Box::new(Report { failure, operations, test }))
 }
 
-#[cfg(feature = "lab")]
 fn check_drawn<W: World>(data: &[u8]) -> Result<(), Failure> {
-    let failed = kvpool_lab::run::run::<W>(data).failure;
-    failed.map_or(Ok(()), |failure| Err(Failure::new(failure.kind, failure.what)))
+    kvpool_lab::run::report::check::<W>(data)
 }
 
-#[cfg(feature = "lab")]
 fn report_drawn<W: World>(data: &[u8]) -> Result<(), Box<Report>> {
     let Some(found) = kvpool_lab::run::report::report(&kvpool_lab::run::run::<W>(data)) else {
         return Ok(());
     };
     let test = format!("{}\n{}\n{}", found.setting, found.calls.join("\n"), found.test);
-    let failure = Failure::new(found.failure.kind, found.failure.what);
-    Err(Box::new(Report { failure, operations: found.calls.len(), test }))
+    Err(Box::new(Report { failure: found.failure, operations: found.calls.len(), test }))
 }
 
 #[cfg(feature = "readers")]
@@ -174,20 +160,13 @@ pub fn index(data: &[u8]) {
 }
 
 /// `BlockPool` by the bytes that the laboratory draws from.
-#[cfg(feature = "lab")]
 pub fn pool(data: &[u8]) {
     tell(&POOL, data);
 }
 
-/// `CacheManager` without KV-cache groups by the bytes that the laboratory draws from.
-#[cfg(feature = "lab")]
+/// `CacheManager` by the bytes that the laboratory draws from.
 pub fn manager(data: &[u8]) {
     tell(&MANAGER, data);
-}
-
-/// `CacheManager` with KV-cache groups by operation bytes.
-pub fn groups(data: &[u8]) {
-    tell(&GROUPS, data);
 }
 
 /// The readers of traces.
@@ -203,7 +182,6 @@ pub fn journal_reader(data: &[u8]) {
 }
 
 /// `kvpool_vllm::Pool` by the bytes that the laboratory draws from.
-#[cfg(feature = "lab")]
 pub fn vllm_pool(data: &[u8]) {
     tell(&VLLM_POOL, data);
 }

@@ -6,7 +6,9 @@
 //!
 //! Cost: some hundred runs for a case of a hundred operations. A failure is where a case ends: what comes behind it is cut first.
 
-use crate::case::{Case, Failure, Machine};
+use kvpool_lab::failure::Failure;
+
+use crate::case::{Case, Machine};
 use crate::minimize;
 
 /// Shrinks a case that fails. Returns it with its failure; `None` if it does not fail.

@@ -117,7 +117,7 @@ fn the_way_of_failing_is_kept() {
 
     let operations = vec![Operation::Nothing, Operation::Add(600), Operation::Arm, Operation::Add(400)];
     let (small, failure) = shrink(&case(operations)).unwrap();
-    assert_eq!((failure.message.as_str(), small.operations.len()), ("a thousand", 2));
+    assert_eq!((failure.what.as_str(), small.operations.len()), ("a thousand", 2));
     assert!(failure.kind.starts_with("panic at ") && failure.kind.contains("shrinking.rs:"), "{failure}");
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use kvpool_fuzz::random::Inputs;
-use kvpool_fuzz::targets::{free_list::FreeList, groups::Hybrid, index::Index};
+use kvpool_fuzz::targets::{free_list::FreeList, index::Index};
 use kvpool_fuzz::{Case, Machine};
 
 const MOST: usize = 80;
@@ -22,9 +22,7 @@ fn text<M: Machine>(seed: u64) -> String {
 
 #[test]
 fn the_rendered_tests_are_what_cases_are_written_as() {
-    let texts =
-        [("free_list", text::<FreeList>(3)), ("index", text::<Index>(3)), ("groups", text::<Hybrid>(3))];
-    for (name, text) in texts {
+    for (name, text) in [("free_list", text::<FreeList>(3)), ("index", text::<Index>(3))] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/rendered/{name}.rs"));
         if std::env::var_os("KVPOOL_UPDATE").is_some() {
             fs::write(&path, &text).unwrap();
@@ -43,4 +41,4 @@ macro_rules! rendered {
     };
 }
 
-rendered!(free_list index groups);
+rendered!(free_list index);

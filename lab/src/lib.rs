@@ -7,7 +7,7 @@
 //!
 //! A subject joins with a [`world::World`]: its settings, how its arguments are drawn, its model, and which
 //! oracles check it. [`world::pool`] is that of a [`kvpool::BlockPool`], [`world::manager`] that of a
-//! [`kvpool::CacheManager`] without KV-cache groups, [`world::vllm`] that of a [`kvpool_vllm::Pool`].
+//! [`kvpool::CacheManager`], [`world::vllm`] that of a [`kvpool_vllm::Pool`].
 #![forbid(unsafe_code)]
 
 pub mod bytes;

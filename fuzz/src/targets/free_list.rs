@@ -2,10 +2,11 @@
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool::FreeBlockList;
-use kvpool_testing::{block_ids, indices};
+use kvpool_lab::model::reference::{block_ids, indices};
 
 use crate::bytes::{pick, simpler_list, smaller, some, up_to};
-use crate::case::{Failure, Machine, Script, same};
+use crate::case::{Machine, Script};
+use kvpool_lab::failure::{Failure, same};
 
 /// How many blocks there are, null block included.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,8 +151,8 @@ impl Machine for FreeList {
     }
 
     const ITEMS: &[(&str, &str)] = &[
-        ("block_ids", "use kvpool_testing::block_ids;\n"),
-        ("indices", "use kvpool_testing::indices;\n"),
+        ("block_ids", "use kvpool_lab::model::reference::block_ids;\n"),
+        ("indices", "use kvpool_lab::model::reference::indices;\n"),
         ("BlockId::", "use kvpool::BlockId;\n"),
         ("FreeBlockList", "use kvpool::FreeBlockList;\n"),
     ];

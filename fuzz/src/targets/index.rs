@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, Inserted, PrefixIndex, Verify};
-use kvpool_testing::{block_ids, indices};
+use kvpool_lab::model::reference::{block_ids, indices};
 
 use crate::bytes::{pick, smaller, tokens, up_to};
-use crate::case::{Failure, Machine, Script, holds, same};
+use crate::case::{Machine, Script};
+use kvpool_lab::failure::{Failure, holds, same};
 
 const BLOCK_SIZE: usize = 2;
 
@@ -205,8 +206,11 @@ impl Machine for Index {
         }
     }
 
-    const ITEMS: &[(&str, &str)] =
-        &[("indices", "use kvpool_testing::indices;\n"), ("index", "use kvpool::*;\n"), ("&chain(", CHAIN)];
+    const ITEMS: &[(&str, &str)] = &[
+        ("indices", "use kvpool_lab::model::reference::indices;\n"),
+        ("index", "use kvpool::*;\n"),
+        ("&chain(", CHAIN),
+    ];
 
     fn opening(setting: &Setting) -> Vec<String> {
         let Setting { num_blocks, verify } = setting;

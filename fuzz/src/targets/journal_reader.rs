@@ -6,7 +6,7 @@
 use kvpool_journal::{Entry, JournalReader, Kind, MAGIC, ManagerCall, Options, Planned, PoolCall, replay};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::case::{Failure, guarded, same};
+use kvpool_lab::failure::{Failure, guarded, same};
 
 /// Blocks of a pool that is replayed, at most.
 const MOST_BLOCKS: usize = 1 << 12;

@@ -1,7 +1,6 @@
 //! What is fuzzed, one file each.
 
 pub mod free_list;
-pub mod groups;
 pub mod index;
 #[cfg(feature = "readers")]
 pub mod journal_reader;

@@ -9,7 +9,7 @@ use kvpool_replay::reader::{ReadOptions, ReadTrace, TraceReader, read_trace};
 use kvpool_replay::stats::TraceStats;
 use kvpool_replay::trace::Trace;
 
-use crate::case::{Failure, guarded, holds, same};
+use kvpool_lab::failure::{Failure, guarded, holds, same};
 
 /// Tokens that a request of a fuzzed trace may have for the parts whose work grows with them to be asked.
 const MOST_TOKENS: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-use kvpool_testing::block_ids;
-use kvpool_testing::indices;
+use kvpool_lab::model::reference::block_ids;
+use kvpool_lab::model::reference::indices;
 use kvpool::BlockId;
 use kvpool::FreeBlockList;
 

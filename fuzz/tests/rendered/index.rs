@@ -1,4 +1,4 @@
-use kvpool_testing::indices;
+use kvpool_lab::model::reference::indices;
 use kvpool::*;
 
 fn chain(tokens: &[u32]) -> HashChain {

@@ -163,10 +163,14 @@ fn prompt(bytes: &mut Bytes<'_>, world: &mut ManagerWorld) -> ChainRecord {
     if known > 0 && bytes.below(4) > 0 {
         path = world.prompts.all().nth(bytes.below(known.min(256))).cloned().unwrap_or_default();
     }
-    for _ in 0..bytes.below(4) {
+    let is_hybrid = world.layers.is_some();
+    let (more, longest) = (if is_hybrid { 9 } else { 4 }, world.setting.scale.prompt);
+    let keeps = if is_hybrid { bytes.below(longest + 1) } else { longest };
+    path.truncate(keeps);
+    for _ in 0..bytes.below(more) {
         path.push(content(bytes));
     }
-    path.truncate(world.setting.scale.prompt);
+    path.truncate(longest);
     let epoch = world.manager().pool().epoch();
     let mut chain = world.prompts.chain(&path, epoch);
     chain.tokens += bytes.below(world.setting.block_size);
@@ -217,11 +221,24 @@ fn length(bytes: &mut Bytes<'_>, world: &ManagerWorld, call: &str, number: Optio
             if number.is_some_and(|number| world.waits_for_copy(number)) {
                 return computed;
             }
+            if let (Some(layers), Some(number)) = (&world.layers, number) {
+                let checkpoint = world.manager().next_checkpoint(&id(number)).ok().flatten();
+                let asked = match bytes.below(4) {
+                    0 | 1 => tokens,
+                    2 => checkpoint.unwrap_or(tokens),
+                    _ => tokens.saturating_sub(bytes.below(6)),
+                };
+                return layers.committable(number, tokens, asked);
+            }
             let slots = info.map_or(0, |info| info.blocks * world.setting.block_size);
             let most = tokens.min(slots);
             if bytes.below(4) > 0 { most } else { computed + bytes.below(most.saturating_sub(computed) + 1) }
         }
-        "truncate" | "truncate_batch" => tokens.saturating_sub(bytes.below(4)).max(1),
+        "truncate" | "truncate_batch" => {
+            let least = world.layers.as_ref().zip(number).map_or(0, |(layers, n)| layers.least_length(n));
+            tokens.saturating_sub(bytes.below(4)).max(least).max(1)
+        }
+        "extend_encoder" => bytes.below(7),
         "trim_window" => bytes.below(8),
         _ => tokens + bytes.below(5),
     }
@@ -239,7 +256,10 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
     let counts: Vec<_> = numbers.iter().map(|_| if is_steady { 1 } else { bytes.below(5) }).collect();
     let rows: Vec<_> = numbers.iter().copied().zip(counts.iter().copied()).collect();
     let all = |number: i64| world.info(number).map_or(0, |info| info.tokens);
+    let hybrid = world.layers.as_ref().map(|_| hybrid_counts(bytes, world, &rows));
+    let accepts = hybrid.as_ref().is_some_and(|(_, accepted)| *accepted);
     let computed = match bytes.below(8) {
+        _ if hybrid.is_some() => hybrid.map_or(ComputedRecord::Nothing, |(computed, _)| computed),
         _ if numbers.iter().any(|&number| world.waits_for_copy(number)) => ComputedRecord::Nothing,
         0..3 => ComputedRecord::Nothing,
         3..6 => ComputedRecord::AllButLast,
@@ -266,9 +286,49 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
     });
     let offsets =
         if is_steady && bytes.one_in(2) { Vec::new() } else { [0].into_iter().chain(ends).collect() };
-    let filled = filled(bytes, world, &rows);
+    // The engine has proposed these tokens.
+    let filled =
+        if accepts { filled(&mut Bytes::new(&[]), world, &rows) } else { filled(bytes, world, &rows) };
     let tokens = counts.iter().sum();
     AppendRecord { rows: batch(&numbers), tokens, offsets, computed, covered, most_changes, filled }
+}
+
+/// The computed tokens of an append of a hybrid model, as its engine has computed them, and whether some are
+/// accepted drafts.
+fn hybrid_counts(
+    bytes: &mut Bytes<'_>,
+    world: &ManagerWorld,
+    rows: &[(i64, usize)],
+) -> (ComputedRecord, bool) {
+    let Some(layers) = &world.layers else { return (ComputedRecord::Nothing, false) };
+    let known = |number: i64| world.info(number).map_or(0, |info| info.tokens);
+    let can = |number: i64, count: usize, computed: usize| {
+        layers.can_commit(world.manager(), number, (known(number), count), computed)
+    };
+    let steady =
+        |&(number, count): &(i64, usize)| count == 0 || can(number, count, known(number) + count - 1);
+    match bytes.below(8) {
+        0..3 => (ComputedRecord::Nothing, false),
+        3..5 if rows.iter().all(steady) => {
+            (ComputedRecord::AllButLast, rows.iter().any(|&(_, count)| count > 1))
+        }
+        _ => {
+            let mut accepts = false;
+            let mut count_of = |&(number, count): &(i64, usize)| {
+                let known = known(number);
+                let all = known + bytes.below(count + 1);
+                if can(number, count, all) {
+                    accepts |= all > known;
+                    return all;
+                }
+                let committed = world.info(number).map_or(0, |info| info.computed_tokens);
+                let less = layers.committable(number, known, known);
+                if can(number, count, less) { less } else { committed }
+            };
+            let counts = rows.iter().map(&mut count_of).collect();
+            (ComputedRecord::Counts(counts), accepts)
+        }
+    }
 }
 
 fn turn(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &Draft) -> Option<TurnRecord> {
@@ -456,6 +516,7 @@ fn name(number: i64) -> Name {
 /// Draws an argument without regard to what is possible: refusals are answers, too.
 pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let num_blocks = world.manager().pool().num_blocks();
+    let is_hybrid = world.layers.is_some();
     match slot {
         Slot::NewRequest(record) => *record = IdRecord(id(any(bytes))),
         Slot::Request(name) => *name = Name::Id(id(any(bytes))),
@@ -499,10 +560,13 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
                 _ => UntilRecord::Step(bytes.below(world.step().min(200) as usize + 3) as u64),
             };
         }
+        // An engine of a hybrid model breaks no rule: these numbers are refused.
+        Slot::Length(n) if is_hybrid => *n = [0, WRONG_LENGTH][bytes.below(2)],
         Slot::Length(n) => *n = bytes.below(16),
         Slot::Lengths(list) => match bytes.below(3) {
             0 => drop(list.pop()),
             1 => list.push(bytes.below(12)),
+            _ if is_hybrid => list.iter_mut().for_each(|n| *n = WRONG_LENGTH),
             _ => list.iter_mut().for_each(|n| *n = bytes.below(16)),
         },
         Slot::Append(record) => spoil_append(record, bytes, world),
@@ -540,6 +604,9 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
     }
 }
 
+/// More tokens than any request has.
+const WRONG_LENGTH: usize = 1000;
+
 fn spoil_append(record: &mut AppendRecord, bytes: &mut Bytes<'_>, world: &mut ManagerWorld) {
     let numbers = crate::world::requests::rows(&record.rows);
     match bytes.below(6) {
@@ -551,7 +618,9 @@ fn spoil_append(record: &mut AppendRecord, bytes: &mut Bytes<'_>, world: &mut Ma
         1 => record.tokens += 1,
         2 => drop(record.offsets.pop()),
         3 => {
-            record.computed = ComputedRecord::Counts(numbers.iter().map(|_| bytes.below(16)).collect());
+            let least = if world.layers.is_some() { WRONG_LENGTH } else { 0 };
+            record.computed =
+                ComputedRecord::Counts(numbers.iter().map(|_| least + bytes.below(16)).collect());
         }
         _ => record.covered = CoveredRecord::Each((0..bytes.below(4)).map(|_| bytes.below(16)).collect()),
     }

@@ -3,6 +3,7 @@
 //! Owns: which call comes next, and how many arguments are wrong. The arguments are the affair of each world
 //! (`fill` and `spoil` of [`World`]); [`pool`] has those of a pool, [`manager`] those of a manager.
 
+pub mod groups;
 pub mod manager;
 pub mod pool;
 pub mod vllm;

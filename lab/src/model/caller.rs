@@ -1,7 +1,7 @@
 //! The blocks that the callers of a pool hold after each call, and the bytes that those blocks carry.
 
+use crate::model::reference::indices;
 use kvpool_journal::{Answer, Keys, MatchRecord, PoolCall as C, Value};
-use kvpool_testing::indices;
 
 use crate::Failure;
 use crate::world::pool::{PoolWorld, Table, changes, pack, unpack};

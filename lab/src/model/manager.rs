@@ -1,14 +1,18 @@
 //! The model of a manager: the answer of each call, and the notes that its callers and its engine take.
 
-use kvpool::{PlannedOperation, RequestState, Until};
+use std::collections::BTreeSet;
+
+use crate::model::reference::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep};
+use kvpool::{Part, PlannedOperation, RequestState, Until};
 use kvpool_journal::{
     Answer, AppendRecord, ComputedRecord, CoveredRecord, ForksRecord, IdRecord, Ids, LoadedRecord,
     ManagerCall as C, Name, OptionsRecord, PlanRecord, Planned, TurnRecord, UntilRecord, Value,
 };
-use kvpool_testing::{ReferenceManager, ReferenceOutcome, ReferencePool, ReferenceStep};
 
 use super::pool::Expected;
 use crate::Failure;
+use crate::oracle::hits::Content;
+use crate::oracle::layers::Load;
 use crate::world::manager::{ManagerWorld, Setting};
 use crate::world::pool::{changes, unpack};
 use crate::world::prompts::Prompts;
@@ -334,6 +338,27 @@ fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Pro
     tokens.unwrap_or_default()
 }
 
+/// The part of an admission or resumption of a plan.
+fn planned_part(plan: &PlanRecord, of: i64) -> Part {
+    let part = plan.planned.iter().find_map(|one| match one {
+        Planned::Admit { request: IdRecord(id), options, .. } if number(id) == of => {
+            Some(options.options().part)
+        }
+        Planned::Resume { request, part, .. } if named(request) == of => Some(part.part()),
+        _ => None,
+    });
+    part.unwrap_or(Part::WHOLE)
+}
+
+/// The slots that a planned append covers.
+fn planned_slots(plan: &PlanRecord, of: i64) -> usize {
+    let slots = plan.planned.iter().find_map(|one| match one {
+        Planned::Append { request, covered, .. } if named(request) == of => Some(*covered),
+        _ => None,
+    });
+    slots.unwrap_or(0)
+}
+
 /// A planned operation that a step did.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
@@ -354,16 +379,17 @@ impl Done {
     }
 }
 
-/// The engine writes what a call commits, and a connector what it has loaded.
-pub(crate) fn before(world: &mut ManagerWorld, call: &C) {
-    let computed = |asked: usize| move |info: kvpool::RequestInfo| info.computed_tokens..asked;
+/// The engine writes what a call commits, and a connector what it has loaded. Returns the
+/// load that the call ends, if the subject is a hybrid model.
+///
+/// # Errors
+/// A layer reads something else than what was written for it.
+pub(crate) fn before(world: &mut ManagerWorld, call: &C) -> Result<Option<Load>, Failure> {
     match call {
-        C::Commit { request, computed_tokens } => {
-            write(world, named(request), &[], computed(*computed_tokens));
-        }
+        C::Commit { request, computed_tokens } => write(world, named(request), &[], *computed_tokens)?,
         C::CommitBatch { rows: batch, computed_tokens } => {
             for (number, &asked) in rows(batch).into_iter().zip(computed_tokens) {
-                write(world, number, &[], computed(asked));
+                write(world, number, &[], asked)?;
             }
         }
         C::Append { append } if append.computed != ComputedRecord::Nothing && is_sound(append) => {
@@ -375,47 +401,65 @@ pub(crate) fn before(world: &mut ManagerWorld, call: &C) {
                     ComputedRecord::Counts(counts) => counts[row],
                     _ => all.saturating_sub(usize::from(!new.is_empty())),
                 };
-                write(world, number, &new, computed(asked));
+                write(world, number, &new, asked)?;
             }
         }
         C::ExternalDone { request, loaded } => {
             let loaded = loaded.clone();
-            let arrived = move |info: kvpool::RequestInfo| {
+            let arrived = move |info: &kvpool::RequestInfo| {
                 let (from, end) = (info.computed_tokens, info.external_end);
                 let lost = |token: &usize| match &loaded {
                     LoadedRecord::AllBut(ranges) => ranges.iter().any(|range| range.contains(token)),
                     _ => false,
                 };
                 let first = if let LoadedRecord::First(tokens) = loaded { tokens.min(end) } else { end };
-                from..(from..first).find(lost).unwrap_or(first)
+                (from..first).find(lost).unwrap_or(first)
             };
-            load(world, named(request), arrived);
+            return Ok(load(world, named(request), arrived));
+        }
+        C::Truncate { request, tokens, .. } => cuts(world, named(request), *tokens),
+        C::TruncateBatch { rows: batch, tokens, .. } => {
+            rows(batch).into_iter().zip(tokens).for_each(|(number, &keep)| cuts(world, number, keep));
         }
         _ => {}
     }
+    Ok(None)
 }
 
-fn write(
-    world: &mut ManagerWorld,
-    number: i64,
-    new: &[u32],
-    range: impl FnOnce(kvpool::RequestInfo) -> std::ops::Range<usize>,
-) {
-    let Some(info) = world.info(number).filter(|info| info.state == RequestState::Running) else { return };
-    let Some(known) = world.requests.tokens.get(&number) else { return };
+fn cuts(world: &mut ManagerWorld, number: i64, keep: usize) {
+    if let Some(layers) = &mut world.layers {
+        layers.before_cut(number, keep);
+    }
+}
+
+fn write(world: &mut ManagerWorld, number: i64, new: &[u32], asked: usize) -> Result<(), Failure> {
+    let Some(info) = world.info(number).filter(|info| info.state == RequestState::Running) else {
+        return Ok(());
+    };
+    let Some(known) = world.requests.tokens.get(&number) else { return Ok(()) };
+    let manager = world.subject.manager();
+    if let Some(layers) = &mut world.layers {
+        return layers.before_commit(&mut world.memory, manager, (number, known, new), asked);
+    }
     let tokens = [known.as_slice(), new].concat();
-    world.memory.write(world.subject.manager(), number, (&tokens, known.len()), range(info));
+    world.memory.write(manager, number, (&tokens, known.len()), info.computed_tokens..asked);
+    Ok(())
 }
 
 fn load(
     world: &mut ManagerWorld,
     number: i64,
-    range: impl FnOnce(kvpool::RequestInfo) -> std::ops::Range<usize>,
-) {
+    end: impl FnOnce(&kvpool::RequestInfo) -> usize,
+) -> Option<Load> {
     let loads = [RequestState::Loading, RequestState::Releasing];
-    let Some(info) = world.info(number).filter(|info| loads.contains(&info.state)) else { return };
-    let Some(tokens) = world.requests.tokens.get(&number) else { return };
-    world.memory.write(world.subject.manager(), number, (tokens, tokens.len()), range(info));
+    let info = world.info(number).filter(|info| loads.contains(&info.state))?;
+    let tokens = world.requests.tokens.get(&number)?;
+    let (manager, end) = (world.subject.manager(), end(&info));
+    if let Some(layers) = &mut world.layers {
+        return layers.load(&mut world.memory, manager, (number, tokens), end);
+    }
+    world.memory.write(manager, number, (tokens, tokens.len()), info.computed_tokens..end);
+    None
 }
 
 /// Notes what callers and the engine know after a call that succeeded.
@@ -426,55 +470,82 @@ pub(crate) fn after(
     world: &mut ManagerWorld,
     call: &C,
     answer: &Answer,
-    planned: Vec<Done>,
+    planned: &[Done],
 ) -> Result<(), Failure> {
     match call {
-        C::Admit { request: IdRecord(id), prompt, .. } => {
+        C::Admit { request: IdRecord(id), prompt, options } => {
             let all = tokens(&prompt.chain, &world.prompts);
             world.requests.tokens.insert(number(id), all);
-            world.memory.admitted(number(id));
+            admitted(world, number(id), options.options().part);
         }
-        C::Resume { request, .. } => world.memory.admitted(named(request)),
+        C::Resume { request, part, .. } => admitted(world, named(request), part.part()),
         C::Append { append } => {
-            for (number, new) in appended(append, &world.requests, &world.prompts) {
-                world.requests.tokens.entry(number).or_default().extend(new);
+            let all = appended(append, &world.requests, &world.prompts);
+            for (row, (number, new)) in all.into_iter().enumerate() {
+                let known = world.requests.tokens.get(&number).map_or(0, Vec::len) + new.len();
+                let computed = match &append.computed {
+                    ComputedRecord::Counts(counts) => Some(counts[row]),
+                    ComputedRecord::AllButLast if !new.is_empty() => Some(known - 1),
+                    _ => None,
+                };
+                let covered = match &append.covered {
+                    CoveredRecord::All => known,
+                    CoveredRecord::Lookahead(slots) => known + slots,
+                    CoveredRecord::Each(counts) => counts[row],
+                };
+                grown(world, number, &new, computed, covered)?;
             }
         }
         C::AppendTokens { turn } => {
-            let new = spoken(turn, &world.requests, &world.prompts);
-            world.requests.tokens.entry(named(&turn.request)).or_default().extend(new);
+            let (number, new) = (named(&turn.request), spoken(turn, &world.requests, &world.prompts));
+            let known = world.requests.tokens.get(&number).map_or(0, Vec::len) + new.len();
+            grown(world, number, &new, None, known + turn.lookahead)?;
         }
+        C::Commit { request, computed_tokens } => committed(world, named(request), *computed_tokens),
+        C::CommitBatch { rows: batch, computed_tokens } => {
+            let all = rows(batch).into_iter().zip(computed_tokens);
+            all.for_each(|(number, &computed)| committed(world, number, computed));
+        }
+        C::Extend { request, tokens } => grown(world, named(request), &[], None, *tokens)?,
         C::Fork { parent, child: IdRecord(child) } => fork(world, named(parent), number(child)),
         C::ForkBatch { forks } => {
             forked(forks).into_iter().for_each(|(parent, child)| fork(world, parent, child));
         }
         C::Truncate { request, tokens, until } => {
             world.whole &= *until == UntilRecord::Now;
-            truncate(world, named(request), *tokens);
+            truncate(world, named(request), *tokens)?;
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
             // The fence holds the end of a prefix and not its start.
             world.whole &= *until == UntilRecord::Now;
-            rows(batch).into_iter().zip(tokens).for_each(|(number, &keep)| truncate(world, number, keep));
+            let mut all = rows(batch).into_iter().zip(tokens);
+            all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
         }
         C::TrimWindow { .. } => world.whole &= answer.value == count(0),
         C::TakePlan {} => {
             world.memory.execute(copies(&answer.value))?;
         }
-        C::BeginSwapOut { .. } | C::BeginSwapIn { .. } => world.swaps.extend(answer.swap),
+        C::BeginSwapOut { requests } => {
+            world.swaps.extend(answer.swap);
+            for number in numbers(requests) {
+                let known = world.requests.tokens.get(&number).map_or(0, Vec::len);
+                world.layers.iter_mut().for_each(|layers| layers.moved(number, known));
+            }
+        }
+        C::BeginSwapIn { .. } => world.swaps.extend(answer.swap),
         C::CompleteSwap { swap } | C::AbortSwap { swap } => world.swaps.retain(|other| other != swap),
         C::CommitStep { plan } => {
-            for one in planned {
+            for &one in planned {
                 match one {
                     Done::Admitted(number) => {
                         let all = planned_tokens(plan, number, &world.requests, &world.prompts);
                         world.requests.tokens.insert(number, all);
-                        world.memory.admitted(number);
+                        admitted(world, number, planned_part(plan, number));
                     }
-                    Done::Resumed(number) => world.memory.admitted(number),
+                    Done::Resumed(number) => admitted(world, number, planned_part(plan, number)),
                     Done::Appended(number) => {
                         let new = planned_tokens(plan, number, &world.requests, &world.prompts);
-                        world.requests.tokens.entry(number).or_default().extend(new);
+                        grown(world, number, &new, None, planned_slots(plan, number))?;
                     }
                     Done::Ended => {}
                 }
@@ -501,14 +572,11 @@ pub(crate) fn after(
         }
         C::Release { .. }
         | C::Preempt { .. }
-        | C::Commit { .. }
-        | C::CommitBatch { .. }
         | C::Retain { .. }
         | C::SetTenant { .. }
         | C::RetainPrefix { .. }
         | C::Resize { .. }
         | C::TakeEvents {}
-        | C::Extend { .. }
         | C::ExternalDone { .. }
         | C::EndSession { .. }
         | C::EvictNext { .. }
@@ -518,19 +586,103 @@ pub(crate) fn after(
     }
     let manager = world.subject.manager();
     world.requests.tokens.retain(|&number, _| manager.contains(&crate::world::requests::id(number)));
+    world.layers.iter_mut().for_each(|layers| layers.forget(manager));
     Ok(())
+}
+
+/// The requests that a call has admitted or resumed, and whether they compute all their tokens.
+fn admissions(call: &C, planned: &[Done]) -> Vec<(i64, bool)> {
+    match call {
+        C::Admit { request: IdRecord(id), options, .. } => {
+            vec![(number(id), options.options().part.compute_all)]
+        }
+        C::Resume { request, part, .. } => vec![(named(request), part.part().compute_all)],
+        C::CommitStep { plan } => {
+            let admitted = |&one: &Done| match one {
+                Done::Admitted(number) | Done::Resumed(number) => {
+                    Some((number, planned_part(plan, number).compute_all))
+                }
+                _ => None,
+            };
+            planned.iter().filter_map(admitted).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Checks what explains misses after a call that succeeded. Before the call, these contents were cached.
+///
+/// # Errors
+/// The first explanation that is wrong.
+pub(crate) fn explain(
+    world: &mut ManagerWorld,
+    call: &C,
+    planned: &[Done],
+    load: Option<Load>,
+    cached: &BTreeSet<Content>,
+) -> Result<(), Failure> {
+    let Some(explained) = &mut world.explained else { return Ok(()) };
+    let manager = world.subject.manager();
+    if let (C::ExternalDone { request, .. }, Some(load)) = (call, load) {
+        explained.loaded(manager, named(request), load.tokens);
+    }
+    for (number, computes_all) in admissions(call, planned) {
+        explained.admitted(manager, number, cached, computes_all)?;
+    }
+    match call {
+        C::Fork { parent, child: IdRecord(child) } => explained.forked(named(parent), number(child)),
+        C::ForkBatch { forks } => {
+            forked(forks).into_iter().for_each(|(parent, child)| explained.forked(parent, child));
+        }
+        // The laboratory's keys are the same in every epoch; those of a hasher are not.
+        C::BumpEpoch {} => {
+            world.explained = None;
+            return Ok(());
+        }
+        _ => {}
+    }
+    explained.note(manager)
+}
+
+fn admitted(world: &mut ManagerWorld, number: i64, part: Part) {
+    world.memory.admitted(number);
+    let known = world.requests.tokens.get(&number).map_or(0, Vec::len);
+    if let Some(layers) = &mut world.layers {
+        layers.admitted(world.subject.manager(), number, known, part, world.memory.weights());
+    }
+}
+
+/// A request gets tokens. It has committed so many, or none, and its tables cover `slots`.
+fn grown(
+    world: &mut ManagerWorld,
+    number: i64,
+    new: &[u32],
+    computed: Option<usize>,
+    slots: usize,
+) -> Result<(), Failure> {
+    let tokens = world.requests.tokens.entry(number).or_default();
+    tokens.extend(new);
+    let Some(layers) = &mut world.layers else { return Ok(()) };
+    layers.grown(world.subject.manager(), number, (tokens.len(), new.len()), computed, slots)
+}
+
+fn committed(world: &mut ManagerWorld, number: i64, computed: usize) {
+    world.layers.iter_mut().for_each(|layers| layers.committed(number, computed));
 }
 
 fn fork(world: &mut ManagerWorld, parent: i64, child: i64) {
     let tokens = world.requests.tokens.get(&parent).cloned().unwrap_or_default();
     world.requests.tokens.insert(child, tokens);
     world.memory.forked(parent, child);
+    let known = world.requests.tokens.get(&parent).map_or(0, Vec::len);
+    world.layers.iter_mut().for_each(|layers| layers.forked(parent, child, known));
 }
 
-fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) {
+fn truncate(world: &mut ManagerWorld, number: i64, keep: usize) -> Result<(), Failure> {
     if let Some(tokens) = world.requests.tokens.get_mut(&number) {
         tokens.truncate(keep);
     }
+    world.layers.iter_mut().try_for_each(|layers| layers.cut(number, keep))
 }
 
 /// The copies of a plan.

@@ -5,5 +5,6 @@ mod answers;
 pub(crate) mod caller;
 pub mod manager;
 pub mod pool;
+pub mod reference;
 pub mod retention;
 pub mod vllm;

@@ -1,8 +1,8 @@
 //! The answers that calls of a pool must have.
 
+use crate::model::reference::{Content, ReferencePool};
 use kvpool::hash::{HashAlgorithm, Verify};
 use kvpool_journal::{ChainRecord, LinkRecord, PoolCall as C, Value};
-use kvpool_testing::{Content, ReferencePool};
 
 use super::retention::{Before, Retained};
 use crate::Failure;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
-use kvpool_testing::ReferencePool;
 
 /// The tenant with limits.
 pub(crate) const TENANT: u32 = 1;

@@ -1,8 +1,8 @@
 //! Books: orders, sums, counters and each block are those of the model.
 
+use crate::model::reference::indices;
 use kvpool::retention::TenantId;
 use kvpool::{BlockId, BlockPool, BlockState};
-use kvpool_testing::indices;
 
 use crate::Failure;
 use crate::failure::same;

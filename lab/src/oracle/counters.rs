@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kvpool::{CacheManager, Fit, ManagerStats, PlannedOperation, RequestId};
+use kvpool::{CacheManager, Fit, ManagerStats, PlannedOperation, RequestId, RequestState};
 use kvpool_journal::{Answer, ManagerCall as C, Name, Value};
 
 use crate::Failure;
@@ -112,8 +112,14 @@ fn fit(manager: &CacheManager, requests: &[Name], out: bool) -> Option<Fit> {
 }
 
 impl Counters {
-    /// Notes a call that was made.
-    pub(crate) fn note(&mut self, before: Before, call: &C, answer: &Answer) -> Result<(), Failure> {
+    /// Notes a call that was made. `arrived` is the number of tokens that a request has after a load, if known.
+    pub(crate) fn note(
+        &mut self,
+        before: Before,
+        call: &C,
+        answer: &Answer,
+        (manager, arrived): (&CacheManager, Option<usize>),
+    ) -> Result<(), Failure> {
         let Before { mut added, planned, fit } = before;
         if let C::BeginSwapOut { requests } | C::BeginSwapIn { requests } = call {
             same("a swap that fits", &!answer.refused, &(fit == Some(Fit::Ok)))?;
@@ -133,6 +139,16 @@ impl Counters {
                         Some(Seat::Resumed) => added.resumed_hit_tokens += first(outcome),
                         None => {}
                     }
+                }
+            }
+            // A load that loses a state leaves a request nothing to run from.
+            (C::ExternalDone { request, .. }, _) => {
+                let info = manager.request(&id(named(request)));
+                if info.is_ok_and(|info| info.state == RequestState::Preempted) {
+                    added.preemptions = 1;
+                    let more =
+                        || manager.stats().preempted_tokens.saturating_sub(self.expected.preempted_tokens);
+                    added.preempted_tokens = arrived.map_or_else(more, |tokens| tokens as u64);
                 }
             }
             (C::TakePlan {}, Value::List(copies)) => added.copied_blocks = copies.len() as u64,

@@ -9,43 +9,58 @@ use crate::Failure;
 use crate::failure::{holds, same};
 use crate::world::prompts::Prompts;
 
+/// A hash in a group.
+type Content = (BlockHash, u16);
+
 /// A consumer of events.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
     /// The hashes that can be matched, with those before them.
-    matchable: BTreeMap<BlockHash, Option<BlockHash>>,
+    matchable: BTreeMap<Content, Option<Content>>,
     /// The epoch of the events.
     epoch: u64,
+    /// The contents that were stored since they were last asked for: keys and groups.
+    stored: Vec<(u64, u16)>,
 }
 
 impl Follower {
     /// A content that can be matched while the content before it cannot.
     #[must_use]
-    pub fn orphan(&self) -> Option<BlockHash> {
+    pub fn orphan(&self) -> Option<(BlockHash, u16)> {
         self.matchable.values().flatten().copied().find(|parent| !self.matchable.contains_key(parent))
     }
 
-    /// Takes events; compares what can be matched with the blocks of the pool.
+    /// The contents that were stored since the last call.
+    pub(crate) fn take_stored(&mut self) -> Vec<(u64, u16)> {
+        std::mem::take(&mut self.stored)
+    }
+
+    /// Takes events; compares what can be matched with the blocks of the pool. A block of a chained group has
+    /// this number of keys, and the block before it as its parent.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,
         pool: &BlockPool,
         prompts: &Prompts,
+        chained: impl Fn(u16) -> Option<usize>,
     ) -> Result<(), Failure> {
         same("events dropped", &batch.dropped, &0)?;
         for event in batch.events {
             match event {
                 BlockEvent::Stored { hash, parent, depth, group, .. } => {
-                    let twice = self.matchable.insert(hash, parent).is_some();
-                    holds("events", !twice, || format!("{hash:?} is stored twice"))?;
-                    same("group of an event", &group, &0)?;
+                    self.stored.push((hash.key(), group));
+                    let before = parent.map(|parent| (parent, group));
+                    let twice = self.matchable.insert((hash, group), before).is_some();
+                    holds("events", !twice, || format!("{hash:?} of group {group} is stored twice"))?;
                     let path = prompts.by_key(hash.key());
                     same("depth of an event", &(depth as usize + 1), &path.len())?;
-                    let before = (path.len() > 1).then(|| prompts.key(&path[..path.len() - 1], self.epoch));
+                    let units = chained(group);
+                    let before = units.filter(|&units| path.len() > units);
+                    let before = before.map(|units| prompts.key(&path[..path.len() - units], self.epoch));
                     same("parent of an event", &parent.map(|parent| parent.key()), &before)?;
                 }
-                BlockEvent::Removed { hash, .. } => {
-                    let known = self.matchable.remove(&hash).is_some();
+                BlockEvent::Removed { hash, group, .. } => {
+                    let known = self.matchable.remove(&(hash, group)).is_some();
                     holds("events", known, || format!("{hash:?} is removed and was not stored"))?;
                 }
                 BlockEvent::Cleared { epoch } => {
@@ -59,10 +74,10 @@ impl Follower {
             }
         }
         same("epoch of the events", &self.epoch, &pool.epoch())?;
-        let mut live: Vec<BlockHash> = (1..pool.num_blocks() as u32)
+        let mut live: Vec<Content> = (1..pool.num_blocks() as u32)
             .map(BlockId::new)
             .filter(|&block| pool.is_computed(block))
-            .filter_map(|block| pool.hash_of(block))
+            .filter_map(|block| pool.name_of(block).map(|name| (*name.hash, name.group)))
             .collect();
         live.sort_unstable();
         live.dedup();

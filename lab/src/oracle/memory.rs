@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use crate::model::reference::Kv;
 use kvpool::{BlockId, BlockPool, CacheManager, Place, RequestState, Transfer, TransferPlan, Until, runs};
-use kvpool_testing::Kv;
 
 use crate::Failure;
 use crate::failure::{holds, same};
@@ -40,7 +40,8 @@ fn pools(manager: &CacheManager) -> impl Iterator<Item = (usize, &BlockPool)> {
     (0..tiers.len()).filter_map(move |tier| Some((tier, tiers.pool(tier).ok()?)))
 }
 
-fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &BlockPool)> {
+/// All blocks of all tiers but the null blocks.
+pub(crate) fn blocks(manager: &CacheManager) -> impl Iterator<Item = (Place, &BlockPool)> {
     pools(manager).flat_map(|(tier, pool)| {
         (1..pool.num_blocks() as u32).map(move |block| (Place { tier, block: BlockId::new(block) }, pool))
     })
@@ -62,13 +63,14 @@ impl Memory {
         Self { block_size, scribbles, ..Self::default() }
     }
 
-    fn cell(&self, at: Place, slot: usize) -> Option<Kv> {
+    /// A cell of a block.
+    pub(crate) fn cell(&self, at: Place, slot: usize) -> Option<Kv> {
         self.cells.get(&at)?.get(slot).copied().flatten()
     }
 
-    fn set(&mut self, at: Place, slot: usize, kv: Option<Kv>) {
+    pub(crate) fn set(&mut self, at: Place, slot: usize, kv: Option<Kv>) {
         let cells = self.cells.entry(at).or_default();
-        cells.resize(self.block_size, None);
+        cells.resize(cells.len().max(slot + 1), None);
         cells[slot] = kv;
     }
 
@@ -114,6 +116,11 @@ impl Memory {
         }
     }
 
+    /// The number of changes of the weights.
+    pub(crate) const fn weights(&self) -> u64 {
+        self.weights
+    }
+
     /// The weights change.
     pub(crate) fn change_weights(&mut self) {
         self.weights += 1;
@@ -143,9 +150,18 @@ impl Memory {
         over.into_iter().for_each(|(_, at): (Until, Place)| drop(self.cells.remove(&at)));
     }
 
+    /// Writes other contents to free blocks, if it does so at once.
+    pub(crate) fn scribble(&mut self, manager: &CacheManager) {
+        for (tier, pool) in pools(manager).filter(|_| self.scribbles) {
+            for block in pool.free_order() {
+                self.cells.remove(&Place { tier, block });
+            }
+        }
+    }
+
     /// Every request reads its own tokens, and every cached block holds its content.
     pub(crate) fn check(
-        &mut self,
+        &self,
         manager: &CacheManager,
         requests: &Requests,
         prompts: &Prompts,
@@ -154,13 +170,6 @@ impl Memory {
             manager.tiers().pending_copies().map(|copy| (copy.dst, copy.src)).collect();
         if self.is_lost {
             return Ok(());
-        }
-        if self.scribbles {
-            for (tier, pool) in pools(manager) {
-                for block in pool.free_order() {
-                    self.cells.remove(&Place { tier, block });
-                }
-            }
         }
         for (&number, tokens) in &requests.tokens {
             self.read(manager, number, tokens, &pending)?;

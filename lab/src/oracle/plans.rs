@@ -6,7 +6,7 @@ use kvpool_journal::{Answer, ManagerCall, OptionsRecord, PromptRecord, Value};
 
 use crate::Failure;
 use crate::failure::{holds, same};
-use crate::world::manager::ManagerWorld;
+use crate::world::manager::{ManagerWorld, Setting};
 use crate::world::requests::tokens;
 
 fn replay(error: &kvpool_journal::ReplayError) -> Failure {
@@ -54,6 +54,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
     let is_sound = is_current && part.external_tokens < cursor.num_tokens();
     same("outcome of fit", &fit.is_ok(), &is_sound)?;
     let Ok(fit) = fit else { return Ok(None) };
+    super::hits::check(world, &cursor, &prompt.chain, part, &fit)?;
     if let Some(model) = &world.model {
         let (size, all) = (world.setting.block_size, tokens(&prompt.chain, &world.prompts));
         let (cached, fitting) = model.manager().fit(&all, &[], part);
@@ -70,7 +71,11 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
         Err(refused) => {
             same("prompt of a refusal", &refused.cursor.num_tokens(), &prompt.chain.tokens)?;
             if let ManagerError::OutOfBlocks(refusal) = refused.error {
-                let later = if fit.can_ever_fit { Fit::Later } else { Fit::Never };
+                let later = match fit.fit {
+                    Fit::InChunks if !fit.can_ever_fit && world.layers.is_some() => Fit::InChunks,
+                    _ if fit.can_ever_fit => Fit::Later,
+                    _ => Fit::Never,
+                };
                 let missing = refusal.needed - refusal.available;
                 same(
                     "a refusal",
@@ -87,10 +92,13 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
 pub(crate) fn check_fit(
     fit: Option<&AdmissionFit>,
     answer: &Answer,
-    block_size: usize,
+    setting: &Setting,
 ) -> Result<(), Failure> {
     let (Some(fit), Value::List(values), false) = (fit, &answer.value, answer.refused) else { return Ok(()) };
     let (cached, blocks) = (Value::Number(fit.cached_tokens as u64), answer.blocks.len());
-    let promised = (Fit::Ok, Some(&cached), fit.cached_tokens / block_size + fit.new_blocks);
+    if !setting.groups.is_empty() {
+        return same("an admission that fits", &(fit.fit, values.first()), &(Fit::Ok, Some(&cached)));
+    }
+    let promised = (Fit::Ok, Some(&cached), fit.cached_tokens / setting.block_size + fit.new_blocks);
     same("an admission that fits", &(fit.fit, values.first(), blocks), &promised)
 }

@@ -1,8 +1,8 @@
 //! Reads: before each lookup that holds blocks, a probe and a lookup that hold nothing answer as the model
 //! does. They change nothing.
 
+use crate::model::reference::indices;
 use kvpool_journal::{ChainRecord, PoolCall};
-use kvpool_testing::indices;
 
 use crate::Failure;
 use crate::failure::same;

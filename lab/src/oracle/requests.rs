@@ -1,7 +1,7 @@
 //! Requests: tables, states, planned copies, and the pool of every tier are those of the model.
 
+use crate::model::reference::{ReferencePool, indices};
 use kvpool::{BlockId, CacheManager, Place};
-use kvpool_testing::{ReferencePool, indices};
 
 use crate::Failure;
 use crate::failure::same;

@@ -1,8 +1,9 @@
-//! The world of a [`CacheManager`] without KV-cache groups.
+//! The world of a [`CacheManager`], with KV-cache groups or without.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kvpool::groups::{GroupSpec, Groups};
 use kvpool::hash::Verify;
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{
@@ -20,14 +21,15 @@ use super::prompts::Prompts;
 use super::requests::{NUMBERS, Requests, id};
 use crate::Failure;
 use crate::bytes::Bytes;
-use crate::draw::{Weights, manager as draw};
+use crate::draw::{Weights, groups, manager as draw};
 use crate::failure::{holds, same};
 use crate::model::manager::{self as model, Model};
 use crate::model::pool::Expected;
 use crate::model::retention::TENANT;
 use crate::oracle::counters::{Before, Counters};
+use crate::oracle::layers::{self, Layers};
 use crate::oracle::memory::{self, Memory};
-use crate::oracle::{events::Follower, plans, requests};
+use crate::oracle::{events::Follower, explained::Explained, hits, plans, requests};
 
 /// The most that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +74,16 @@ pub struct Setting {
     pub looks: usize,
     /// The most that is drawn.
     pub scale: Scale,
+    /// The KV-cache groups; none of a model without groups.
+    pub groups: Vec<GroupSpec>,
+    /// Calls from one time to the next that the engine of a hybrid model runs ahead; 0 if it never does.
+    pub ahead: usize,
+    /// Whether misses are explained, of a model without hits inside blocks.
+    pub explains: bool,
 }
 
 impl Setting {
-    const fn simplest(num_blocks: usize, block_size: usize) -> Self {
+    fn simplest(num_blocks: usize, block_size: usize) -> Self {
         Self {
             num_blocks,
             host_blocks: 0,
@@ -88,13 +96,16 @@ impl Setting {
             scribbles: false,
             looks: 1,
             scale: Scale::SMALL,
+            groups: Vec::new(),
+            ahead: 0,
+            explains: false,
         }
     }
 
-    /// Whether the model knows the order of eviction, and so the answers.
+    /// Whether the model knows the order of eviction, and so the answers. It knows no groups.
     #[must_use]
     pub fn is_modelled(&self) -> bool {
-        self.policy == kvpool_policies::LRU && !self.retention
+        self.policy == kvpool_policies::LRU && !self.retention && self.groups.is_empty()
     }
 
     /// The share of the pool that is left to running requests.
@@ -103,7 +114,13 @@ impl Setting {
         if self.watermark { 0.2 } else { 0.0 }
     }
 
-    fn config(&self) -> ManagerConfig {
+    /// The groups, hashed in units of a block.
+    fn groups(&self) -> Option<Groups> {
+        Groups::new(self.groups.clone(), Some(self.block_size)).ok()
+    }
+
+    /// The settings of the manager.
+    pub(crate) fn config(&self) -> ManagerConfig {
         let Self { num_blocks, host_blocks, block_size, verify, duplicates, policy, .. } = *self;
         let third = (num_blocks - 1) / 3;
         let limits = TenantLimits { tenant: TenantId(TENANT), floor: third / 2, ceiling: Some(third) };
@@ -117,6 +134,7 @@ impl Setting {
             duplicates,
             eviction: policy,
             retention: self.retention.then_some(retention),
+            groups: self.groups(),
             ..ManagerConfig::default()
         }
     }
@@ -125,7 +143,7 @@ impl Setting {
 /// The state that a refused call must not change.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
-    Vec<Option<(RequestInfo, Vec<BlockId>)>>,
+    Vec<Option<(RequestInfo, Vec<Vec<BlockId>>)>>,
     Vec<Transfer>,
     usize,
 );
@@ -156,8 +174,14 @@ pub struct ManagerWorld {
     pub(crate) memory: Memory,
     /// The time that the latest call took.
     pub(crate) took: Duration,
-    calls: usize,
     counters: Counters,
+    /// The engine of a hybrid model.
+    pub(crate) layers: Option<Layers>,
+    /// What is known of misses.
+    pub(crate) explained: Option<Explained>,
+    /// The calls that succeeded, if the manager has groups.
+    pub(crate) history: Vec<ManagerCall>,
+    pub(crate) calls: usize,
     follower: Follower,
     scrubber: ManagerScrubber,
 }
@@ -194,6 +218,9 @@ impl ManagerWorld {
     /// first.
     #[must_use]
     pub fn waits_for_copy(&self, number: i64) -> bool {
+        if self.layers.is_some() {
+            return layers::waits(self.manager(), number);
+        }
         let table = self.manager().block_table(&id(number)).unwrap_or_default();
         self.manager()
             .tiers()
@@ -214,8 +241,8 @@ impl ManagerWorld {
             .filter_map(|tier| tiers.pool(tier).ok())
             .map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))
             .collect();
-        let table = |number| self.manager().block_table(&id(number)).map(<[BlockId]>::to_vec).ok();
-        let requests = self.numbers().map(|number| Some((self.info(number)?, table(number)?))).collect();
+        let tables = |number| layers::tables(self.manager(), number);
+        let requests = self.numbers().map(|number| Some((self.info(number)?, tables(number)))).collect();
         (pools, requests, tiers.pending_copies().collect(), self.manager().num_swaps())
     }
 
@@ -243,19 +270,24 @@ impl ManagerWorld {
     pub(crate) fn run(&mut self, call: &ManagerCall, step: Option<&StepPlan>) -> Result<Answer, Failure> {
         let until = self.until(call);
         let fenced = (until != Until::Now).then(|| memory::fenced(self.manager()));
-        model::before(self, call);
+        let loaded = model::before(self, call)?;
         let planned = step.map_or(&[][..], |step| self.subject.manager().planned(step));
         let before = Before::of(self.manager(), call, planned);
         let (prompts, requests) = (&self.prompts, &self.requests);
         let expected = self.model.as_mut().map(|model| model.expected(call, planned, requests, prompts));
-        let planned = planned.iter().map(model::Done::of).collect();
+        let planned: Vec<_> = planned.iter().map(model::Done::of).collect();
+        let cached = self.explained.as_ref().map(|_| hits::cached(self.manager())).unwrap_or_default();
         let begun = Instant::now();
         let answer = self.subject.run(call).map_err(|error| Failure::new("replay", error.to_string()))?;
         self.took = begun.elapsed();
         self.compare(call, &answer, expected.as_ref())?;
-        self.counters.note(before, call, &answer)?;
+        let arrived = loaded.map(|load| load.tokens);
+        self.counters.note(before, call, &answer, (self.subject.manager(), arrived))?;
+        self.layers.iter_mut().for_each(|layers| layers.called(answer.refused));
         if !answer.refused {
-            model::after(self, call, &answer, planned)?;
+            hits::check_load(self, call, loaded)?;
+            model::after(self, call, &answer, &planned)?;
+            model::explain(self, call, &planned, loaded, &cached)?;
             if let Some(fenced) = fenced {
                 self.memory.fence(&fenced, self.subject.manager(), until);
             }
@@ -270,16 +302,30 @@ impl ManagerWorld {
         if let Some(model) = &self.model {
             requests::check(manager, model, &self.prompts)?;
         }
-        self.memory.check(manager, &self.requests, &self.prompts)?;
         self.counters.check(manager)?;
+        self.memory.scribble(manager);
         self.calls += 1;
+        if let Some(layers) = self.layers.as_mut().filter(|layers| !layers.is_lost) {
+            if self.setting.ahead > 0 && self.calls.is_multiple_of(self.setting.ahead) {
+                layers.run_ahead(&mut self.memory, manager, &self.requests, self.setting.block_size)?;
+            }
+            layers.check(&self.memory, manager, &self.requests, &self.prompts)?;
+        } else if self.layers.is_none() {
+            self.memory.check(manager, &self.requests, &self.prompts)?;
+        }
         if self.calls.is_multiple_of(self.setting.looks) { self.look() } else { Ok(()) }
     }
 
     /// Asks the oracles that catch up on several calls.
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(CacheManager::take_events);
-        self.follower.follow(batch, self.subject.manager().pool(), &self.prompts)?;
+        let chained = |group: u16| match self.setting.groups.get(usize::from(group)) {
+            None => Some(1),
+            Some(spec) => spec.kind.is_full().then(|| spec.block_tokens / self.setting.block_size),
+        };
+        self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
+        let stored = self.follower.take_stored();
+        self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
         // A block whose turn came while a planned copy held it is free when the plan is taken, and its parent
         // before it.
         let is_settled = self.manager().tiers().num_planned() == 0;
@@ -327,7 +373,7 @@ impl World for ManagerWorld {
         let (watermark, drop, scribbles) = (bytes.one_in(3), bytes.one_in(4), bytes.one_in(2));
         let (block_size, looks) = ([2, 1, 3][bytes.below(3)], [1, 1, 3, 8][bytes.below(4)]);
         let duplicates = if drop { DuplicatePolicy::DropOnRelease } else { DuplicatePolicy::Keep };
-        Setting {
+        let plain = Setting {
             num_blocks,
             host_blocks,
             block_size,
@@ -339,7 +385,22 @@ impl World for ManagerWorld {
             scribbles,
             looks,
             scale: Scale::SMALL,
+            groups: Vec::new(),
+            ahead: 0,
+            explains: false,
+        };
+        if !bytes.one_in(3) {
+            return plain;
         }
+        // Groups need hits that are not verified. Their model needs more blocks.
+        let groups = groups::specs(bytes);
+        let block_size = Groups::new(groups.clone(), None).map_or(1, |groups| groups.unit());
+        let (num_blocks, ahead) = (3 + bytes.below(38), bytes.below(4));
+        let explains = bytes.one_in(3) && groups.iter().all(|spec| !spec.partial_hits);
+        let looks = if explains { 1 } else { plain.looks };
+        let scale = Scale { blocks: 42, prompt: (24 / block_size).max(2), ..Scale::SMALL };
+        let verify = Verify::None;
+        Setting { groups, block_size, num_blocks, ahead, explains, looks, scale, verify, ..plain }
     }
 
     fn is_of_python(setting: &Setting) -> bool {
@@ -349,6 +410,11 @@ impl World for ManagerWorld {
     fn simpler(setting: &Setting) -> Vec<Setting> {
         let Setting { num_blocks, host_blocks, block_size, .. } = *setting;
         let simplest = Setting::simplest(num_blocks, block_size);
+        let with = |groups: Vec<GroupSpec>| {
+            let block_size = Groups::new(groups.clone(), None).map_or(1, |groups| groups.unit());
+            Setting { groups, block_size, ..setting.clone() }
+        };
+        let simplest = Setting { groups: setting.groups.clone(), scale: setting.scale, ..simplest };
         let tried = [
             simplest.clone(),
             Setting { host_blocks, ..simplest },
@@ -359,9 +425,14 @@ impl World for ManagerWorld {
             Setting { duplicates: DuplicatePolicy::Keep, ..setting.clone() },
             Setting { looks: 1, ..setting.clone() },
             Setting { scribbles: false, ..setting.clone() },
+            Setting { ahead: 0, ..setting.clone() },
+            Setting { explains: false, ..setting.clone() },
         ];
         let fewer = (3..num_blocks).map(|num_blocks| Setting { num_blocks, ..setting.clone() });
-        tried.into_iter().chain(fewer).filter(|other| other != setting).collect()
+        let hybrid = groups::simpler(&setting.groups).into_iter().map(with);
+        // The prompts have blocks of one size.
+        let hybrid = hybrid.filter(|other| other.block_size == block_size);
+        tried.into_iter().chain(hybrid).chain(fewer).filter(|other| other != setting).collect()
     }
 
     fn memory(&self) -> &Prompts {
@@ -370,13 +441,22 @@ impl World for ManagerWorld {
 
     fn new(setting: &Setting, memory: Option<&Prompts>) -> Result<Self, Failure> {
         let subject = ManagerSubject::verified_in_full(&Self::header(setting)?);
-        let subject = subject.map_err(|error| Failure::new("setting", error.to_string()))?;
+        let mut subject = subject.map_err(|error| Failure::new("setting", error.to_string()))?;
+        let explained = setting.groups().filter(|_| setting.explains).map(Explained::new);
+        if explained.is_some() {
+            let watched =
+                subject.unrecorded(|manager| manager.watch(&Explained::watch(setting.scale.events)));
+            watched.map_err(|error| Failure::new("setting", error.to_string()))?;
+        }
         let keeps_time = subject.manager().pool().keeps_time();
         let new_prompts = || Prompts::new(setting.block_size, setting.verify, None);
         Ok(Self {
             model: setting.is_modelled().then(|| Model::new(setting, keeps_time)),
             prompts: memory.map_or_else(new_prompts, |prompts| Ok(prompts.clone()))?,
             memory: Memory::new(setting.block_size, setting.scribbles),
+            layers: (!setting.groups.is_empty()).then(|| Layers::new(&setting.groups)),
+            explained,
+            history: Vec::new(),
             setting: setting.clone(),
             subject,
             requests: Requests::default(),
@@ -436,11 +516,15 @@ impl World for ManagerWorld {
         let (mut step, fit) = (plans::plan(self, call)?, plans::fit(self, call)?);
         same("state after a plan and a look", &self.observe(), &before)?;
         let answer = self.run(call, step.as_ref())?;
-        plans::check_fit(fit.as_ref(), &answer, self.setting.block_size)?;
+        plans::check_fit(fit.as_ref(), &answer, &self.setting)?;
         if answer.refused {
             same("state after a refusal", &self.observe(), &before)?;
+            hits::check_refusal(self, call, &answer)?;
         }
         plans::is_stale(self, &mut step)?;
+        if self.layers.is_some() && !answer.refused {
+            self.history.push(call.clone());
+        }
         self.check()?;
         Ok(answer)
     }

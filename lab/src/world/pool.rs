@@ -193,7 +193,7 @@ impl PoolWorld {
         if self.setting.is_lru() {
             return Ok(());
         }
-        let order = kvpool_testing::indices(&self.pool().eviction_order());
+        let order = crate::model::reference::indices(&self.pool().eviction_order());
         self.model.follow(order)
     }
 
@@ -219,7 +219,7 @@ impl PoolWorld {
     /// Asks the oracles that catch up on several calls.
     fn look(&mut self) -> Result<(), Failure> {
         let batch = self.subject.unrecorded(kvpool_observe::PoolWatch::take_events);
-        self.follower.follow(batch, self.subject.pool(), &self.prompts)?;
+        self.follower.follow(batch, self.subject.pool(), &self.prompts, |_| Some(1))?;
         if self.setting.whole {
             closedness::check(&self.follower)?;
         }
@@ -363,12 +363,12 @@ impl World for PoolWorld {
 
 /// The blocks of a list.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
-    kvpool_testing::indices(&ids.unpack())
+    crate::model::reference::indices(&ids.unpack())
 }
 
 /// A list of blocks.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
-    Ids::pack(&kvpool_testing::block_ids(blocks))
+    Ids::pack(&crate::model::reference::block_ids(blocks))
 }
 
 /// The positions of changes of a table, with the blocks that are there now.

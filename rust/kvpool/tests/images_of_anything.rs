@@ -1,6 +1,8 @@
 //! Images that nothing wrote: whatever one says, it is refused whole, and the pool is as new, or it makes a sound pool that goes on.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
+mod numbers;
+
 use std::sync::Arc;
 
 use kvpool::retention::{
@@ -10,7 +12,7 @@ use kvpool::{
     BlockHash, BlockHasher, BlockId, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
     PoolConfig, PoolImage,
 };
-use kvpool_testing::Numbers;
+use numbers::Numbers;
 
 const BLOCKS: usize = 24;
 

@@ -14,17 +14,32 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::{
     AdmitOptions, BlockId, CacheManager, Computed, DuplicatePolicy, ExtraKeys, Fit, Loaded, ManagerConfig,
     ManagerError, Part, Place, RequestRef, RequestState, SwapId, Ticket, TransferPlan, Until, Verify, runs,
 };
 use kvpool_observe::{ManagerScrubber, ManagerWatch};
-use kvpool_testing::Kv;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 const BLOCK_SIZE: usize = 3;
+
+/// The content of a token's slot: a function of everything before it, and of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kv {
+    weights: u64,
+    prefix: u64,
+}
+
+impl Kv {
+    fn of(weights: u64, salt: &[u8], prefix: &[u32]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (salt, prefix).hash(&mut hasher);
+        Self { weights, prefix: hasher.finish() }
+    }
+}
 const IDS: std::ops::Range<i64> = 0..6;
 
 #[derive(Clone, Debug)]

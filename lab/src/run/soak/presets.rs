@@ -114,6 +114,9 @@ impl Preset {
                 // Between two looks, which are two checks apart.
                 events: 128 * check_every as usize,
             },
+            groups: Vec::new(),
+            ahead: 0,
+            explains: false,
         }
     }
 }

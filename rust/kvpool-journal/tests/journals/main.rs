@@ -9,6 +9,8 @@ mod forged;
 #[cfg(unix)]
 mod memory;
 mod names;
+#[path = "../../../kvpool/tests/numbers/mod.rs"]
+mod numbers;
 mod observers;
 mod panics;
 mod poison;

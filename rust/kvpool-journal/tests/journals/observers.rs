@@ -16,7 +16,7 @@ fn observers() -> [ManagerWatchConfig; 7] {
         ManagerWatchConfig { event_capacity: 16, ..none() },
         ManagerWatchConfig { digest: true, ..none() },
         ManagerWatchConfig { scrub_blocks: 3, ..none() },
-        ManagerWatchConfig { explain: explain.clone(), ..none() },
+        ManagerWatchConfig { explain, ..none() },
         ManagerWatchConfig { advisor: advisor.clone(), ..none() },
         ManagerWatchConfig { metrics: true, ..none() },
         ManagerWatchConfig {

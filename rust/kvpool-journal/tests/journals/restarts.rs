@@ -1,5 +1,6 @@
 //! A journal beside one that is restarted: with LRU nobody can tell, and where somebody can, it is said.
 
+use super::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
@@ -10,7 +11,6 @@ use kvpool_journal::{
     Journaled, ManagerCalls, Options, PoolCalls, ReplayError, RestartDifference, RestartReport, VllmConfig,
     replay, replay_restarting,
 };
-use kvpool_testing::Numbers;
 
 use super::world::{recorded_manager, recorded_pool, ring};
 

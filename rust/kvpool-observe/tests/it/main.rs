@@ -2,8 +2,6 @@
 
 #[path = "../explain/main.rs"]
 mod explain;
-#[path = "../groups.rs"]
-mod groups;
 #[path = "../pools/main.rs"]
 mod pools;
 #[path = "../publish/main.rs"]

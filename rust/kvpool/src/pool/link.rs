@@ -120,7 +120,13 @@ impl BlockPool {
         if group != 0 {
             let parent = link.parent.as_ref().and_then(|hash| self.find_named(Name { hash, group }));
             return self
-                .register_behind(block, Name { hash: &link.hash, group }, link.depth, parent)
+                .register_behind_hash(
+                    block,
+                    Name { hash: &link.hash, group },
+                    link.depth,
+                    link.parent,
+                    parent,
+                )
                 .map(drop);
         }
         if self.index.insert(&mut self.records, block, link) == Inserted::Collision {

@@ -219,7 +219,7 @@ impl BlockPool {
 
     /// The same of a block whose parent is known by its hash, whether or not a block holds that. In the order of eviction it hangs on `parent`,
     /// which has it, or on any other that has.
-    pub(super) fn register_behind_hash(
+    pub(crate) fn register_behind_hash(
         &mut self,
         block: BlockId,
         name: Name<'_>,

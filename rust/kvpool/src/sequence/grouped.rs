@@ -282,8 +282,12 @@ impl Grouped {
             }
             let Some(name) = self.name(cursor, table, at) else { break };
             // Full attention needs what is before, so that goes last; the others need no more than they hold.
-            let parent = at.checked_sub(1).filter(|_| chained).map(|before| table.blocks[before]);
-            pool.register_behind(block, name, self.depth(table, at), parent)?;
+            let before = at.checked_sub(1).filter(|_| chained);
+            // The block before may have been dropped by id: its content is the parent all the same.
+            let hash = before.and_then(|before| self.name(cursor, table, before)).map(|name| *name.hash);
+            let parent =
+                before.map(|before| table.blocks[before]).filter(|&block| pool.hash_of(block) == hash);
+            pool.register_behind_hash(block, name, self.depth(table, at), hash, parent)?;
             if let Some(inside) = self.interior(cursor, table, at) {
                 pool.name_interior(block, inside, table.group)?;
             }

@@ -16,14 +16,15 @@ mod cached;
 mod hybrid;
 mod lone;
 mod named;
+#[path = "../numbers/mod.rs"]
+mod numbers;
 
-use kvpool::groups::{GroupKind, GroupSpec, Groups};
+use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{
     Admission, AdmitOptions, BlockId, CacheManager, Computed, Covered, ExtraKeys, Loaded, ManagerConfig,
     ManagerError, NewBlock, Part, RequestRef, RequestState, Rows, Until,
 };
-use kvpool_testing::Numbers;
-use kvpool_testing::groups::specs;
+use numbers::Numbers;
 
 const FULL: GroupSpec = GroupSpec::new(GroupKind::Full, 4);
 const STATE: GroupSpec = GroupSpec::new(GroupKind::State, 4);
@@ -37,9 +38,33 @@ fn cases() -> u64 {
     operations.unwrap_or(100_000) / 50
 }
 
-/// Draws the groups of a model.
+/// Draws the groups of a model: one to three, in any order.
 fn drawn(numbers: &mut Numbers) -> Vec<GroupSpec> {
-    specs(&mut |most| numbers.below(usize::from(most) + 1))
+    (0..=numbers.below(3)).map(|_| spec(numbers)).collect()
+}
+
+fn spec(numbers: &mut Numbers) -> GroupSpec {
+    let kind = match numbers.below(11) {
+        0 | 1 => GroupKind::Full,
+        2..5 => GroupKind::Sliding { window: 1 + numbers.below(8) },
+        5 | 6 => GroupKind::Chunked { chunk: 1 + numbers.below(6) },
+        7..10 => GroupKind::State,
+        _ => GroupKind::Cross,
+    };
+    let block_tokens = [2, 2, 2, 4, 8][numbers.below(5)];
+    let keep = match numbers.below(10) {
+        0..3 => Keep::All,
+        3..6 => Keep::Every(2 + numbers.below(7)),
+        6..9 => Keep::Junctions,
+        _ => Keep::Nothing,
+    };
+    let margin = usize::from(numbers.below(5) == 4);
+    // Full attention keeps all blocks or none. The other words decide whether hits may end inside its blocks.
+    let is_full = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
+    let is_sliding = matches!(kind, GroupKind::Sliding { .. });
+    let sink_tokens = if is_sliding && numbers.below(3) == 2 { 1 + numbers.below(4) } else { 0 };
+    let partial_hits = is_full && margin == 0;
+    GroupSpec { keep, margin, partial_hits, sink_tokens, ..GroupSpec::new(kind, block_tokens) }
 }
 
 /// A manager with `usable` blocks besides the null block.

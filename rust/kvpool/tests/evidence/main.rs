@@ -5,6 +5,8 @@
 
 mod digest;
 mod faults;
+#[path = "../numbers/mod.rs"]
+mod numbers;
 mod poison;
 mod scrubs;
 mod world;

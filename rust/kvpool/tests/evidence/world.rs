@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(crate) use crate::numbers::Numbers;
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, BlockPool, ChainLink, DuplicatePolicy, EvictionPolicy, ExtraKeys, HashCursor,
     HasherConfig, PoolConfig, PoolError, Verify,
 };
 use kvpool_observe::{PoolWatch, ScrubReport, Scrubber, WatchConfig};
-pub(crate) use kvpool_testing::Numbers;
 
 const BLOCK_SIZE: usize = 2;
 

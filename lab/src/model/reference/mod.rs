@@ -1,23 +1,18 @@
-//! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small, obviously right. For tests and fuzzers;
-//! nothing that is shipped depends on it.
+//! A reference model of the pool and of the manager ([`ReferenceManager`]): slow, small, obviously right.
 //!
 //! It hashes nothing: a block's content is its whole prefix, token by token, with its extra keys and epoch. It orders
 //! nothing cleverly: lists are vectors. It decides the same: results, ids, and both orders must equal the core's.
 //!
 //! Its blocks hold KV ([`Kv`]), which is another with other weights: what a pool forgets, and what it does not, is one thing,
 //! and whether what it still finds is what the weights of now would compute is another. [`ReferencePool::check_kv`] compares.
-#![forbid(unsafe_code)]
 
-pub mod groups;
 mod manager;
-mod numbers;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use kvpool::{BlockId, Until};
 pub use manager::{ReferenceManager, ReferenceOutcome, ReferenceRequest, ReferenceStep};
-pub use numbers::Numbers;
 
 /// What a cached block holds: the salt, the epoch, and every token from the start of the prompt to the block's end.
 pub type Content = (Vec<u8>, u64, Vec<u32>);

@@ -1,0 +1,226 @@
+//! Explanations of a hybrid model's misses, and the advisor's counts. Each is compared with the contents
+//! that are cached now and that ever were.
+//!
+//! A content inside a block has no name of its own, so nothing is explained here of hits inside blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvpool::groups::{Blocks, GroupSpec, Groups, Tokens};
+use kvpool::{BlockHash, CacheManager};
+use kvpool_observe::explain::MissSpan;
+use kvpool_observe::{
+    AdvisorConfig, ExplainConfig, Explanation, GroupReach, ManagerWatch, ManagerWatchConfig,
+};
+
+use super::hits::Content;
+use crate::Failure;
+use crate::failure::{holds, same};
+use crate::world::requests::{NUMBERS, id};
+
+/// What is known of contents.
+#[derive(Clone, Debug)]
+pub(crate) struct Explained {
+    groups: Groups,
+    /// The contents that were cached at any time.
+    ever: BTreeSet<Content>,
+    /// Hash units whose tokens were computed.
+    written: BTreeSet<u64>,
+    /// Hash units that a request hit. A chunk can be hit at its start though nobody computed what is before.
+    hit: BTreeMap<i64, usize>,
+    /// Hash units that lookups asked for, and found.
+    asked: u64,
+    found: u64,
+}
+
+fn key(hashes: &[BlockHash], unit: usize) -> Option<u64> {
+    hashes.get(unit).map(BlockHash::key)
+}
+
+impl Explained {
+    pub(crate) fn new(groups: Groups) -> Self {
+        let (ever, written, hit) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        Self { groups, ever, written, hit, asked: 0, found: 0 }
+    }
+
+    /// What must watch the manager.
+    pub(crate) fn watch(event_capacity: usize) -> ManagerWatchConfig {
+        ManagerWatchConfig {
+            event_capacity,
+            digest: true,
+            advisor: Some(AdvisorConfig::default()),
+            explain: Some(ExplainConfig { records: Some(1 << 14), requests: 8 }),
+            metrics: true,
+            ..ManagerWatchConfig::default()
+        }
+    }
+
+    /// The first external tokens of a request have arrived, even if that was not enough to go on from.
+    pub(crate) fn loaded(&mut self, manager: &CacheManager, number: i64, tokens: usize) {
+        if let Ok(cursor) = manager.cursor(&id(number)) {
+            let units = tokens / self.groups.unit();
+            let hit = self.hit.get(&number).copied().unwrap_or(0);
+            self.written.extend(cursor.chain().hashes().iter().take(units).skip(hit).map(BlockHash::key));
+        }
+    }
+
+    /// A request has the blocks of another.
+    pub(crate) fn forked(&mut self, parent: i64, child: i64) {
+        if let Some(&hit) = self.hit.get(&parent) {
+            self.hit.insert(child, hit);
+        }
+    }
+
+    /// Contents that events report as stored, gone already or not.
+    pub(crate) fn stored(&mut self, contents: impl IntoIterator<Item = Content>) {
+        self.ever.extend(contents);
+    }
+
+    /// After every call: notes what is computed, and checks the advisor's counts.
+    pub(crate) fn note(&mut self, manager: &CacheManager) -> Result<(), Failure> {
+        self.hit.retain(|&number, _| manager.contains(&id(number)));
+        for number in NUMBERS {
+            let request = manager.slot_of(&id(number)).and_then(|slot| manager.request_at(slot));
+            let (Some(request), Some(&hit)) = (request, self.hit.get(&number)) else { continue };
+            let hashes = request.cursor.chain().hashes();
+            self.written.extend(hashes.iter().take(request.num_published).skip(hit).map(BlockHash::key));
+        }
+        self.written.extend(self.ever.iter().filter(|(_, group)| *group == 0).map(|(key, _)| *key));
+        let Some(advice) = manager.advice() else { return Err(Failure::new("advice", "none")) };
+        same("what the advisor has seen", &advice.seen, &self.asked)?;
+        // Nothing is halved before the first window ends.
+        let rate = 100.0 * self.found as f64 / self.asked.max(1) as f64;
+        holds("the advisor's hit rate", (advice.hit_rate * 100.0 - rate).abs() < 1e-6, || {
+            format!("{} of {}: {}", self.found, self.asked, advice.hit_rate)
+        })
+    }
+
+    fn content(&self, hashes: &[BlockHash], group: usize, block: usize) -> Option<Content> {
+        Some((key(hashes, self.groups.naming_unit(group, Blocks(block))?.0)?, group as u16))
+    }
+
+    /// Whether a group had all that a hit needs among these contents.
+    fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
+        let spec = self.groups.specs()[group];
+        let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));
+        let sinks = 0..spec.sink_blocks().min(spec.full_blocks(Tokens(tokens))).0;
+        let is_there = |block| self.content(hashes, group, block).is_some_and(|one| among.contains(&one));
+        sinks.chain(first..end).all(is_there)
+    }
+
+    /// Checks the explanation of a request that was matched when these contents were cached. A request that
+    /// computes all asked for nothing.
+    pub(crate) fn admitted(
+        &mut self,
+        manager: &CacheManager,
+        number: i64,
+        cached: &BTreeSet<Content>,
+        computes_all: bool,
+    ) -> Result<(), Failure> {
+        if computes_all {
+            self.hit.insert(number, 0);
+            return Ok(());
+        }
+        let Ok(explanation) = manager.explain(&id(number)) else {
+            return Err(Failure::new("explanation", format!("none of request {number}")));
+        };
+        let Explanation { prompt_tokens: tokens, cached_tokens, block_size: unit, .. } = explanation;
+        let hashes = manager.cursor(&id(number)).map(|cursor| cursor.chain().hashes().to_vec());
+        let hashes = hashes.unwrap_or_default();
+        self.asked += ((tokens - 1) / unit) as u64;
+        self.found += (cached_tokens / unit) as u64;
+        self.hit.insert(number, cached_tokens / unit);
+        same("groups of an explanation", &explanation.groups.len(), &self.groups.specs().len())?;
+        for reach in &explanation.groups {
+            self.check_reach(reach, tokens - 1, &hashes, cached)?;
+        }
+        let ended = explanation.groups.iter().filter(|group| !group.ends.is_empty());
+        let least = ended.map(|group| group.reach_tokens).min();
+        for group in &explanation.groups {
+            let limits = !group.ends.is_empty() && Some(group.reach_tokens) == least;
+            holds("the group that limits a hit", group.limits == limits, || explanation.to_string())?;
+        }
+        let missed: usize = explanation.spans.iter().map(|span| span.tokens.len()).sum();
+        holds("tokens that are explained", missed == tokens - cached_tokens, || explanation.to_string())?;
+        self.check_spans(&explanation, cached, &hashes)
+    }
+
+    /// A hit of the groups of full attention alone would be longer by what is not served.
+    fn check_spans(
+        &self,
+        explanation: &Explanation,
+        cached: &BTreeSet<Content>,
+        hashes: &[BlockHash],
+    ) -> Result<(), Failure> {
+        let unserved = explanation.spans.iter().filter(|span| span.reason.name() == "unserved");
+        let unserved: usize = unserved.map(|span| span.tokens.len()).sum();
+        let all = self.groups.specs().iter().enumerate();
+        let full: Vec<_> = all.filter(|(_, spec)| spec.kind.is_full() && spec.is_cached()).collect();
+        if full.is_empty() || full.iter().any(|(_, spec)| spec.margin > 0) {
+            return Ok(());
+        }
+        let limit = Tokens(explanation.prompt_tokens - 1);
+        let alone = |&(group, spec): &(usize, &GroupSpec)| {
+            let is_there =
+                |&block: &usize| self.content(hashes, group, block).is_some_and(|one| cached.contains(&one));
+            (0..spec.full_blocks(limit).0).take_while(is_there).count() * spec.block_tokens
+        };
+        let full_tokens = full.iter().map(alone).min().unwrap_or(0);
+        holds("tokens that are not served", unserved + explanation.cached_tokens == full_tokens, || {
+            format!("{full_tokens} of full attention: {explanation}")
+        })
+    }
+
+    fn check_reach(
+        &self,
+        reach: &GroupReach,
+        limit: usize,
+        hashes: &[BlockHash],
+        cached: &BTreeSet<Content>,
+    ) -> Result<(), Failure> {
+        let (group, spec) = (usize::from(reach.group), reach.spec);
+        let step = self.groups.alignment().0;
+        let end = |end: &MissSpan| (end.tokens.end, end.reason.when().is_some(), end.reason.name());
+        let ends: Vec<_> = reach.ends.iter().map(end).collect();
+        let check = |fine: bool| holds("explanation of a group", fine, || reach.to_string());
+        if !spec.is_cached() {
+            return check((reach.reach_tokens, ends.len()) == (limit - limit % step, 0));
+        }
+        let most = spec.ending_before(spec.full_blocks(Tokens(limit))).0;
+        let lengths = || (step..=most).step_by(step);
+        let longest = lengths().filter(|&tokens| self.serves(hashes, group, tokens, cached)).max();
+        check(reach.reach_tokens == longest.unwrap_or(0))?;
+        let longer = || lengths().filter(|&tokens| tokens > reach.reach_tokens);
+        if longer().next().is_none() {
+            return check(ends.is_empty());
+        }
+        let Some(first) = reach.ends.first() else { return check(false) };
+        if spec.kind.is_full() {
+            let content = |block| self.content(hashes, group, block);
+            let is_missing = |&block: &usize| content(block).is_none_or(|one| !cached.contains(&one));
+            let missing = (0..hashes.len() + 1).find(is_missing);
+            let was = content(first.blocks.start).is_some_and(|one| self.ever.contains(&one));
+            return check((ends.len(), Some(first.blocks.start), ends[0].1) == (1, missing, was));
+        }
+        let once = longer().filter(|&tokens| self.serves(hashes, group, tokens, &self.ever)).max();
+        let is_written = |&tokens: &usize| {
+            key(hashes, tokens / self.groups.unit() - 1).is_some_and(|key| self.written.contains(&key))
+        };
+        let written = longer().filter(is_written).max();
+        let expected = [
+            once.map(|at| (at, true)),
+            written.filter(|&at| once.is_none_or(|once| at > once)).map(|at| (at, false)),
+        ];
+        let expected: Vec<_> = expected.into_iter().flatten().collect();
+        if expected.is_empty() {
+            // The first token that was never computed is explained as ever; or only a part of the next length.
+            return check((ends.len(), ends[0].1) == (1, false) && ends[0].2 != "not-kept");
+        }
+        check(ends.iter().map(|&(at, gone, _)| (at, gone)).eq(expected.iter().copied()))?;
+        reach.ends.iter().zip(&expected).try_for_each(|(end, expected)| {
+            let content = self.content(hashes, group, end.blocks.start);
+            let is_in = |all: &BTreeSet<Content>| content.is_some_and(|one| all.contains(&one));
+            check((end.reason.name() == "not-kept") != expected.1)?;
+            check((is_in(cached), is_in(&self.ever)) == (false, expected.1))
+        })
+    }
+}
