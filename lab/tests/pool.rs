@@ -31,10 +31,8 @@ fn journals_of_random_calls_replay_bit_by_bit_and_are_tests() {
         let report = replay(&image, options, &mut |_| true).unwrap();
         let all = run.steps.len() as u64;
         assert_eq!((report.operations, report.digests, report.difference), (all, all, None));
-        for language in [Language::Rust, Language::Python] {
-            let text = test(&image, language).unwrap();
-            assert!(text.lines().filter(|line| line.contains("pool.")).count() >= run.steps.len());
-        }
+        let text = test(&image, Language::Rust).unwrap();
+        assert!(text.lines().filter(|line| line.contains("pool.")).count() >= run.steps.len());
         operations += all;
     }
     assert!(operations > 2000, "{operations}");

@@ -627,6 +627,8 @@ pub(crate) fn explain(
         explained.loaded(manager, named(request), load.tokens);
     }
     for (number, computes_all) in admissions(call, planned) {
+        // An operation of the same step may evict what another one looks for.
+        let cached = Some(cached).filter(|_| planned.len() < 2);
         explained.admitted(manager, number, cached, computes_all)?;
     }
     match call {

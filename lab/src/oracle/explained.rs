@@ -107,13 +107,13 @@ impl Explained {
         sinks.chain(first..end).all(is_there)
     }
 
-    /// Checks the explanation of a request that was matched when these contents were cached. A request that
-    /// computes all asked for nothing.
+    /// Checks the explanation of a request that was matched when these contents were cached, if that is known. A
+    /// request that computes all asked for nothing.
     pub(crate) fn admitted(
         &mut self,
         manager: &CacheManager,
         number: i64,
-        cached: &BTreeSet<Content>,
+        cached: Option<&BTreeSet<Content>>,
         computes_all: bool,
     ) -> Result<(), Failure> {
         if computes_all {
@@ -130,8 +130,9 @@ impl Explained {
         self.found += (cached_tokens / unit) as u64;
         self.hit.insert(number, cached_tokens / unit);
         same("groups of an explanation", &explanation.groups.len(), &self.groups.specs().len())?;
-        for reach in &explanation.groups {
-            self.check_reach(reach, tokens - 1, &hashes, cached)?;
+        if let Some(cached) = cached {
+            let mut groups = explanation.groups.iter();
+            groups.try_for_each(|reach| self.check_reach(reach, tokens - 1, &hashes, cached))?;
         }
         let ended = explanation.groups.iter().filter(|group| !group.ends.is_empty());
         let least = ended.map(|group| group.reach_tokens).min();
@@ -141,7 +142,7 @@ impl Explained {
         }
         let missed: usize = explanation.spans.iter().map(|span| span.tokens.len()).sum();
         holds("tokens that are explained", missed == tokens - cached_tokens, || explanation.to_string())?;
-        self.check_spans(&explanation, cached, &hashes)
+        cached.map_or(Ok(()), |cached| self.check_spans(&explanation, cached, &hashes))
     }
 
     /// A hit of the groups of full attention alone would be longer by what is not served.

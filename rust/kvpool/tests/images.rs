@@ -1,17 +1,15 @@
 //! Images of pools: what is restored goes on as if it had never stopped; what is refused is a miss; what is no image is refused whole.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-mod numbers;
-
 use std::sync::Arc;
 
+use crate::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::retention::{Keep, Priority, Retention, RetentionConfig, TenantId, TenantLimits, Then, Ttl};
 use kvpool::{
     BlockHasher, BlockId, BlockPool, CacheManager, ExtraKeys, HashAlgorithm, HashChain, HashCursor,
     HasherConfig, ManagerConfig, PoolConfig, PoolError, PoolImage, SavedBlock, Verify,
 };
-use numbers::Numbers;
 
 fn chain(hasher: &Arc<BlockHasher>, family: u32, blocks: u32, epoch: u64) -> HashChain {
     let mut cursor = HashCursor::new(hasher.clone(), ExtraKeys { epoch, ..ExtraKeys::default() }).unwrap();

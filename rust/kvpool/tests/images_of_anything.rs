@@ -1,10 +1,9 @@
 //! Images that nothing wrote: whatever one says, it is refused whole, and the pool is as new, or it makes a sound pool that goes on.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic as tests do")]
 
-mod numbers;
-
 use std::sync::Arc;
 
+use crate::numbers::Numbers;
 use kvpool::retention::{
     Keep, Priority, Retention, RetentionConfig, Said, TenantId, TenantLimits, Then, Ttl,
 };
@@ -12,7 +11,6 @@ use kvpool::{
     BlockHash, BlockHasher, BlockId, BlockPool, DuplicatePolicy, ExtraKeys, HashCursor, HasherConfig,
     PoolConfig, PoolImage,
 };
-use numbers::Numbers;
 
 const BLOCKS: usize = 24;
 

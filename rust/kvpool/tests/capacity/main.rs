@@ -16,15 +16,13 @@ mod cached;
 mod hybrid;
 mod lone;
 mod named;
-#[path = "../numbers/mod.rs"]
-mod numbers;
 
+use crate::numbers::Numbers;
 use kvpool::groups::{GroupKind, GroupSpec, Groups, Keep};
 use kvpool::{
     Admission, AdmitOptions, BlockId, CacheManager, Computed, Covered, ExtraKeys, Loaded, ManagerConfig,
     ManagerError, NewBlock, Part, RequestRef, RequestState, Rows, Until,
 };
-use numbers::Numbers;
 
 const FULL: GroupSpec = GroupSpec::new(GroupKind::Full, 4);
 const STATE: GroupSpec = GroupSpec::new(GroupKind::State, 4);

@@ -5,8 +5,6 @@
 
 mod digest;
 mod faults;
-#[path = "../numbers/mod.rs"]
-mod numbers;
 mod poison;
 mod scrubs;
 mod world;

@@ -8,5 +8,7 @@ mod evidence;
 mod images;
 #[path = "../images_of_anything.rs"]
 mod images_of_anything;
+#[path = "../numbers/mod.rs"]
+mod numbers;
 #[path = "../operations/main.rs"]
 mod operations;

@@ -1,5 +1,4 @@
 //! Operations of engines that name blocks and contents by themselves, by name. The laboratory of vLLM's pool makes random calls of them.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::hash::BlockHash;
 use kvpool::{BlockPool, Name, PoolConfig, PoolError, Verify};
