@@ -103,8 +103,8 @@ def test_random_calls_are_answered_as_in_rust(request: pytest.FixtureRequest, tm
         pytest.skip(f"no kvpool-lab in {TARGET}: run make build-rust-tests")
     seed: Any = request.config.getoption("--hypothesis-seed")
     seed = seed if seed and seed.isdecimal() else int.from_bytes(os.urandom(4))
-    options = ["--calls", str(CALLS), "--seed", str(seed), "--python", tmp_path]
-    done = subprocess.run([built[-1], subject, *options], capture_output=True, text=True, check=False)
+    options = ["--calls", str(CALLS), "--seed", str(seed), "--python", str(tmp_path)]
+    done = subprocess.run([str(built[-1]), subject, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     calls = sum(run(f"seed {seed}: {path.name}", path.read_text()) for path in sorted(tmp_path.iterdir()))
     # Python has not every call of vLLM's pool, and a test ends at the first call that Python does not have.
