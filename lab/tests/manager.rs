@@ -1,13 +1,13 @@
 //! Random calls of a manager, compared with its model.
 //!
-//! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 200,000).
+//! `KVPOOL_MODEL_OPERATIONS` sets the number of calls (default 100,000).
 
 use kvpool_lab::run::random::{Until, random};
 use kvpool_lab::run::report::report;
 use kvpool_lab::world::manager::ManagerWorld;
 
 fn calls() -> u64 {
-    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000)
+    std::env::var("KVPOOL_MODEL_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
 #[test]
