@@ -227,7 +227,7 @@ fuzz-corpus: $(VENV)/.built ## What fuzzing has found since into fuzz/corpus, as
 coverage: target/tools/bin/cargo-llvm-cov ## Lines of the core that its tests run, by file; fails below 95 %
 	PATH="$(CURDIR)/target/tools/bin:$$PATH" KVPOOL_MODEL_OPERATIONS=50000 $(APART) $(CARGO) llvm-cov --locked --lib --tests \
 		-p kvpool -p kvpool-hash -p kvpool-policies -p kvpool-journal \
-		--ignore-filename-regex '/rust/kvpool-(policies|journal|testing)/' --fail-under-lines 95 --show-missing-lines
+		--ignore-filename-regex '/rust/kvpool-(policies|journal)/' --fail-under-lines 95 --show-missing-lines
 
 test-exit: $(VENV)/.test ## Processes that end while a daemon thread runs a callback, 50 runs of each kind of callback: EXIT_RUNS=50
 	KVPOOL_EXIT_RUNS=$(or $(EXIT_RUNS),50) $(APART) $(BIN)/python -m pytest -q tests/test_exit.py --timeout 14400 $(WORKERS)

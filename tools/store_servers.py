@@ -2,7 +2,7 @@
 """Drives kvpool.store over real servers on this machine, which are stopped, killed and emptied in between.
 
     python tools/store_servers.py                     # Redis, S3 (moto), Mooncake
-    python tools/store_servers.py --only redis --mib 1
+    python tools/store_servers.py --packages target/store-servers
 
 For each: what one store wrote another finds and reads; a server that is stopped in the middle of loads costs misses,
 and no call of the caller's thread waits for it; one that is killed and comes back empty costs misses. Every byte that

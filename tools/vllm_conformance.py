@@ -3,7 +3,7 @@
 
     python tools/vllm_conformance.py                         # stock alone
     python tools/vllm_conformance.py stock pool manager      # stock, and KVPOOL_VLLM=pool and =manager
-    python tools/vllm_conformance.py stock pool --file core/test_prefix_caching.py -k touch
+    python tools/vllm_conformance.py stock pool --file core/test_prefix_caching.py
     python tools/vllm_conformance.py offload-policy offload-manager offload-tier
 
 Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and of offloading.
