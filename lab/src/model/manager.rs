@@ -556,9 +556,15 @@ pub(crate) fn after(
             world.completed = world.completed.max(Some(*step));
             world.memory.ended(|until| matches!(until, Until::Step(of) if of <= *step));
         }
-        C::BumpEpoch {} | C::Reset {} => {
+        C::BumpEpoch {} => {
             world.whole = true;
             world.memory.change_weights();
+        }
+        C::Reset {} => {
+            // A request that lives on holds nothing, so it reads nothing. It has given up its start.
+            world.whole |= world.subject.manager().num_requests() == 0;
+            world.memory.change_weights();
+            world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));
         }
         C::Evict { blocks } => world.whole &= unpack(blocks).is_empty(),
         C::Fence {} => {

@@ -15,7 +15,7 @@ use kvpool_observe::{
 use super::hits::Content;
 use crate::Failure;
 use crate::failure::{holds, same};
-use crate::world::requests::{NUMBERS, id};
+use crate::world::requests::id;
 
 /// What is known of contents.
 #[derive(Clone, Debug)]
@@ -78,9 +78,9 @@ impl Explained {
     /// After every call: notes what is computed, and checks the advisor's counts.
     pub(crate) fn note(&mut self, manager: &CacheManager) -> Result<(), Failure> {
         self.hit.retain(|&number, _| manager.contains(&id(number)));
-        for number in NUMBERS {
+        for (&number, &hit) in &self.hit {
             let request = manager.slot_of(&id(number)).and_then(|slot| manager.request_at(slot));
-            let (Some(request), Some(&hit)) = (request, self.hit.get(&number)) else { continue };
+            let Some(request) = request else { continue };
             let hashes = request.cursor.chain().hashes();
             self.written.extend(hashes.iter().take(request.num_published).skip(hit).map(BlockHash::key));
         }

@@ -302,6 +302,11 @@ impl Layers {
         Ok(())
     }
 
+    /// Requests that hold nothing go on with these weights.
+    pub(crate) fn change_weights(&mut self, weights: u64) {
+        self.engines.values_mut().for_each(|engine| engine.weights = weights);
+    }
+
     /// A request was admitted or resumed, with these weights.
     pub(crate) fn admitted(
         &mut self,
