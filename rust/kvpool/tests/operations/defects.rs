@@ -3,10 +3,12 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
+use kvpool::groups::{GroupKind, GroupSpec, Groups};
 use kvpool::{
     BlockId, CacheManager, ExtraKeys, Fit, ManagerConfig, ManagerError, Refusal, RequestRef, SwapId,
     TableChange, TierError,
 };
+use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
 /// A manager with so many usable blocks on the device and in the host.
 fn manager(block_size: usize, device: usize, host: usize) -> CacheManager {
@@ -447,4 +449,23 @@ fn tokens_of_no_request_are_not_counted_as_appended() {
     let rows = kvpool::Rows { tokens: &[1, 2], offsets: &[0], ..Default::default() };
     assert!(manager.append_ragged(&rows).unwrap().is_empty());
     assert_eq!(manager.stats().appended_tokens, 0);
+}
+
+/// Found by random calls: a block of a later group of full attention lost its parent if the content of the block before it had been
+/// dropped by id. Events and images showed the block as the first of a prompt.
+#[test]
+fn a_block_of_a_group_has_its_parent_after_the_parent_was_dropped() {
+    let specs = vec![GroupSpec::new(GroupKind::Sliding { window: 3 }, 2), GroupSpec::new(GroupKind::Full, 2)];
+    let groups = Some(Groups::new(specs, Some(2)).unwrap());
+    let config =
+        ManagerConfig { block_size: 2, num_blocks: 16, host_blocks: 12, groups, ..Default::default() };
+    let watch = ManagerWatchConfig { event_capacity: 100, ..Default::default() };
+    let mut manager = CacheManager::new(config).unwrap().watched(&watch).unwrap();
+    admit(&mut manager, 1, &[1, 2, 3, 4, 5, 6]);
+    manager.commit(1, 4).unwrap();
+    let table = manager.group_table(1, 1).unwrap().to_vec();
+    let parent = manager.cursor(1).unwrap().chain().hashes()[1];
+    assert_eq!(manager.drop_cached(&table[1..2]).unwrap(), 1);
+    manager.commit(1, 6).unwrap();
+    assert_eq!(manager.pool().parent_of(table[2]), Some(parent));
 }
